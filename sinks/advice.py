@@ -99,7 +99,11 @@ def advise(verdict: Verdict) -> str:
 def plan_of(verdict: Verdict) -> NextStep:
     """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
     if verdict.state == "closed":
-        return _plan_closed(verdict)
+        about = _plan_of_host(verdict, _first(verdict))
+        if verdict.close_reason == "silent":
+            sentence = "see whether the job still runs: its ranks have fallen silent"
+            return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
+        return about or NextStep("nothing now; the history is in the database")
     if verdict.severity == "note" and verdict.kind not in _OF_NUMBERS:
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = _first(verdict)
@@ -226,7 +230,6 @@ _BY_CAUSE: Final = {
 
 
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
-    """Return the next step where ranks work longer."""
     ranks = name_ranks(suspect.ranks)
     known = _BY_CAUSE.get(verdict.cause or "")
     if known is not None:
@@ -236,15 +239,6 @@ def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
     if _drains(verdict):
         return f"cordon {host} and drain it at the next checkpoint"
     return f"test {name_device(suspect)} before you drain anything: what its time went to is not known"
-
-
-def _plan_closed(verdict: Verdict) -> NextStep:
-    suspect = _first(verdict)
-    about = _plan_of_host(verdict, suspect)
-    if verdict.close_reason == "silent":
-        sentence = "see whether the job still runs: its ranks have fallen silent"
-        return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
-    return about or NextStep("nothing now; the history is in the database")
 
 
 def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> NextStep | None:
@@ -279,7 +273,7 @@ def where_to_look(verdict: Verdict) -> str:
 
 
 def runbook_of(kind: str, url: str | None = None) -> str:
-    """Say where the runbook has the kind's section; without a `url` by the page's path in the repository.
+    """Return where the runbook has the kind's section; without a `url` by the page's path in the repository.
 
     >>> runbook_of("slow_nic"), runbook_of("hang", "https://docs.example/runbook/")
     ('infra/docs/runbook.md#slow_nic', 'https://docs.example/runbook/#hang')
@@ -378,11 +372,7 @@ def gpu_hours_per_hour(verdict: Verdict) -> float | None:
 _SUSPECTS_SHOWN: Final = 3
 
 NameRank = Callable[[int], str]  # names a rank for people, with its host where that is known
-
-
-def rank_alone(rank: int) -> str:
-    """Name a rank where its host is not known."""
-    return f"rank {rank}"
+RANK_ALONE: Final[NameRank] = "rank {}".format  # where its host is not known
 
 
 def usual_of(verdict: Verdict) -> str:
@@ -417,7 +407,7 @@ def name_step(step: Step) -> str:
     return f"{step.operator}{on}" if step.peer is None else f"rank {step.rank} to rank {step.peer}{on}"
 
 
-def step_text(step: Step, usual: str = "usual", name: NameRank = rank_alone) -> str:
+def step_text(step: Step, usual: str = "usual", name: NameRank = RANK_ALONE) -> str:
     """Put one step into words; `usual` is the word for its standard of comparison.
 
     >>> step_text(Step("work", 5, "all_reduce", "tp0", 21.2e6, 7e6, True, waiting=3, waited_rank=2, waited_ns=14e6))
@@ -432,27 +422,24 @@ def step_text(step: Step, usual: str = "usual", name: NameRank = rank_alone) -> 
     elapsed = "an unknown time" if step.elapsed_ns is None else duration(step.elapsed_ns)
     beside = "" if step.usual_ns is None else f" ({usual} {duration(step.usual_ns)})"
     if step.what == "work":
-        return f"{name(step.rank)} worked {elapsed} before {where}{beside}{_waits(step, name)}"
+        waits = ""
+        if step.waited_rank is not None and step.waited_ns is not None:
+            more, up_to = (f" and {step.waiting - 1} more", "up to ") if step.waiting > 1 else ("", "")
+            waits = f"; {name(step.waited_rank)}{more} waited {up_to}{duration(step.waited_ns)} for it"
+        return f"{name(step.rank)} worked {elapsed} before {where}{beside}{waits}"
     if step.peer is None:
         return f"{where} took {elapsed} after its last rank had arrived{beside}"
     on = "" if step.communicator is None else f" on {step.communicator}"
     return f"rank {step.rank} to rank {step.peer}{on} took {elapsed} after both had arrived{beside}"
 
 
-def _waits(step: Step, name: NameRank) -> str:
-    if step.waited_rank is None or step.waited_ns is None:
-        return ""
-    more, up_to = (f" and {step.waiting - 1} more", "up to ") if step.waiting > 1 else ("", "")
-    return f"; {name(step.waited_rank)}{more} waited {up_to}{duration(step.waited_ns)} for it"
-
-
-def path_texts(reasons: Reasons, name: NameRank = rank_alone) -> list[str]:
+def path_texts(reasons: Reasons, name: NameRank = RANK_ALONE) -> list[str]:
     """Put the path into words, a line a step; steps that say the same are one."""
     usual = "usual" if reasons.against == "past" else "peers"
     return list(dict.fromkeys(step_text(one, usual, name) for one in reasons.path))
 
 
-def alternatives_of(verdict: Verdict, name: NameRank = rank_alone) -> list[tuple[str, str]]:
+def alternatives_of(verdict: Verdict, name: NameRank = RANK_ALONE) -> list[tuple[str, str]]:
     """Return the other causes and why each is ruled out, a name and a text each; other suspects come last."""
     considered = () if verdict.explanation is None else verdict.explanation.considered
     found = [(_ALTERNATIVES.get(one.what, one.what), considered_text(one, name)) for one in considered]
@@ -475,8 +462,8 @@ _ALTERNATIVES: Final = {
 }  # fmt: skip
 
 
-def considered_text(one: Considered, name: NameRank = rank_alone) -> str:
-    """Say whether an alternative is ruled out, and by which numbers.
+def considered_text(one: Considered, name: NameRank = RANK_ALONE) -> str:
+    """Put into words whether an alternative is ruled out, and by which numbers.
 
     >>> considered_text(Considered("own_work", True, 1, 280e3)), considered_text(Considered("own_work", None, 2))
     ('no: rank 1 worked 280 µs longer than usual', 'how long rank 2 worked was not read')

@@ -46,7 +46,10 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
         "summary": summarise(verdict),
         "schema": "alerts",
         "version": VERSION,
-        **_finite(verdict.to_json()),
+        **{  # JSON has no NaN
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in verdict.to_json().items()
+        },
         "gpu_hours_lost": gpu_hours_lost(verdict),
         "next_step": _one_line(f"{step[:1].upper()}{step[1:]}. {where_to_look(verdict)}"),
     }
@@ -152,8 +155,3 @@ def _amount(value: float) -> str:
 def _one_line(text: str) -> str:
     """Replace unprintable characters: job names may hold line breaks or a terminal's escape sequences."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with NaN as None: JSON has no NaN."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

@@ -44,22 +44,15 @@ class ClickHouseSink:
     """Buffers rows per table, and stores them as Arrow inserts. Usable from several threads.
 
     Inserts are not transactions over several tables: a reader may see a verdict before its iterations. Since rows
-    replace rows of equal keys, an insert that failed half-way is simply repeated. `buffer_rows`: a write that finds
-    this many rows buffered stores them first, and no insert has more: bounds the memory here and in the database, and
-    makes inserts large. `buffer_s`: a write that finds rows which have waited for this long stores them first, so
-    that snapshots that come seldom do not hold rows back. `keep_days`: Days that a table keeps its rows, by table;
-    see `sinks.migrate.keep`. `clock`: Seconds that only grow; tests pass one of their own.
+    replace rows of equal keys, an insert that failed half-way is simply repeated. `buffer_rows`, `buffer_s`: a write
+    that finds this many rows buffered, or some that have waited for this long, stores them first, and no insert has
+    more rows: that bounds the memory here and in the database. `keep_days`: see `sinks.migrate.keep`.
     """
 
     def __init__(
-        self,
-        settings: DatabaseSettings,
-        *,
-        buffer_rows: int = 100_000,
-        buffer_s: float = 5.0,
-        keep_days: Mapping[str, int] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, settings: DatabaseSettings, *, buffer_rows: int = 100_000, buffer_s: float = 5.0,
+        keep_days: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._buffer_rows = buffer_rows
         self._buffer_s = buffer_s
@@ -145,10 +138,7 @@ class ClickHouseSink:
             del self._buffer[name]
 
     def _store(self, name: str, chunks: list[pa.Table]) -> list[tuple[pa.Table, str]]:
-        """Insert the chunks together.
-
-        If the database refuses the rows, insert them chunk by chunk; return the refused ones.
-        """
+        """Insert the chunks together, or one by one if the database refuses rows; return the refused ones."""
         reason = self._insert_logged_in(name, pa.concat_tables(chunks))
         if reason is None:
             return []
@@ -161,23 +151,16 @@ class ClickHouseSink:
         try:
             return self._insert(self._require_open(), name, table)
         except _LoginRefused:
-            if not self._log_in_again():
+            new = self._settings.with_new_password()
+            if new is None:
                 raise
-        return self._insert(self._require_open(), name, table)
-
-    def _log_in_again(self) -> bool:
-        """Take the new password, if there is one; whether there was."""
-        new = self._settings.with_new_password()
-        if new is None:
-            return False
         try:
             client = connect(replace(new, wait_s=0.0))
         except ServiceError as error:
             raise SinkBusy(str(error), self._next_retry_s()) from error
-        old, self._client, self._settings = self._client, client, new
-        if old is not None:
-            old.close_connections()
-        return True
+        self._require_open().close_connections()
+        self._client, self._settings = client, new
+        return self._insert(client, name, table)
 
     def _insert(self, client: Client, name: str, table: pa.Table) -> str | None:
         """Insert; return None, or why the database refuses these rows. Raise `SinkBusy` for any other failure."""

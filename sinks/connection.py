@@ -111,17 +111,32 @@ def _port(parts: SplitResult) -> int | None:
 def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     """Wait for the database and return a client, usable from several threads at once.
 
-    Proxies of the environment are not used: a database stands in one's own network. `settings`: where, who, and how
-    long to wait; `is_creating`: Create the database where it is missing. Raises `ServiceUnavailable` if the database
-    does not answer within ``settings.wait_s``; `ServiceRefused` if it answers and refuses us, or has no database of
-    that name and must not create it.
+    Proxies of the environment are not used: a database stands in one's own network. `is_creating`: create the
+    database where it is missing. Raises `ServiceUnavailable` if it does not answer within ``settings.wait_s``;
+    `ServiceRefused` if it refuses us, or has no database of that name and must not create it.
     """
+    import clickhouse_connect
+
     # It logs a traceback for each request that fails; whoever called says so in one line.
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     pool = _pool(settings)
     _wait(pool, settings)
     with translated(settings):
-        client = _client(pool, settings)
+        parts = urlsplit(settings.url)
+        client: Client = clickhouse_connect.get_client(
+            interface=parts.scheme,
+            host=parts.hostname,
+            port=_port(parts),
+            username=settings.user,
+            password=settings.password,
+            proxy_path=parts.path,
+            pool_mgr=pool,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            send_receive_timeout=settings.answer_s,
+            client_name="irregulars",
+            autogenerate_session_id=False,  # a session would serialise what several threads send
+            show_clickhouse_errors="scrub",
+        )
         if settings.is_reading:
             # A user whose profile says readonly (1 or 2) may not set it, not even to what it is.
             known = client.server_settings.get("readonly")
@@ -174,27 +189,6 @@ def _wait(pool: Any, settings: DatabaseSettings) -> None:
                 f"database must answer{within}; got {reason} ({settings.address}). Is ClickHouse running there?"
             )
         time.sleep(_PAUSE_S)
-
-
-def _client(pool: Any, settings: DatabaseSettings) -> Client:
-    import clickhouse_connect
-
-    parts = urlsplit(settings.url)
-    client: Client = clickhouse_connect.get_client(
-        interface=parts.scheme,
-        host=parts.hostname,
-        port=_port(parts),
-        username=settings.user,
-        password=settings.password,
-        proxy_path=parts.path,
-        pool_mgr=pool,
-        connect_timeout=_CONNECT_TIMEOUT_S,
-        send_receive_timeout=settings.answer_s,
-        client_name="irregulars",
-        autogenerate_session_id=False,  # a session would serialise what several threads send
-        show_clickhouse_errors="scrub",
-    )
-    return client
 
 
 @contextmanager

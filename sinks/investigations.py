@@ -123,11 +123,7 @@ def shipped_investigations() -> Mapping[str, Investigation]:
 
 
 def read_investigation(name: str, text: str) -> Investigation:
-    """Read the header of an investigation.
-
-    Raises `InputError` if title, theme, description or empty is missing, a parameter can't be read, or header and SQL
-    name different parameters.
-    """
+    """Read the header of an investigation; raises `InputError` if it is incomplete, or unlike the SQL."""
     entries = list(_entries(text))
     head = {key: value for key, value in entries if key in _ONCE}
     if [key for key, _ in entries if key in _ONCE] != list(_ONCE) or head["theme"] not in THEMES:
@@ -176,10 +172,10 @@ def bind(investigation: Investigation, values: Mapping[str, object]) -> dict[str
 
 
 def run(client: Client, name: str, parameters: Mapping[str, object] | None = None) -> Answer:
-    """Run a shipped investigation.
+    """Run a shipped investigation; `parameters`: values by name, as text or as numbers.
 
-    Wrap the call in `sinks.connection.translated` to get our errors. `parameters`: values by name, as text or as
-    numbers. Raises `InputError` if the name is unknown, or they do not fit.
+    Wrap the call in `sinks.connection.translated` to get our errors. Raises `InputError` if the name is unknown, or
+    the values do not fit.
     """
     investigation = find_investigation(name)
     values = bind(investigation, parameters or {})
@@ -291,9 +287,9 @@ NEWEST_OF: Final[Mapping[str, str]] = {"job": _JOB, "verdict_id": _VERDICT, "ite
 
 
 def look_up(client: Client, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, str | int | None]:
-    """Return the newest values of some parameters; None where nothing is stored.
+    """Return the newest values of the parameters `names`, of `NEWEST_OF`; None where nothing is stored.
 
-    `names`: Which parameters, of `NEWEST_OF`; `values`: Values of the question's other parameters.
+    `values`: of the question's other parameters.
     """
     found: dict[str, str | int | None] = {}
     for name in (one for one in NEWEST_OF if one in names):

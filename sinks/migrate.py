@@ -89,15 +89,10 @@ def read_migrations(texts: dict[str, str]) -> tuple[Migration, ...]:
 
 
 def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> list[int]:
-    """Apply the migrations that the database lacks; return their numbers.
+    """Apply the migrations (default: those that ship) that the database lacks; return their numbers.
 
     Migrations that a newer release has applied are left alone: releases only add, and workers are updated one by one.
     Raises `InputError` if the text of an applied migration changed; nothing is applied then.
-
-    Parameters
-    ----------
-    migrations
-        Default: those that ship.
     """
     wanted = shipped_migrations() if migrations is None else migrations
     is_replicated = client.command(_DATABASE_ENGINE) == "Replicated"
@@ -147,10 +142,9 @@ _ENGINES: Final = "SELECT name, engine_full FROM system.tables WHERE database = 
 def keep(client: Client, days: Mapping[str, int]) -> list[str]:
     """Make tables keep rows for `days` after they were stored; return the tables that were changed.
 
-    A table that `days` does not name stays as it is, also where an administrator has changed it. A table that keeps
-    its rows for so long already is not touched: a worker that may not alter tables can use it. Where the time gets
-    shorter ClickHouse drops the older rows in the background. `client`: From `sinks.connection.connect`. `days`: By
-    table; from 1 to `LONGEST_DAYS`.
+    A table that `days` (1 to `LONGEST_DAYS`) does not name, or that keeps its rows for so long already, is not
+    touched: a worker that may not alter tables can use it. Where the time gets shorter ClickHouse drops the older
+    rows in the background.
     """
     if not days:
         return []
@@ -175,10 +169,7 @@ ORDER BY columns.table
 
 
 def rows_of_job(client: Client, job: str) -> dict[str, int]:
-    """Return how many rows each table holds of a job, those included that a merge has yet to replace.
-
-    `client`: From `sinks.connection.connect`; a user who reads is enough.
-    """
+    """Return how many rows each table holds of a job, those included that a merge has yet to replace."""
     found = {}
     for (name,) in client.query(_TABLES).result_rows:
         rows = client.query(f"SELECT count() FROM {name} WHERE job = {{job:String}}", parameters={"job": job})
@@ -190,16 +181,12 @@ def delete_job(client: Client, job: str) -> dict[str, int]:
     """Delete a job's rows from all tables; return how many there were. Twice is fine.
 
     No query sees them when this returns. On disk they stay until ClickHouse merges the parts that hold them.
-    `client`: of a user who may alter tables.
     """
     before = rows_of_job(client, job)
     for name, count in before.items():
         if count:
             client.command(f"DELETE FROM {name} WHERE job = {{job:String}}", parameters={"job": job})
     return before
-
-
-_SHIPPED = "irregulars."
 
 
 def access_sql(database: str = "irregulars") -> str:
@@ -209,5 +196,5 @@ def access_sql(database: str = "irregulars") -> str:
     True
     """
     text = files("irregulars.sinks").joinpath("sql", "access.sql").read_text("utf-8")
-    named = text.replace(f"{_SHIPPED}*", f"{database}.*")
+    named = text.replace("irregulars.*", f"{database}.*")
     return named.replace("CREATE DATABASE IF NOT EXISTS irregulars;", f"CREATE DATABASE IF NOT EXISTS {database};")

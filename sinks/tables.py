@@ -1,13 +1,14 @@
 """The database's tables, and the conversion of judgements and samples to their rows.
 
-`TABLES` is the Python side of ``sinks/sql/migrations``; an integration test compares the two. Unknown values
+`TABLES` is read from ``sinks/sql/migrations``; an integration test compares it with a database. Unknown values
 (``NaN``, `messages.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +23,21 @@ from irregulars.messages.opinions import Opinion
 from irregulars.messages.reasons import Step, encode_reasons
 from irregulars.messages.records import EVENT_KINDS, NUMERICS, PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.sinks.advice import name_step
+from irregulars.sinks.migrate import shipped_migrations
 from irregulars.validation import LARGEST
 
-_TIME: Final = pa.timestamp("ns", "UTC")
+# Types of columns, without `Nullable`, `LowCardinality` and `Array` around them
+_TYPES: Final = {
+    "String": pa.string(), "Bool": pa.bool_(), "UInt16": pa.uint16(), "UInt32": pa.uint32(), "Int64": pa.int64(),
+    "Float32": pa.float32(), "Float64": pa.float64(), "DateTime64(9, 'UTC')": pa.timestamp("ns", "UTC"),
+}  # fmt: skip
+_TABLE: Final = re.compile(
+    r"CREATE TABLE IF NOT EXISTS (\w+)\n\(\n(.+?)\n\)\n"
+    r"ENGINE = ReplacingMergeTree(?:\((\w+)\))?\n.*?ORDER BY (.+?)\n",
+    re.DOTALL,
+)
+_COLUMN: Final = re.compile(r"^ +(\w+) (.+?) COMMENT ", re.MULTILINE)
+_WRAPPED: Final = re.compile(r"(?:Array|LowCardinality|Nullable)\((.+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,181 +50,28 @@ class TableFormat:
     version: str | None = None  # column that says which of two rows with equal keys knows more
 
 
-def _schema(required: Mapping[str, pa.DataType], optional: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
-    fields = [pa.field(name, kind, nullable=False) for name, kind in required.items()]
-    return pa.schema(fields + [pa.field(name, kind) for name, kind in (optional or {}).items()])
+def _field(name: str, kind: str) -> pa.Field:
+    """Make the field of a column: of ``LowCardinality(Nullable(String))`` a text that may be null."""
+    inner = kind
+    while wrapped := _WRAPPED.fullmatch(inner):
+        inner = wrapped[1]
+    of_rows = pa.list_(_TYPES[inner]) if kind.startswith("Array(") else _TYPES[inner]
+    return pa.field(name, of_rows, nullable="Nullable(" in kind)
 
 
-_ITERATION: Final = {"job": pa.string(), "attempt": pa.int64(), "iteration": pa.int64()}
-_PLACE: Final = {"host": pa.string(), "gpu": pa.int64(), "nic": pa.string(), "switch": pa.string()}
+def _read_tables() -> Iterator[tuple[str, TableFormat]]:
+    """Yield the tables that sinks fill, as the migrations make them."""
+    for migration in shipped_migrations():
+        for name, columns, version, order in _TABLE.findall(migration.sql):
+            kinds = dict(_COLUMN.findall(columns))
+            if kinds.pop("stored_at").endswith("MATERIALIZED now()"):  # the others a view fills, from these
+                schema = pa.schema([_field(*column) for column in kinds.items()])
+                key = tuple(word for word in re.findall(r"\w+", order) if word in kinds)
+                yield name, TableFormat(schema, key, version or None)
+
 
 # All tables that sinks store
-TABLES: Final[Mapping[str, TableFormat]] = {
-    "jobs": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "world_size": pa.uint32(),
-                "logged_ranks": pa.uint32(), "is_logged": pa.bool_(), "clock": pa.string(),
-                "sources": pa.list_(pa.string()), "communicators": pa.list_(pa.string()),
-                "communicator_kinds": pa.list_(pa.string()), "communicator_sizes": pa.list_(pa.uint32()),
-            },
-            {**_PLACE, "lost_rows": pa.int64(), "recorded_until": _TIME, "replicas_of": pa.uint32()},
-        ),
-        key=("job", "attempt", "rank"),
-    ),
-    "attempt_ends": TableFormat(
-        _schema({"job": pa.string(), "attempt": pa.int64(), "reason": pa.string()}, {"ended_at": _TIME}),
-        key=("job", "attempt"),
-    ),
-    "iterations": TableFormat(
-        _schema(
-            {
-                **_ITERATION, "started_at": _TIME, "elapsed_ns": pa.int64(), "phase": pa.string(),
-                "ranks_reported": pa.uint32(), "verdict_ids": pa.list_(pa.string()),
-            },
-            {
-                "reference_ns": pa.float64(), "is_irregular": pa.bool_(), "part": pa.string(),
-                "part_rank": pa.uint32(), "part_ns": pa.float64(), "part_usual_ns": pa.float64(),
-                "last_rank": pa.uint32(), "last_ns": pa.float64(),
-            },
-        ),
-        key=("job", "attempt", "iteration"),
-        version="ranks_reported",
-    ),
-    "rank_iterations": TableFormat(
-        _schema(
-            {**_ITERATION, "rank": pa.uint32(), "operators": pa.int64(), "late_rows": pa.int64()},
-            {
-                "started_at": _TIME, "elapsed_ns": pa.int64(), "work_ns": pa.int64(), "score": pa.float64(),
-                "loss": pa.float64(), "grad_norm": pa.float64(), "local_grad_norm": pa.float64(),
-                "update_rms": pa.float64(), "not_finite": pa.int64(), "parameters_checksum": pa.int64(),
-            },
-        ),
-        key=("job", "attempt", "iteration", "rank"),
-    ),
-    "audits": TableFormat(
-        _schema(
-            {**_ITERATION, "of_rank": pa.uint32(), "rank": pa.uint32(), "checksum": pa.int64()},
-            {"started_at": _TIME},
-        ),
-        key=("job", "attempt", "iteration", "of_rank", "rank"),
-    ),
-    "pauses": TableFormat(
-        _schema(
-            {**_ITERATION, "rank": pa.uint32(), "cause": pa.string(), "started_at": _TIME, "elapsed_ns": pa.int64()},
-        ),
-        key=("job", "attempt", "iteration", "rank", "cause", "started_at"),
-    ),
-    "detector_scores": TableFormat(
-        _schema(
-            {**_ITERATION, "rank": pa.uint32(), "detector": pa.string(), "score": pa.float32()},
-            {"started_at": _TIME},
-        ),
-        key=("job", "attempt", "detector", "iteration", "rank"),
-    ),
-    "operators": TableFormat(
-        _schema(
-            {
-                **_ITERATION, "rank": pa.uint32(), "communicator": pa.string(), "operator": pa.string(),
-                "sequence": pa.int64(),
-            },
-            {
-                "peer": pa.uint32(), "started_at": _TIME, "elapsed_ns": pa.int64(), "size_bytes": pa.int64(),
-                "gap_ns": pa.int64(), "wait_ns": pa.int64(), "transfer_ns": pa.int64(),
-                "abnormal_ratio": pa.float64(),
-            },
-        ),
-        key=("job", "attempt", "iteration", "rank", "communicator", "operator", "peer", "sequence"),
-    ),
-    "behaviour_patterns": TableFormat(
-        _schema(
-            {
-                **_ITERATION, "rank": pa.uint32(), "communicator": pa.string(), "operator": pa.string(),
-                "share": pa.float64(), "is_abnormal": pa.bool_(),
-            },
-            {
-                "started_at": _TIME, "tx_mean": pa.float64(), "tx_deviation": pa.float64(), "rx_mean": pa.float64(),
-                "rx_deviation": pa.float64(), "differential": pa.float64(), "unexpected": pa.float64(),
-            },
-        ),
-        key=("job", "attempt", "iteration", "rank", "communicator", "operator"),
-    ),
-    "bandwidth": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "path": pa.string(),
-                "device": pa.string(), "sampled_at": _TIME,
-            },
-            {"tx_bytes_per_s": pa.float64(), "rx_bytes_per_s": pa.float64()},
-        ),
-        key=("job", "attempt", "rank", "path", "device", "sampled_at"),
-    ),
-    "gpu_health": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "device": pa.string(),
-                "sampled_at": _TIME,
-            },
-            {
-                "sm_clock_mhz": pa.float64(), "memory_clock_mhz": pa.float64(), "power_w": pa.float64(),
-                "temperature_c": pa.float64(), "sm_active_ratio": pa.float64(), "throttle_reasons": pa.string(),
-                "ecc_corrected": pa.int64(), "ecc_uncorrected": pa.int64(), "xid": pa.int64(),
-            },
-        ),
-        key=("job", "attempt", "rank", "device", "sampled_at"),
-    ),
-    "events": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "host": pa.string(),
-                "device": pa.string(), "kind": pa.string(), "detail": pa.string(), "reported_at": _TIME,
-            },
-            {"code": pa.int64()},
-        ),
-        key=("job", "attempt", "rank", "host", "device", "kind", "reported_at", "detail"),
-    ),
-    "verdicts": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "verdict_id": pa.string(), "revision": pa.uint32(), "attempt": pa.int64(),
-                "state": pa.string(), "event": pa.string(), "kind": pa.string(), "first_iteration": pa.int64(),
-                "past_last_iteration": pa.int64(), "lost_s": pa.float64(), "world_size": pa.uint32(),
-                "evidence": pa.string(), "layer": pa.string(),
-            },
-            {
-                "delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME,
-                "close_reason": pa.string(), "severity": pa.string(), "recovers_ratio": pa.float64(),
-                "detector": pa.string(), "lasted_s": pa.float64(), "explanation": pa.string(),
-                "cause": pa.string(), "cause_share": pa.float64(),
-            },
-        ),
-        key=("job", "verdict_id"),
-        version="revision",
-    ),
-    "suspects": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "verdict_id": pa.string(), "revision": pa.uint32(), "position": pa.uint16(),
-                "device": pa.string(), "rank": pa.uint32(), "ranks": pa.list_(pa.uint32()),
-                "probability": pa.float64(),
-            },
-            {"peer": pa.uint32(), **_PLACE},
-        ),
-        key=("job", "verdict_id", "revision", "position"),
-    ),
-    "feedback": TableFormat(
-        _schema(
-            {
-                "job": pa.string(), "verdict_id": pa.string(), "who": pa.string(), "said_at": _TIME,
-                "kind": pa.string(), "first_iteration": pa.int64(), "past_last_iteration": pa.int64(),
-                "note": pa.string(),
-            },
-            {"is_right": pa.bool_(), "device": pa.string(), "rank": pa.uint32(), "probability": pa.float64()},
-        ),
-        key=("job", "verdict_id", "who"),
-        version="said_at",
-    ),
-}  # fmt: skip
+TABLES: Final[Mapping[str, TableFormat]] = dict(_read_tables())
 
 
 def tables_of(judgements: Judgements) -> dict[str, pa.Table]:

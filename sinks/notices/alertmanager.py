@@ -75,14 +75,10 @@ class AlertmanagerChannel(HttpChannel):
 
     def _first_labels(self, notice: Notice) -> dict[str, str]:
         facts = {
-            "alertname": ALERT_NAME,
-            "verdict": notice.incident,
-            "job": notice.alert["job"],
-            "kind": notice.alert["kind"],
-            "device": device_of(notice.alert),
-            "host": host_of(notice.alert),
+            "alertname": ALERT_NAME, "verdict": notice.incident, "job": notice.alert["job"],
+            "kind": notice.alert["kind"], "device": device_of(notice.alert), "host": host_of(notice.alert),
             "severity": notice.severity,
-        }
+        }  # fmt: skip
         return self._labels | {name: str(value) for name, value in facts.items() if value}
 
     def _alert(self, labels: Mapping[str, str], notice: Notice, start_s: float, end_s: float) -> dict[str, Any]:

@@ -47,14 +47,6 @@ _LONG: Final = 8  # characters from which on a piece of a URL may be a secret
 _MOST_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """An answer; `body` is its beginning."""
-
-    status: int
-    body: bytes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """How to reach the other side."""
@@ -94,37 +86,38 @@ class HttpPost:
         self._pool: Final = _pool(settings)
         self._checked_url()
 
-    def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> HttpAnswer:
-        """Send `body` and return the answer to it, if it was taken.
+    def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> bytes:
+        """Send `body` and return the beginning of the answer to it, if it was taken.
 
         Raises `SinkBusy` if no answer comes, or the other side says that it can't take it now; `SinkRejected` if it
         says that it will never take it.
         """
         url = self._checked_url() + path
+        host = urlsplit(url).netloc
         try:
             answer = self._pool.request(
                 "POST", url, body=body, headers=dict(headers), timeout=self._timeout, retries=False, redirect=False,
                 preload_content=False,
             )  # fmt: skip
             try:
-                found = HttpAnswer(answer.status, answer.read(_MOST_BYTES))
+                status, found = answer.status, answer.read(_MOST_BYTES)
             finally:
                 answer.close()
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            text = f"{self._host(url)} must answer; got {_kind_of(error)}"
+            text = f"{host} must answer; got {_kind_of(error)}"
             kind = NotArrived if isinstance(error, _NOT_SENT) else SinkBusy
             raise kind(text, AWAY_S) from None  # the error's own text quotes the URL
         retry_after = answer.headers.get("Retry-After")
-        if 200 <= found.status < 300:
+        if 200 <= status < 300:
             return found
-        reason = self.rejection(f"{self._host(url)} must accept; got status {found.status}", found.body)
-        if found.status in _CREDENTIALS:
+        reason = self.rejection(f"{host} must accept; got status {status}", found)
+        if status in _CREDENTIALS:
             raise NotArrived(reason, max(_CREDENTIALS_S, retry_after_s(retry_after)))
-        wait_s = max(retry_after_s(retry_after), AWAY_S if found.status in _AWAY else 0.0)
-        if found.status in _PASSING:
+        wait_s = max(retry_after_s(retry_after), AWAY_S if status in _AWAY else 0.0)
+        if status in _PASSING:
             raise NotArrived(reason, wait_s)
-        if found.status >= 500:  # 503: it says so itself; a gateway knows nothing of what became of it
-            raise (NotArrived if found.status == 503 else SinkBusy)(reason, wait_s)
+        if status >= 500:  # 503: it says so itself; a gateway knows nothing of what became of it
+            raise (NotArrived if status == 503 else SinkBusy)(reason, wait_s)
         raise SinkRejected(reason)
 
     def rejection(self, what: str, said: bytes | str) -> str:
@@ -149,9 +142,6 @@ class HttpPost:
             rule = "https where a secret is sent, except to this machine without a proxy"
             raise InputError(f"url must be {rule}; got http ({parts.hostname})")
         return url
-
-    def _host(self, url: str) -> str:
-        return urlsplit(url).netloc
 
 
 def retry_after_s(text: str | None, now: datetime | None = None) -> float:

@@ -393,10 +393,7 @@ def deliver(channel: Channel, due: Due) -> Outcome:
 
 
 class Courier:
-    """Delivers for one channel in a thread of its own: a channel that is slow or away stops no other.
-
-    `give_up_s`: See `Retries`.
-    """
+    """Delivers for one channel in a thread of its own: a channel that is slow or away stops no other."""
 
     def __init__(self, channel: Channel, outcomes: queue.SimpleQueue[Outcome], give_up_s: float) -> None:
         self.retries: Final = Retries(give_up_s)

@@ -149,13 +149,9 @@ def new_mute(span: tuple[int, int], reason: str, who: str | None, **patterns: st
         raise InputError(f"kind must be, or match, one of {', '.join(KINDS)}; got {kind!r}")
     begin = datetime.fromtimestamp(span[0] // _NS, UTC)
     values = {
-        "mute_id": f"m-{begin:%Y%m%d-%H%M}-{secrets.token_hex(2)}",
-        "from_ns": span[0],
-        "until_ns": span[1],
-        "reason": " ".join(reason.split()),
-        "who": who or this_user(),
-        **patterns,
-    }
+        "mute_id": f"m-{begin:%Y%m%d-%H%M}-{secrets.token_hex(2)}", "from_ns": span[0], "until_ns": span[1],
+        "reason": " ".join(reason.split()), "who": who or this_user(), **patterns,
+    }  # fmt: skip
     mute: Mute = checked(values, Mute, "mute")
     return mute
 
@@ -240,7 +236,12 @@ def track_records(opinions: Iterable[Opinion]) -> dict[str, TrackRecord]:
     by_kind: dict[str, list[Opinion]] = defaultdict(list)
     for one in newest_opinions(opinions):
         by_kind[one.kind].append(one)
-    return {kind: _track_record(own) for kind, own in by_kind.items()}
+    records = {}
+    for kind, own in by_kind.items():
+        right = sum(bool(one.is_right) for one in own)
+        told = [(_log_odds(one.probability), bool(one.is_right)) for one in own if one.probability is not None]
+        records[kind] = TrackRecord(right, len(own) - right, _shift(told))
+    return records
 
 
 def silences(opinions: Iterable[Opinion]) -> list[Mute]:
@@ -263,21 +264,11 @@ def _silence(kind: str, device: str | None, job: str | None, own: Sequence[Opini
     since_right = next((at for at, one in enumerate(reversed(own)) if one.is_right), len(own))
     begin_ns = own[len(own) - since_right + WRONG_IN_A_ROW - 1].time_ns  # the word that made it three
     return Mute(
-        mute_id=f"{SAYS_SO}:{kind}:{device or job}"[:500],
-        from_ns=begin_ns,
-        until_ns=last[-1].time_ns + SILENCE_NS,
-        reason=f"its last {since_right} verdicts were called wrong, the newest by {last[-1].who}"[:500],
-        who=SAYS_SO,
-        kind=escape(kind),
-        device=None if device is None else escape(device)[:300],
+        mute_id=f"{SAYS_SO}:{kind}:{device or job}"[:500], from_ns=begin_ns, until_ns=last[-1].time_ns + SILENCE_NS,
+        reason=f"its last {since_right} verdicts were called wrong, the newest by {last[-1].who}"[:500], who=SAYS_SO,
+        kind=escape(kind), device=None if device is None else escape(device)[:300],
         job=None if job is None else escape(job)[:300],
-    )
-
-
-def _track_record(own: Sequence[Opinion]) -> TrackRecord:
-    right = sum(bool(one.is_right) for one in own)
-    told = [(_log_odds(one.probability), bool(one.is_right)) for one in own if one.probability is not None]
-    return TrackRecord(right, len(own) - right, _shift(told))
+    )  # fmt: skip
 
 
 def _shift(told: Sequence[tuple[float, bool]]) -> float:

@@ -135,10 +135,7 @@ class Channel(Protocol):
 
 
 def summary_of(notice: Notice, most: int | None = None) -> str:
-    """Return one line for a person: event, place, cost, and the next step.
-
-    `most`: Characters at most; a text that is cut ends with an ellipsis. None: all.
-    """
+    """Return one line for a person, cut to `most` characters: event, place, cost, and the next step."""
     if notice.incidents:
         text = printable(f"{notice.event.upper()} {notice.alert['summary']}")
     else:
@@ -164,25 +161,16 @@ def summary_of(notice: Notice, most: int | None = None) -> str:
 def notice_json(notice: Notice) -> dict[str, Any]:
     """Return the object of ``sinks/notices/notice.json``: the body for channels that are machines."""
     return {
-        "schema": "notice",
-        "version": VERSION,
-        "event": notice.event,
-        "incident": notice.incident,
-        "revision": notice.revision,
-        "severity": notice.severity,
-        "summary": summary_of(notice),
-        "device": device_of(notice.alert),
-        "earlier": list(notice.earlier),
+        "schema": "notice", "version": VERSION, "event": notice.event, "incident": notice.incident,
+        "revision": notice.revision, "severity": notice.severity, "summary": summary_of(notice),
+        "device": device_of(notice.alert), "earlier": list(notice.earlier),
         "is_repeat_offender": notice.is_repeat_offender,
         "probability": None if notice.probability is None else round(notice.probability, 4),
         "judged_right": 0 if notice.record is None else notice.record.right,
-        "judged_wrong": 0 if notice.record is None else notice.record.wrong,
-        "muted": notice.muted,
-        "link": notice.link,
-        "runbook": notice.runbook,
-        "alert": dict(notice.alert),
+        "judged_wrong": 0 if notice.record is None else notice.record.wrong, "muted": notice.muted,
+        "link": notice.link, "runbook": notice.runbook, "alert": dict(notice.alert),
         **({"incidents": list(notice.incidents)} if notice.incidents else {}),
-    }
+    }  # fmt: skip
 
 
 def encode_notice(notice: Notice) -> bytes:

@@ -171,14 +171,9 @@ def severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, in
 
 
 def _update(
-    incident: Incident,
-    told: DeliveryRecord,
-    rules: Rules,
-    severity: str,
-    held_until_ns: int | None,
-    now_ns: int,
+    incident: Incident, told: DeliveryRecord, rules: Rules, severity: str, held_until_ns: int | None, now_ns: int,
     earlier: tuple[str, ...],
-) -> Decision:
+) -> Decision:  # fmt: skip
     if incident.revision > told.revision or _is_less(told.severity, severity):
         worse = max(severity, told.severity, key=SEVERITIES.index)
         return Deliver(Notice("updated", incident.alert, worse, earlier, told.reference))
@@ -241,13 +236,14 @@ def storm_alert(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the notice of a storm in the form of an alert, and the ids that it names.
 
-    `known`: Those of its incidents of which alerts are known; `severity`: the worst of them.
+    `known`: those of its incidents of which alerts are known; `severity`: the worst of them.
     """
     alerts = [one.alert for one in known]
     jobs, kinds = ({str(one[name]) for one in alerts} for name in ("job", "kind"))
     hours = [one["gpu_hours_lost"] for one in alerts if one["gpu_hours_lost"] is not None]
     lost = [f"{sum(hours):,.3g} GPU-hours lost{'' if is_over else ' so far'}"] if hours else []
-    switch, host = _most("switch", map(_switch_of, alerts)), _most("host", map(host_of, alerts))
+    switches = [one["suspects"][0].get("switch") if one["suspects"] else None for one in alerts]
+    switch, host = _most("switch", switches), _most("host", map(host_of, alerts))
     place = switch[1] or host[1] or "what all of these jobs use (storage, fabric)"
     shared = [_most("kind", (name_kind(str(one["kind"])) for one in alerts))[0], switch[0], host[0]]
     times = [one.first_ns for one in known]
@@ -293,10 +289,6 @@ def _most(name: str, found: Iterable[str | None]) -> tuple[str | None, str | Non
 
 def _only(found: set[str], otherwise: str) -> str:
     return found.copy().pop() if len(found) == 1 else otherwise
-
-
-def _switch_of(alert: Mapping[str, Any]) -> str | None:
-    return alert["suspects"][0].get("switch") if alert["suspects"] else None
 
 
 def _named(alerts: Sequence[Mapping[str, Any]]) -> str:

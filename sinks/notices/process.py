@@ -367,15 +367,11 @@ def require_topics(settings: NotifySettings) -> None:
 
 def _consumer_config(settings: NotifySettings) -> dict[str, Any]:
     return client_config(settings.bootstrap, settings.security) | {
-        "group.id": settings.group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "earliest",
-        "session.timeout.ms": int(settings.session_s * 1000),
-        "heartbeat.interval.ms": max(int(settings.session_s * 1000) // 4, 1000),
-        "isolation.level": "read_committed",
+        "group.id": settings.group, "enable.auto.commit": False, "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest", "session.timeout.ms": int(settings.session_s * 1000),
+        "heartbeat.interval.ms": max(int(settings.session_s * 1000) // 4, 1000), "isolation.level": "read_committed",
         "partition.assignment.strategy": "range",
-    }
+    }  # fmt: skip
 
 
 # --- without delivering anything, and a test of a channel -----------------------------------------------------------

@@ -264,14 +264,11 @@ def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Not
 
 Open = Callable[[str, Any, str, NotifySettings], Channel]
 KINDS: Final[Mapping[str, tuple[type, Open]]] = {
-    "actions": (ActionsOptions, _open_actions),
-    "alertmanager": (AlertmanagerOptions, _open_alertmanager),
-    "pagerduty": (PagerDutyOptions, _open_pagerduty),
-    "slack": (SlackOptions, _open_slack),
-    "webhook": (WebhookOptions, _open_webhook),
-    "cloudevents": (CloudEventsOptions, _open_cloudevents),
+    "actions": (ActionsOptions, _open_actions), "alertmanager": (AlertmanagerOptions, _open_alertmanager),
+    "pagerduty": (PagerDutyOptions, _open_pagerduty), "slack": (SlackOptions, _open_slack),
+    "webhook": (WebhookOptions, _open_webhook), "cloudevents": (CloudEventsOptions, _open_cloudevents),
     "command": (CommandOptions, _open_command),
-}
+}  # fmt: skip
 
 
 def open_channel(entry: ChannelEntry, settings: NotifySettings) -> Channel:

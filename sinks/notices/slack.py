@@ -50,14 +50,14 @@ class SlackBotChannel(HttpChannel):
 
     def _call(self, method: str, arguments: dict[str, Any]) -> str | None:
         headers = {"Content-Type": "application/json; charset=utf-8", "Authorization": f"Bearer {self._token()}"}
-        answer = self._http.post(json.dumps(arguments).encode(), headers, f"/{method}")
+        body = self._http.post(json.dumps(arguments).encode(), headers, f"/{method}")
         try:
-            said: dict[str, Any] = json.loads(answer.body)
+            said: dict[str, Any] = json.loads(body)
             if said["ok"]:
                 return f"{said['channel']}:{said['ts']}"
             error = str(said.get("error"))
         except (ValueError, KeyError, TypeError) as reason:
-            raise SinkBusy(self._http.rejection(f"{method} must answer with JSON", answer.body), 0.0) from reason
+            raise SinkBusy(self._http.rejection(f"{method} must answer with JSON", body), 0.0) from reason
         text = self._http.rejection(f"{method} must be done", error)
         if error in _GONE and method == "chat.update":
             raise _MessageGone(text)

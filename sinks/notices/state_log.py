@@ -149,14 +149,10 @@ class StateLog:
     def bury(self, key: bytes | None, value: bytes | None, place: tuple[int, int], reason: str, channel: str) -> None:
         """Publish an alert to the dead letters, with the reason, its place and the channel that refused it."""
         texts = {
-            "reason": reason[:REASON_CHARACTERS],
-            "topic": self._topics.name("alerts"),
-            "partition": str(place[0]),
-            "offset": str(place[1]),
-            "channel": channel,
-            "key_bytes": str(len(key or b"")),
+            "reason": reason[:REASON_CHARACTERS], "topic": self._topics.name("alerts"), "partition": str(place[0]),
+            "offset": str(place[1]), "channel": channel, "key_bytes": str(len(key or b"")),
             "value_bytes": str(len(value or b"")),
-        }
+        }  # fmt: skip
         headers = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items()]
         head = None if value is None else value[:_LARGEST]
         self._write("deadletter", (None if key is None else key[:MAX_KEY_BYTES], head), headers=headers)
@@ -195,12 +191,9 @@ class StateLog:
 
 @contextmanager
 def opened(
-    bootstrap: str,
-    topics: TopicSettings,
-    security: Mapping[str, Any],
-    *needed: str,
+    bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], *needed: str,
     is_stopping: threading.Event | None = None,
-) -> Iterator[StateLog]:
+) -> Iterator[StateLog]:  # fmt: skip
     """Open the state for one command, and close it at the end.
 
     `needed`: Topics that must be there, without the prefix. `is_stopping`: Ends the wait for a broker that went away

@@ -27,11 +27,10 @@ TIMESTAMP: Final = "Irregulars-Timestamp"
 class WebhookChannel(HttpChannel):
     """Posts each notice to a URL.
 
-    Every request has ``Idempotency-Key``, the same for the same notice. With a key it has `TIMESTAMP` (seconds since
-    the epoch) and `SIGNATURE`, ``sha256=`` and the HMAC of the timestamp, a dot and the body, in hexadecimal digits:
-    a receiver that refuses old timestamps can't be fooled with an old request. `token`, `key`: Give a bearer token,
-    and the key of the signature; None: none is sent, nothing is signed. `is_url_secret`: whether the URL must stand
-    in no error.
+    Every request has ``Idempotency-Key``, the same for the same notice. With a `key` it has `TIMESTAMP` (seconds
+    since the epoch) and `SIGNATURE`, ``sha256=`` and the HMAC of the timestamp, a dot and the body, in hexadecimal:
+    a receiver that refuses old timestamps can't be fooled with an old request. `is_url_secret`: the URL must stand in
+    no error.
     """
 
     def __init__(
@@ -98,13 +97,9 @@ class CloudEventsChannel:
 def headers_of(notice: Notice, source: str) -> dict[str, str]:
     """Return the attributes as headers; `ce_id` is the same for the same notice."""
     headers = {
-        "ce_specversion": "1.0",
-        "ce_id": notice.idempotency_key,
-        "ce_source": source,
-        "ce_type": f"{TYPE}.{notice.event}",
-        "ce_subject": notice.incident,
-        "content-type": "application/json",
-    }
+        "ce_specversion": "1.0", "ce_id": notice.idempotency_key, "ce_source": source,
+        "ce_type": f"{TYPE}.{notice.event}", "ce_subject": notice.incident, "content-type": "application/json",
+    }  # fmt: skip
     time_ns = notice.alert.get("time_ns")
     if isinstance(time_ns, int) and 0 <= time_ns < 1 << 62:
         headers["ce_time"] = datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")

@@ -63,13 +63,22 @@ _AT_ONCE: Final = 256
 
 
 class BlockFetcher:
-    """Reads partitions on from given offsets.
-
-    `on_ready`: called from the fetching thread when there is something to take.
-    """
+    """Reads partitions on from given offsets; calls `on_ready` from its thread when there is something to take."""
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any], on_ready: Callable[[], None]) -> None:
-        self._config: Final = _consumer_config(bootstrap, security)
+        self._config: Final = client_config(bootstrap, security) | {
+            "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",  # retention may have deleted what was still to be read
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": MOST_READY_BYTES >> 10,
+            "fetch.queue.backoff.ms": 5,  # one second, else, whenever so much waits
+            "reconnect.backoff.max.ms": 1000,
+            "isolation.level": "read_uncommitted",
+        }
         self._on_ready: Final = on_ready
         self._lock: Final = threading.Lock()
         self._has_room: Final = threading.Condition(self._lock)
@@ -151,19 +160,15 @@ class BlockFetcher:
             try:
                 consumer = consumer or new_consumer(self._config)
                 self._turn(consumer)
-            except KafkaException as error:  # no token to log in with, for example: it is tried again
-                LOG.debug("event=fetch_again reason=%r", str(error))
-                self._begin_anew()
             except Exception as error:  # whatever it is: without this thread nothing more would be read
-                LOG.warning("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))
-                self._begin_anew()
+                # No token to log in with, for example, is no news: it is tried again.
+                log = LOG.debug if isinstance(error, KafkaException) else LOG.warning
+                log("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))
+                with self._has_room:
+                    self._is_changed = True
+                    self._has_room.wait(_POLL_S)
         if consumer is not None:
             consumer.close()
-
-    def _begin_anew(self) -> None:
-        with self._has_room:
-            self._is_changed = True
-            self._has_room.wait(_POLL_S)
 
     def _turn(self, consumer: Consumer) -> None:
         with self._has_room:
@@ -196,38 +201,14 @@ class BlockFetcher:
             if self._is_changed:  # these may be of partitions, or from offsets, that are not wanted any more
                 return
             for place, own in found.items():
-                self._add(place, own)
+                if place in self._wanted:
+                    for record in own:
+                        record.generation_id = self._generation
+                    self._wanted[place] = own[-1].offset + 1
+                    self._ready_bytes += sum(record.size_bytes for record in own)
+                    self._ready.setdefault(place, deque()).extend(own)
             for place, offset in passed.items():
                 if place in self._wanted:
                     self._wanted[place] = max(offset, self._wanted[place])
         if found:
             self._on_ready()
-
-    def _add(self, place: Place, own: deque[Record]) -> None:
-        if place not in self._wanted:
-            return
-        for record in own:
-            record.generation_id = self._generation
-        self._wanted[place] = own[-1].offset + 1
-        self._ready_bytes += sum(record.size_bytes for record in own)
-        known = self._ready.get(place)
-        if known is None:
-            self._ready[place] = own
-        else:
-            known.extend(own)
-
-
-def _consumer_config(bootstrap: str, security: Mapping[str, Any]) -> dict[str, Any]:
-    return client_config(bootstrap, security) | {
-        "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "earliest",  # retention may have deleted what was still to be read
-        "enable.partition.eof": True,
-        "check.crcs": True,
-        "fetch.wait.max.ms": 100,
-        "queued.max.messages.kbytes": MOST_READY_BYTES >> 10,
-        "fetch.queue.backoff.ms": 5,  # one second, else, whenever so much waits
-        "reconnect.backoff.max.ms": 1000,
-        "isolation.level": "read_uncommitted",
-    }

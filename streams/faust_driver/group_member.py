@@ -26,12 +26,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import wait
 from typing import Any, Final, Protocol
 
-from confluent_kafka import (
-    OFFSET_END,
-    Consumer,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from faust.types import TP
 
 from irregulars.kafka.broker import client_config, is_refusal, service_error
@@ -141,7 +136,12 @@ class GroupMember:
             self._is_subscribed = False
         self._turned_s = time.monotonic()
         if not self._is_subscribed:
-            self._subscribe(consumer)
+            consumer.subscribe(
+                self._topics,
+                on_assign=self._assign,
+                on_revoke=lambda one, _: self._give_back(one, is_lost=False),
+                on_lost=lambda one, _: self._give_back(one, is_lost=True),
+            )
             self._is_subscribed = True
         self._store_positions(consumer)
         message = consumer.poll(_POLL_S)
@@ -156,10 +156,10 @@ class GroupMember:
 
     def _store_positions(self, consumer: Consumer) -> None:
         while self._positions:
-            _store(consumer, self._positions.popleft())
-
-    def _subscribe(self, consumer: Consumer) -> None:
-        consumer.subscribe(self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
+            try:
+                consumer.store_offsets(offsets=self._positions.popleft())
+            except KafkaException as error:  # some are not ours any more
+                LOG.debug("event=not_committed reason=%r", str(error))
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for one in partitions:
@@ -172,12 +172,6 @@ class GroupMember:
     async def _assigned(self, own: set[TP]) -> None:
         self.own = own
         await self._listener.assigned(own)
-
-    def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._give_back(consumer, is_lost=False)
-
-    def _lose(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._give_back(consumer, is_lost=True)
 
     def _give_back(self, consumer: Consumer, *, is_lost: bool) -> None:
         is_lost, self._was_silent = is_lost or self._was_silent, False
@@ -201,10 +195,3 @@ class GroupMember:
                     self._fail(error)
                 break
         self._store_positions(consumer)  # of a last snapshot, while the partitions are still ours
-
-
-def _store(consumer: Consumer, offsets: list[TopicPartition]) -> None:
-    try:
-        consumer.store_offsets(offsets=offsets)
-    except KafkaException as error:  # some are not ours any more
-        LOG.debug("event=not_committed reason=%r", str(error))

@@ -156,15 +156,11 @@ class Consumer(base.Consumer):
         return positions
 
     def _read_from(self, positions: Mapping[TP, int], generation: int) -> None:
-        for fetcher, own in zip(self._fetchers, self._by_hop(positions), strict=True):
-            fetcher.assign(own, generation)
-
-    def _by_hop(self, positions: Mapping[TP, int]) -> tuple[dict[Place, int], dict[Place, int]]:
-        """Return the positions of the first hop's partitions, and of the second hop's."""
-        own: tuple[dict[Place, int], dict[Place, int]] = {}, {}
+        own: tuple[dict[Place, int], dict[Place, int]] = {}, {}  # of the first hop, and of the second
         for place, at in positions.items():
             own[place.topic == self._worker.second_hop][place.topic, place.partition] = at
-        return own
+        for fetcher, some in zip(self._fetchers, own, strict=True):
+            fetcher.assign(some, generation)
 
     async def read_on(self, positions: Mapping[TP, int]) -> None:
         """Seek to where reading has come to a stop, and undo whatever may have stopped it."""

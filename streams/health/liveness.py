@@ -48,10 +48,7 @@ class _Standing:
 
 
 class Health:
-    """Liveness and readiness of a worker.
-
-    `now_s`: any clock that only goes forward, the same in all calls.
-    """
+    """Liveness and readiness of a worker. `now_s`: any clock that only goes forward, the same in all calls."""
 
     def __init__(self, now_s: float) -> None:
         self._observed_s = now_s
@@ -61,15 +58,9 @@ class Health:
         self._places: dict[Place, _Standing] = {}
 
     def observe(
-        self,
-        now_s: float,
-        readings: Mapping[Place, Reading],
-        *,
-        is_restored: bool,
-        ends_at_s: float | None,
-        is_sink_busy: bool,
-        is_broker_away: bool = False,
-    ) -> None:
+        self, now_s: float, readings: Mapping[Place, Reading], *, is_restored: bool, ends_at_s: float | None,
+        is_sink_busy: bool, is_broker_away: bool = False,
+    ) -> None:  # fmt: skip
         """Note how far reading has come; called from the worker's event loop."""
         self._observed_s, self._is_restored, self._ends_at_s = now_s, is_restored, ends_at_s
         self._is_broker_away = is_broker_away
@@ -77,12 +68,12 @@ class Health:
         places = {}
         for place, reading in readings.items():
             before = self._places.get(place)
+            has_moved = reading.lag == 0 or (before is not None and before.mark != reading.mark)
             if before is None:
-                places[place] = _Standing(reading.mark, now_s, has_moved=reading.lag == 0)
-                continue
-            has_moved = before.mark != reading.mark or reading.lag == 0
-            since_s = now_s if has_moved or is_excused else before.since_s
-            places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
+                places[place] = _Standing(reading.mark, now_s, has_moved)
+            else:
+                since_s = now_s if has_moved or is_excused else before.since_s
+                places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
         self._places = places
 
     def _is_broker_silent(self, now_s: float) -> bool:
@@ -154,8 +145,6 @@ class _Since:
 class FlowWatch:
     """Follows the counts of one worker.
 
-    Examples
-    --------
     >>> watch = FlowWatch()
     >>> [len(watch.look(now_s, Flow(0, int(now_s), 0))) for now_s in (0.0, 30.0, 61.0, 90.0)]
     [0, 0, 1, 0]

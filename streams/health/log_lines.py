@@ -60,18 +60,15 @@ def describe_verdict(verdict: Verdict) -> str:
     """
     first = verdict.suspects[0] if verdict.suspects else None
     facts: dict[str, object] = {
-        "job": _name(verdict.job),
-        "kind": verdict.kind,
+        "job": _name(verdict.job), "kind": verdict.kind,
         "suspect": "none" if first is None else _name(name_device(first)),
         "probability": "none" if first is None else f"{first.probability:.2f}",
-        "severity": verdict.severity or "none",
-        "lost_s": _number(verdict.lost_s),
+        "severity": verdict.severity or "none", "lost_s": _number(verdict.lost_s),
         "gpu_hours_lost": _number(gpu_hours_lost(verdict)),
         "iterations": f"{verdict.iterations[0]}-{verdict.iterations[1] - 1}",
-        "close_reason": verdict.close_reason or "none",
-        "verdict_id": _name(verdict.verdict_id),
+        "close_reason": verdict.close_reason or "none", "verdict_id": _name(verdict.verdict_id),
         "revision": verdict.revision,
-    }
+    }  # fmt: skip
     return " ".join(f"{name}={value}" for name, value in facts.items())
 
 
@@ -90,11 +87,9 @@ _QUIET_S: Final = 10.0
 
 
 def logging_config(level: str) -> dict[str, Any]:
-    """Return a configuration for ``logging.config.dictConfig``.
-
-    `level`: of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. That one
-    of its timers was late, on which nothing depends, is shown with ``debug`` only.
-    """
+    """Return a configuration for ``logging.config.dictConfig``; `level`: of our own lines, one of `LEVELS`."""
+    # Faust's lines begin at a warning, or with ``debug`` at info. That one of its timers was late, on which nothing
+    # depends, is shown with ``debug`` only.
     others = "INFO" if level == "debug" else "WARNING"
     return {
         "version": 1,

@@ -79,19 +79,10 @@ class Observer:
     """Metrics, health and readiness of a worker, from its stages."""
 
     def __init__(
-        self,
-        counters: Counters,
-        outbox: Outbox,
-        dead_letters: DeadLetters,
-        topics: TopicSettings,
-        group: str,
-        hops: Sequence[Hop],
-        is_restored: Callable[[], bool],
-        now_s: Callable[[], float],
-        grace_s: float = 30.0,
-        is_broker_away: Callable[[], bool] = lambda: False,
-        watchdog: Watchdog | None = None,
-    ) -> None:
+        self, counters: Counters, outbox: Outbox, dead_letters: DeadLetters, topics: TopicSettings, group: str,
+        hops: Sequence[Hop], is_restored: Callable[[], bool], now_s: Callable[[], float], grace_s: float = 30.0,
+        is_broker_away: Callable[[], bool] = lambda: False, watchdog: Watchdog | None = None,
+    ) -> None:  # fmt: skip
         self.counters: Final = counters
         self._outbox: Final = outbox
         self._dead_letters: Final = dead_letters
@@ -158,13 +149,9 @@ class Observer:
         self._observed_s = time.monotonic()
         readings = {place: reading for hop in self._hops for place, reading in self._readings(hop.stage)}
         self._health.observe(
-            self._observed_s,
-            readings,
-            is_restored=self._is_restored(),
-            ends_at_s=self._ends_at_s,
-            is_sink_busy=self.counters.store_is_full,
-            is_broker_away=self._is_broker_away(),
-        )
+            self._observed_s, readings, is_restored=self._is_restored(), ends_at_s=self._ends_at_s,
+            is_sink_busy=self.counters.store_is_full, is_broker_away=self._is_broker_away(),
+        )  # fmt: skip
         for page, why in (("ready", self.why_not_ready()), ("healthy", self.why_dead())):
             if (why is None) != self._said[page]:
                 self._said[page] = why is None

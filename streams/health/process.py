@@ -121,9 +121,7 @@ class Need:
 
 
 def wait_for(
-    needs: Sequence[Need],
-    now_s: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    needs: Sequence[Need], now_s: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Return when each of them has answered once; raises `ServiceUnavailable`.
 
@@ -181,11 +179,9 @@ class SpareMemory:
     """
 
     def __init__(
-        self,
-        clock_s: Callable[[], float] = time.monotonic,
-        cpu_s: Callable[[], float] = time.process_time,
+        self, clock_s: Callable[[], float] = time.monotonic, cpu_s: Callable[[], float] = time.process_time,
         trim: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._clock_s, self._cpu_s, self._trim = clock_s, cpu_s, trim or _trim
         self._looked_s, self._spent_s = clock_s(), cpu_s()
 

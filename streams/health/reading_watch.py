@@ -19,8 +19,6 @@ from typing import Final, Generic, TypeVar
 class WaitedTime:
     """Adds up the seconds from each `begin` to the next `end`, the last ones until now; each may be called twice.
 
-    Examples
-    --------
     >>> times = iter([0.0, 2.0, 10.0, 11.0])
     >>> waited = WaitedTime(lambda: next(times))
     >>> waited.begin(), waited.end(), waited.begin(), waited.seconds
@@ -66,8 +64,6 @@ class ReadingWatch(Generic[Place]):
 
     `stall_s`: idle seconds without progress after which a partition counts as stalled.
 
-    Examples
-    --------
     >>> watch = ReadingWatch(4.0)
     >>> for position, waited_s in ((5, 0.0), (5, 2.0), (5, 4.0), (6, 6.0)):
     ...     print(watch.look({"commops/3": position}, {"commops/3": 9}, waited_s, is_idle=True))
@@ -89,8 +85,13 @@ class ReadingWatch(Generic[Place]):
         passed_s = waited_s - self._waited_s if self._waited_s is not None and is_idle else 0.0
         passed_s = min(passed_s, _MOST_BETWEEN_LOOKS * self._stall_s)
         self._waited_s = waited_s
-        behind = {place: at for place, at in positions.items() if ends.get(place, 0) > at}
-        self._stalls = {place: self._stall(place, at, passed_s) for place, at in behind.items()}
+        before, self._stalls = self._stalls, {}
+        for place, at in positions.items():
+            if ends.get(place, 0) > at:
+                known = before.get(place)
+                self._stalls[place] = _Stall(at)
+                if known is not None and known.position == at:
+                    self._stalls[place] = _Stall(at, known.since_s + passed_s, known.is_sought)
         new = [place for place, one in self._stalls.items() if one.since_s >= self._stall_s and not one.is_sought]
         for place in new:
             self._stalls[place].is_sought, self._stalls[place].since_s = True, self._stall_s  # seeking gets as long
@@ -103,10 +104,3 @@ class ReadingWatch(Generic[Place]):
     def forget(self) -> None:
         """Begin anew with another assignment."""
         self._stalls, self._waited_s = {}, None
-
-    def _stall(self, place: Place, position: int, passed_s: float) -> _Stall:
-        known = self._stalls.get(place)
-        if known is None or known.position != position:
-            return _Stall(position)
-        known.since_s += passed_s
-        return known

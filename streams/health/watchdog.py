@@ -170,13 +170,9 @@ class Guard:
         self._hop: Final = zlib.crc32(hop.encode())
 
     def run(
-        self,
-        key: bytes,
-        offset: int,
-        cpu_limit_s: float,
-        work: Callable[[], T],
+        self, key: bytes, offset: int, cpu_limit_s: float, work: Callable[[], T],
         on_lost: Callable[[WorkGivenUp], None] | None = None,
-    ) -> T:
+    ) -> T:  # fmt: skip
         """Do work for the monitor of `key`, on the message at `offset`; raises `WorkGivenUp`.
 
         `on_lost`: called in the watchdog's thread when this one is lost.

@@ -76,11 +76,8 @@ class JobClock:
     A job stands still while its messages only tell of operators that do not end. These come when the first hop falls
     silent itself, and so has waited for the silence before: a grace is enough then.
 
-    `silence_s` may change at any time.
-    `still_s`: for how long the job has not moved, s; None before the first message. It survives a restart of the
-    worker, the other times begin anew: a duration, as the next worker's clock may be another host's.
-    `is_rank_overdue`: whether the oldest iteration that waits for ranks has waited for a grace.
-    `is_attempt_overdue`: whether the next attempt has waited for a grace for this one to end.
+    `silence_s` may change at any time. `is_rank_overdue`, `is_attempt_overdue`: whether the oldest iteration that
+    waits for ranks, or the next attempt that waits for this one to end, has waited for a grace.
     """
 
     def __init__(self, silence_s: float, grace_s: float) -> None:
@@ -100,7 +97,11 @@ class JobClock:
 
     @property
     def still_s(self) -> float | None:
-        """See the class."""
+        """For how long the job has not moved, s; None before the first message.
+
+        It survives a restart, the other times begin anew: a duration, as the next worker's clock may be of another
+        host.
+        """
         if self._moved_s is None or self._ticked_s is None:
             return self._restored_still_s
         return self._ticked_s - self._moved_s
@@ -116,10 +117,7 @@ class JobClock:
         self._oldest, self._later = Lasting(), Lasting()  # the next attempt may wait at the same iteration
 
     def hear(self, *, is_moving: bool) -> None:
-        """Take in that a message came.
-
-        `is_moving`: false if it tells of operators that do not end.
-        """
+        """Take in that a message came; not `is_moving`: it tells of operators that do not end."""
         self._messages += 1
         self._has_moved = self._has_moved or is_moving
 
@@ -129,15 +127,9 @@ class JobClock:
             self.presence = Presence.TOLD
 
     def tick(
-        self,
-        now_s: float,
-        until_s: float,
-        *,
-        oldest: int | None,
-        is_stuck: Callable[[], bool],
-        has_later: bool,
+        self, now_s: float, until_s: float, *, oldest: int | None, is_stuck: Callable[[], bool], has_later: bool,
         is_hanging: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take in the time.
 
         `now_s`, `until_s`: the present, and until when everything that ranks sent has been read. A new value begins

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -149,11 +150,9 @@ class JobMonitor:
                 self._add_evidence(row)
 
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
-        """Judge by thresholds that people changed, from the next iteration that `advance` judges on.
+        """Judge by all thresholds that people changed for this job, from the next iteration that `advance` judges on.
 
-        They are not part of the state: the stage calls this again after a restore.
-
-        `changes`: all that concern this job, in the order of their topic.
+        They are in the order of their topic, and no part of the state: the stage calls this again after a restore.
         """
         if changes is not self._changes:
             self._changes = changes
@@ -170,22 +169,20 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
-        One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
-        Its verdict closes when it is forgotten, at the latest.
-
-        `now_s`, `until_s`: the present, and until when everything that ranks sent has been read (None: until now). A
-        silence counts from the present, and only as far as was read: the lag of a worker is not the job's silence.
+        A silence counts from the present, `now_s`, and only as far as was read, `until_s` (None: until now): the lag
+        of a worker is not the job's silence.
         """
         until_s = now_s if until_s is None else until_s
+
+        def is_stuck() -> bool:  # the newest evidence tells of operators that never ended
+            waiting = (rows for own in self._pending.values() for rows in own)
+            return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
+
         oldest = min(self._pending, default=None)
         self._clock.tick(
-            now_s,
-            until_s,
-            oldest=oldest,
-            is_stuck=self._is_stuck,
-            has_later=bool(self._later),
+            now_s, until_s, oldest=oldest, is_stuck=is_stuck, has_later=bool(self._later),
             is_hanging=self._judge.is_hanging,
-        )
+        )  # fmt: skip
         if oldest is not None and self._clock.is_rank_overdue:
             self._roster.give_up(self._roster.lagging(oldest))
 
@@ -202,19 +199,12 @@ class JobMonitor:
             parts += self._advance_attempt(read_back)
         if len(parts) == 1:
             return parts[0]
-        return Judgements(
-            job=self.job,
-            announcements=[one for part in parts for one in part.announcements],
-            ends=[one for part in parts for one in part.ends],
-            iterations=[one for part in parts for one in part.iterations],
-            rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
-            audits=concatenate_columns([p.audits for p in parts if p.audits]),
-            pauses=concatenate_columns([p.pauses for p in parts if p.pauses]),
-            detector_scores=concatenate_columns([p.detector_scores for p in parts if p.detector_scores]),
-            operators=concatenate_columns([p.operators for p in parts if p.operators]),
-            patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),
-            verdicts=[one for part in parts for one in part.verdicts],
-        )
+        merged: dict[str, Any] = {}
+        for name in (one.name for one in fields(Judgements) if one.name != "job"):
+            own = [value for part in parts if (value := getattr(part, name))]
+            is_columns = isinstance(getattr(parts[0], name), Mapping)
+            merged[name] = concatenate_columns(own) if is_columns else list(chain.from_iterable(own))
+        return Judgements(self.job, **merged)
 
     def _advance_attempt(self, read_back: ReadBack) -> list[Judgements]:
         reason, parts, ends = self._reason_to_end(), [], []
@@ -263,11 +253,6 @@ class JobMonitor:
             return "restarted"
         return "silent" if self._clock.presence in (Presence.SILENT, Presence.FORGOTTEN) else None
 
-    def _is_stuck(self) -> bool:
-        """Whether the newest evidence tells of operators that never ended."""
-        waiting = (rows for own in self._pending.values() for rows in own)
-        return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
-
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
         self._roster = JobRoster()
@@ -302,18 +287,12 @@ class JobMonitor:
         """Everything that `from_state` needs."""
         judge, attributions = take_out(self._judge.state())
         return JobMonitorState(
-            job=self.job,
-            attempt=self._attempt,
-            roster=self._roster.state(),
-            pending=parts_of(rows for number in sorted(self._pending) for rows in self._pending[number]),
-            judge=judge,
-            announced=tuple(announcement.rank for announcement in self._announced),
-            is_ended=self._is_ended,
+            job=self.job, attempt=self._attempt, roster=self._roster.state(),
+            pending=parts_of(rows for number in sorted(self._pending) for rows in self._pending[number]), judge=judge,
+            announced=tuple(announcement.rank for announcement in self._announced), is_ended=self._is_ended,
             later=tuple(value for row in self._later for value in encode_evidence([row], self.job)),
-            still_s=self._clock.still_s,
-            attributions=attributions,
-            starts=self._starts.state(),
-        )
+            still_s=self._clock.still_s, attributions=attributions, starts=self._starts.state(),
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:

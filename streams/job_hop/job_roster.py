@@ -12,12 +12,7 @@ import numpy as np
 from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
 from irregulars.detectors.arrays.runs import begins_run
 from irregulars.dtypes import Flags, Ints
-from irregulars.messages.announcements import (
-    Announcement,
-    contradiction_of,
-    decode_announcement,
-    encode_announcement,
-)
+from irregulars.messages.announcements import Announcement, contradiction_of, decode_announcement, encode_announcement
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.job_starts import Contradiction, hosts_of
 
@@ -104,8 +99,7 @@ class JobRoster:
     def hold(self, rank: Ints, end_ns: Ints) -> bool:
         """Let the places count that ranks had in an iteration; return whether they had others in the one before.
 
-        `rank`, `end_ns`: of each row: its iteration's end by the clock of the rank's own host, as that of
-        `Announcement.since_ns`.
+        `end_ns`: the iteration's end of each row, by the clock of the rank's own host, as `Announcement.since_ns`.
         """
         if not self._moved:
             return False
@@ -125,8 +119,7 @@ class JobRoster:
         is_resized = max((one.since_ns or 0 for one in now.values()), default=0) >= self._resized[0] > 0
         most = self._resized[1] if is_resized else math.inf
         self.announcements = {rank: one for rank, one in (self.announcements | now).items() if rank < most}
-        changed = [rank for rank in self._contradicting if rank in now]
-        for rank in changed:
+        for rank in self._contradicting.keys() & now.keys():
             if (self._contradicting[rank].since_ns or 0) < (now[rank].since_ns or 0):
                 del self._contradicting[rank]
         self._is_awaited = None
@@ -159,10 +152,7 @@ class JobRoster:
         """Note evidence rows; return False for those that were delivered before, or can't have come yet.
 
         The first hop refuses leaps itself, so that one here comes of a damaged or foreign message. A second one after
-        it is believed.
-
-        `rank`, `iteration`: int64, of each row. Of several rows of one rank those count that are newer than all
-        before them.
+        it is believed. Of several rows of one rank those count that are newer than all before them.
         """
         if not len(rank):
             return np.zeros(0, dtype=bool)
@@ -216,11 +206,9 @@ class JobRoster:
         return behind
 
     def has_all(self, iteration: int) -> bool:
-        """Whether every rank has delivered an iteration that it is awaited for.
-
-        It is asked far more often than the answer changes, and the rank that lacked an iteration before mostly still
-        lacks it: that one is asked first.
-        """
+        """Whether every rank has delivered an iteration that it is awaited for."""
+        # It is asked far more often than the answer changes, and the rank that lacked an iteration before mostly
+        # still lacks it: that one is asked first.
         is_awaited, at = self._awaited(), self._slowest
         if at < len(is_awaited) and is_awaited[at] and self._through[at] < iteration:
             return False

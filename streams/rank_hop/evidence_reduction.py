@@ -188,9 +188,15 @@ class _Blocks:
 def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
     """Reduce closings by the compiled loop; those of ranks whose rows it cannot read, by numpy in a second run."""
     work = _work_on(closings)
-    found = _compiled_sums(work)
+    blocks = work.blocks
+    found: Reduction | Flags = np.array(
+        [KERNEL is None or one.detectors is not None or not one.is_plain for one in closings]
+    )
+    if isinstance(found, np.ndarray) and not found.any():
+        asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
+        found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
     if isinstance(found, Reduction):
-        yield _evidence(job, work, found)
+        yield _evidence(job, work, found._replace(rows=_LazyRows(partial(_operators, work))))
         return
     odd_ranks = {one.rank for one, is_odd in zip(closings, found.tolist(), strict=True) if is_odd}
     odd = [one for one in closings if one.rank in odd_ranks]  # all of a rank: its oldest iteration comes first
@@ -248,28 +254,12 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
         sampled = sampled_blocks(placed, times.start_ns, times.elapsed_ns)
         patterns = reduce_patterns(reduction.rows, times.elapsed_ns, times.start_ns, sampled)
     return Evidence(
-        job=job,
-        names=work.names,
+        job=job, names=work.names,
         columns=_columns(work.blocks, reduction, times, placed) | _numerics(work.blocks.closings),
-        offsets=reduction.offsets,
-        classes=reduction.classes,
-        patterns=patterns,
+        offsets=reduction.offsets, classes=reduction.classes, patterns=patterns,
         audits=_events([one.audits for one in work.blocks.closings], AUDIT_COLUMNS),
         pauses=_events([one.pauses for one in work.blocks.closings], PAUSE_COLUMNS),
-    )
-
-
-def _compiled_sums(work: _Work) -> Reduction | Flags:
-    """Sum up the operators of all closings, or return which of the closings are left to numpy."""
-    closings, blocks = work.blocks.closings, work.blocks
-    is_odd = np.array([KERNEL is None or one.detectors is not None or not one.is_plain for one in closings])
-    if is_odd.any():
-        return is_odd
-    asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
-    found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
-    if isinstance(found, Reduction):
-        return found._replace(rows=_LazyRows(partial(_operators, work)))
-    return found
+    )  # fmt: skip
 
 
 class _LazyRows(Mapping[str, Column]):
@@ -307,7 +297,15 @@ def _operators(work: _Work) -> dict[str, Column]:
         rows[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     rows["peer"] = known_peers(rows)
     lengths = [cut.rows for cut in cuts]
-    rows["offset"] = _offsets(cuts, lengths)
+    known = [cut.source.offset for cut in cuts]
+    if None in known:
+        own = [
+            cut.column("offset") if offset is None else np.full(cut.rows, offset, dtype=np.int64)
+            for cut, offset in zip(cuts, known, strict=True)
+        ]
+        rows["offset"] = np.concatenate(own)
+    else:
+        rows["offset"] = np.repeat(np.array(known, dtype=np.int64), lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])
     own_codes = rows["communicator"]
     if any(one.detectors is not None for one in blocks.closings):
@@ -317,17 +315,6 @@ def _operators(work: _Work) -> dict[str, Column]:
     begin_of = {id(source): begin for source, begin in zip(sources, begins.tolist(), strict=True)}
     rows["communicator"] = table[own_codes + np.repeat([begin_of[id(cut.source)] for cut in cuts], lengths)]
     return rows
-
-
-def _offsets(cuts: Sequence[Cut], lengths: Sequence[int]) -> Ints:
-    known = [cut.source.offset for cut in cuts]
-    if None not in known:
-        return np.repeat(np.array(known, dtype=np.int64), lengths)
-    own = (
-        cut.column("offset") if cut.source.offset is None else np.full(rows, cut.source.offset, dtype=np.int64)
-        for cut, rows in zip(cuts, lengths, strict=True)
-    )
-    return np.concatenate(list(own))
 
 
 def _distinct(cuts: Sequence[Cut]) -> Collection[Cut]:
@@ -351,26 +338,15 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
     tx_peak, rx_peak = np.full((2, len(blocks)), np.nan) if placed is None else placed.peaks(len(blocks))
     scores = _scores(blocks, reduction, times.elapsed_ns)
     columns: dict[str, Column] = {
-        "attempt": blocks.spread("attempt"),
-        "rank": blocks.spread("rank"),
-        "iteration": blocks.iteration,
-        "start_ns": times.start_ns,
-        "elapsed_ns": times.elapsed_ns,
-        "entry_ns": times.entry_ns,
-        "last_end_ns": reduction.last_end_ns,
-        "work_ns": times.work_ns,
-        "communication_ns": reduction.communication_ns,
-        "operators": reduction.operators.astype(np.int64),
-        "unended": reduction.unended.astype(np.int64),
-        "late_rows": blocks.at_firsts("late_rows", 0),
-        "lost_rows": blocks.spread("lost_rows"),
-        "phase": blocks.joined("phase", np.uint8),
-        "tokens": blocks.joined("tokens", np.float64),
-        "score": scores.pop("score"),
-        "nic_tx_peak": tx_peak,
-        "nic_rx_peak": rx_peak,
-        "partition": blocks.spread("partition"),
-    }
+        "attempt": blocks.spread("attempt"), "rank": blocks.spread("rank"), "iteration": blocks.iteration,
+        "start_ns": times.start_ns, "elapsed_ns": times.elapsed_ns, "entry_ns": times.entry_ns,
+        "last_end_ns": reduction.last_end_ns, "work_ns": times.work_ns,
+        "communication_ns": reduction.communication_ns, "operators": reduction.operators.astype(np.int64),
+        "unended": reduction.unended.astype(np.int64), "late_rows": blocks.at_firsts("late_rows", 0),
+        "lost_rows": blocks.spread("lost_rows"), "phase": blocks.joined("phase", np.uint8),
+        "tokens": blocks.joined("tokens", np.float64), "score": scores.pop("score"), "nic_tx_peak": tx_peak,
+        "nic_rx_peak": rx_peak, "partition": blocks.spread("partition"),
+    }  # fmt: skip
     assert columns.keys() == COLUMNS.keys()
     return columns | scores
 

@@ -51,10 +51,7 @@ class RowSummary(NamedTuple):
 
 
 def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int]) -> list[RowSummary]:
-    """Look at the rows of several ranks.
-
-    `counts`: how many rows each of them has, at least one.
-    """
+    """Look at the rows of several ranks; `counts`: how many rows each of them has, at least one."""
     if schema == "commops" and KERNEL is not None and isinstance(columns, PlainColumns):
         return _look_compiled(KERNEL, columns, counts)
     firsts = starts_of(np.array(counts))
@@ -284,17 +281,9 @@ class Part(NamedTuple):
     def batch(self) -> Batch:
         """Return the rows as a batch, for where each of them must be looked at."""
         header = Header(
-            self.schema,
-            self.job,
-            self.attempt,
-            self.rank,
-            self.rows_before,
-            self.watermark_ns,
-            self.names,
-            self.group,
-            self.start,
-            self.since_ns,
-        )
+            self.schema, self.job, self.attempt, self.rank, self.rows_before, self.watermark_ns, self.names,
+            self.group, self.start, self.since_ns,
+        )  # fmt: skip
         return Batch(header, {name: self.cut.column(name) for name in self.cut.source.columns})
 
 

@@ -10,13 +10,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import places_in_runs, starts_of
-from irregulars.detectors.nics.behaviour_patterns import (
-    Executions,
-    Intervals,
-    merge_executions,
-    shares,
-    statistics,
-)
+from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, merge_executions, shares, statistics
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.evidence import PATTERN_COLUMNS, no_patterns
@@ -145,11 +139,7 @@ def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints
     columns: tuple[Any, ...] = tuple(column[is_used] for column in sampled)
     sampled = Sampled(*columns)
     merged = merge_executions(Executions(group, begin_ns + lift_ns, end_ns + lift_ns))
-    found = {
-        "communicator": communicator,
-        "operator": operator,
-        "share": _rounded(shares(merged, length_ns[block])),
-    }
+    found = {"communicator": communicator, "operator": operator, "share": _rounded(shares(merged, length_ns[block]))}
     sample_lift_ns = lifted_ns[sampled.block]
     for way, rate in (("tx", sampled.tx), ("rx", sampled.rx)):
         intervals = Intervals(sampled.begin_ns + sample_lift_ns, sampled.end_ns + sample_lift_ns, rate)

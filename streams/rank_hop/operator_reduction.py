@@ -50,14 +50,12 @@ class Reduction(NamedTuple):
 def reduce_blocks(
     rows: Mapping[str, Column], is_next: Flags, free_ns: Ints, is_classed: Flags | None = None
 ) -> Reduction:
-    """Reduce the operators of many blocks at once.
+    """Reduce the operators of many blocks at once; rows given twice count once.
 
-    `rows`: `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order; rows given twice count
-    once.
-    `is_next`: for each block whether it is the iteration after the block before it, of the same rank.
-    `free_ns`: when the rank was free to begin each block; `UNKNOWN` where only its first operator shows it. Where
-    `is_next`, the end of the block before takes its place.
-    `is_classed`: for each row whether its class is wanted; None: all are.
+    `rows`: `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order. `is_next`: for each block
+    whether it is the iteration after the block before it, of the same rank. `free_ns`: when the rank was free to
+    begin each block; `UNKNOWN` where only its first operator shows it. Where `is_next`, the end of the block before
+    takes its place. `is_classed`: for each row whether its class is wanted; None: all are.
     """
     if is_classed is not None:
         rows = {**rows, "is_classed": is_classed}
@@ -82,23 +80,16 @@ def reduce_blocks(
     free_ns = np.where(free_ns == UNKNOWN, firsts, free_ns)
     gap_ns = _gaps(block, start_ns, ended_ns, is_timed, free_ns)
     begins = run_starts(block, ordered["offset"])  # rows of a message stand together: far fewer are left to sort
-    offsets = [block[begins], ordered["offset"][begins]]
-    _, first = group_rows(offsets)
-    begins = run_starts(block, ordered["offset"])  # rows of a message stand together: far fewer are left to sort
     offset_block, offset = block[begins], ordered["offset"][begins]
     _, first = group_rows([offset_block, offset])
     return Reduction(
-        rows=ordered,
-        gap_ns=gap_ns,
-        first_start_ns=firsts,
-        last_end_ns=lasts,
+        rows=ordered, gap_ns=gap_ns, first_start_ns=firsts, last_end_ns=lasts,
         operators=np.bincount(block, minlength=size),
         unended=np.bincount(block[np.isnan(ordered["elapsed_ns"])], minlength=size),
-        work_ns=_sums(block, _known(gap_ns), size),
-        communication_ns=_sums(block, elapsed_ns, size),
+        work_ns=_sums(block, _known(gap_ns), size), communication_ns=_sums(block, elapsed_ns, size),
         offsets=Ragged(np.bincount(offset_block[first], minlength=size), {"offset": offset[first]}),
         classes=_classes(ordered, block, size),
-    )
+    )  # fmt: skip
 
 
 def _bounds(block: Ints, start_ns: Ints, ended_ns: Ints, is_timed: Flags, size: int) -> tuple[Ints, Ints]:
@@ -204,12 +195,9 @@ def _classes(rows: Mapping[str, Column], block: Ints, size: int) -> Ragged:
     begins = run_starts(key[order])
     communicator, operator, peer = unpack_class(packed[order][begins])
     found = {
-        "communicator": communicator,
-        "operator": operator,
-        "peer": peer,
-        "count": run_lengths(begins, len(order)),
+        "communicator": communicator, "operator": operator, "peer": peer, "count": run_lengths(begins, len(order)),
         "shortest_ns": rounded_down(np.fmin.reduceat(known_ns[order], begins) if len(begins) else np.empty(0)),
-    }
+    }  # fmt: skip
     assert found.keys() == CLASS_COLUMNS.keys()
     return Ragged(np.bincount(block[order][begins], minlength=size), found)
 
@@ -241,11 +229,9 @@ def sum_blocks(
 ) -> Reduction | Flags:
     """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
 
-    `cuts`: the operators of each closing, as they stand in their messages.
-    `names`: communicators: classes name them by their place here.
-    `wide`: communicators of whose collectives classes are wanted.
-
-    Returns all but the rows and their gaps, which are left empty.
+    `cuts`: the operators of each closing, as they stand in their messages. `names`: communicators; classes name them
+    by their place here. `wide`: communicators of whose collectives classes are wanted. Returns all but the rows and
+    their gaps, which are left empty.
     """
     assert KERNEL is not None
     sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())
@@ -256,17 +242,10 @@ def sum_blocks(
     rows = [(places[id(cut[0])], cut[1], cut[2], cut[0].offset) for own in cuts for cut in own]
     codes, begins = shared_codes(sources, names)
     found = KERNEL.reduce(
-        [one.value for one in columns],
-        [one.places for one in columns],
-        begins,
-        np.array(rows, np.int64),
-        np.stack([np.fromiter(map(len, cuts), np.int64, len(cuts)), blocks.counts], axis=1),
-        blocks.iteration,
-        blocks.is_next,
-        blocks.free_ns,
-        codes,
-        np.array([name in wide for name in names] or [False]),
-    )
+        [one.value for one in columns], [one.places for one in columns], begins, np.array(rows, np.int64),
+        np.stack([np.fromiter(map(len, cuts), np.int64, len(cuts)), blocks.counts], axis=1), blocks.iteration,
+        blocks.is_next, blocks.free_ns, codes, np.array([name in wide for name in names] or [False]),
+    )  # fmt: skip
     if not isinstance(found, bytes):
         return _reduction(*found)
     is_odd = np.frombuffer(found, np.bool_)

@@ -303,9 +303,9 @@ class PendingRows:
     def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
         """Close iterations: return their operators, and forget them and what no later iteration can take.
 
-        `numbers`: the oldest open iterations, ascending, at least one.
-        `closing_ns`: when each of them closes, where that is known. Operators that ended later are late, also those
-        that came in time: so the result does not show where batches happened to begin and end.
+        `numbers`: the oldest open iterations, ascending, at least one. `closing_ns`: when each of them closes, where
+        that is known. Operators that ended later are late, also those that came in time: so the result does not show
+        where batches happened to begin and end.
         """
         taken = self._take_runs(numbers[-1], closing_ns) or self._take_rows(numbers, closing_ns)
         self.closed_through = numbers[-1]
@@ -436,15 +436,11 @@ class PendingRows:
     def state(self) -> PendingState:
         """Everything that `from_state` needs."""
         return PendingState(
-            iterations=dict(self.iterations),
-            starts_ns=dict(self.starts_ns),
-            closed_through=self.closed_through,
-            operators=_joined([self._rows(part) for part in self._parts]),
-            names=self.names,
-            late_rows=self._late_rows,
-            audits={number: list(own) for number, own in self.audits.items()},
+            iterations=dict(self.iterations), starts_ns=dict(self.starts_ns), closed_through=self.closed_through,
+            operators=_joined([self._rows(part) for part in self._parts]), names=self.names,
+            late_rows=self._late_rows, audits={number: list(own) for number, own in self.audits.items()},
             pauses={number: list(own) for number, own in self.pauses.items()},
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: PendingState) -> PendingRows:

@@ -88,10 +88,7 @@ class RankAttempt:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def add(self, part: Part) -> None:
-        """Take in rows of this attempt.
-
-        Raises `RecordError` if they can't be true. Nothing is taken in then.
-        """
+        """Take in rows of this attempt; raises `RecordError` if they can't be true, and takes nothing in then."""
         if self.is_ended:
             return
         if part.schema == "commops":
@@ -157,7 +154,11 @@ class RankAttempt:
         """Apply a heartbeat whose rows have arrived, then close the iterations that are complete."""
         if self.is_ended:
             return []
-        events = self._take_events()
+        events: Closed = []
+        if self._events:
+            own, told = self.announcement, tuple(self._events)
+            self._events = []
+            events = [Membership(own.job, own.attempt, own.rank, start=own.start, since_ns=own.since_ns, events=told)]
         beat = self._heartbeat
         if beat is not None and beat is not self._applied:
             if self._arrivals.apply(beat.sources, self.announcement.sources):
@@ -170,13 +171,6 @@ class RankAttempt:
             return events
         return [*events, *self._close_through(newest_closed(self._closing_times(), until_ns))]
 
-    def _take_events(self) -> Closed:
-        own, events = self.announcement, tuple(self._events)
-        self._events = []
-        if not events:
-            return []
-        return [Membership(own.job, own.attempt, own.rank, start=own.start, since_ns=own.since_ns, events=events)]
-
     def tick(self, now_s: float, until_s: float) -> Closed:
         """Close iterations that have waited for longer than the grace, by the times that `RankMonitor.tick` explains.
 
@@ -188,7 +182,13 @@ class RankAttempt:
         self._progress.note_clock(now_s)
         if self._silence.is_over(self._pending.has_unended, now_s, until_s):
             return self._close_all()
-        overdue = self._overdue()
+        # The newest iteration that the source ahead has left behind by `grace_s`; the other sources have not passed
+        # it, or it would have closed.
+        overdue = None
+        behind_ns = self._arrivals.newest_ns - int(self._settings.grace_s * 1e9)
+        if behind_ns >= self._pending.first_close_ns(by_rows=self._has_iteration_rows, by_operators=True):
+            known = chain(self._closing_times(), closing_times_by_operators(self._pending.starts_ns))
+            overdue = newest_closed(known, behind_ns)
         is_leaving = self._heartbeat is not None and self._heartbeat.state == "ended"
         if not self._grace.is_over(overdue is not None or is_leaving, now_s, until_s):
             return []
@@ -215,17 +215,6 @@ class RankAttempt:
             return self._pending.closes_ns.items()
         return closing_times_by_operators(self._pending.starts_ns)
 
-    def _overdue(self) -> int | None:
-        """Return the newest iteration that the source ahead has left behind by `grace_s`; None: there is none.
-
-        The other sources have not passed it, or it would have closed.
-        """
-        until_ns = self._arrivals.newest_ns - int(self._settings.grace_s * 1e9)
-        if until_ns < self._pending.first_close_ns(by_rows=self._has_iteration_rows, by_operators=True):
-            return None
-        known = chain(self._closing_times(), closing_times_by_operators(self._pending.starts_ns))
-        return newest_closed(known, until_ns)
-
     def _close_through(self, last: int | None) -> Closed:
         """Close all open iterations up to `last` at once."""
         if last is None:
@@ -243,26 +232,12 @@ class RankAttempt:
         self._last_end_ns = taken.last_end_ns
         start_ns, elapsed_ns, phase, tokens, numerics, *_ = zip(*own, strict=True)
         closing = Closing(
-            attempt=self._code,
-            rank=self.announcement.rank,
-            partition=self._partition,
-            wide=self._wide,
-            numbers=numbers,
-            cuts=taken.cuts,
-            free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
-            entry_ns=entry_ns,
-            start_ns=start_ns,
-            elapsed_ns=elapsed_ns,
-            phase=phase,
-            tokens=tokens,
-            numerics=numerics,
-            audits=audits,
-            pauses=pauses,
-            late_rows=pending.take_late_rows(),
-            lost_rows=self._arrivals.lost_rows,
-            detectors=self._detectors,
-            samples=samples,
-        )
+            attempt=self._code, rank=self.announcement.rank, partition=self._partition, wide=self._wide,
+            numbers=numbers, cuts=taken.cuts, free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
+            entry_ns=entry_ns, start_ns=start_ns, elapsed_ns=elapsed_ns, phase=phase, tokens=tokens,
+            numerics=numerics, audits=audits, pauses=pauses, late_rows=pending.take_late_rows(),
+            lost_rows=self._arrivals.lost_rows, detectors=self._detectors, samples=samples,
+        )  # fmt: skip
         return [closing]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -272,15 +247,10 @@ class RankAttempt:
         if self._announcement_value is None:  # once: it goes into each snapshot, and never changes
             self._announcement_value = encode_announcement(self.announcement)
         return AttemptState(
-            announcement=self._announcement_value,
-            is_ended=self.is_ended,
-            arrivals=self._arrivals.state(),
-            pending=self._pending.state(),
-            samples=self._samples.state(),
-            heartbeat=self._heartbeat,
-            last_end_ns=self._last_end_ns,
-            detectors=None if self._detectors is None else self._detectors.state(),
-        )
+            announcement=self._announcement_value, is_ended=self.is_ended, arrivals=self._arrivals.state(),
+            pending=self._pending.state(), samples=self._samples.state(), heartbeat=self._heartbeat,
+            last_end_ns=self._last_end_ns, detectors=None if self._detectors is None else self._detectors.state(),
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: AttemptState, partition: int, settings: JudgeSettings) -> RankAttempt:

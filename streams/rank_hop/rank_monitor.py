@@ -339,16 +339,11 @@ class RankMonitor:
     def state(self) -> RankMonitorState:
         """Everything that `from_state` needs; drain before, or closed iterations are lost."""
         return RankMonitorState(
-            job=self.job,
-            rank=self.rank,
-            partition=self.partition,
+            job=self.job, rank=self.rank, partition=self.partition,
             attempt=None if self._attempt is None else self._attempt.state(),
             successor=None if self._successor is None else encode_announcement(self._successor),
-            held=self._held.state(),
-            past=self._past,
-            began_ns=self._began_ns,
-            contradicts=self._contradicts,
-        )
+            held=self._held.state(), past=self._past, began_ns=self._began_ns, contradicts=self._contradicts,
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: RankMonitorState, settings: JudgeSettings) -> RankMonitor:

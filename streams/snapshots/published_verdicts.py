@@ -88,7 +88,10 @@ class PublishedVerdicts:
         if known is not None and verdict.revision < max(known.revisions.values()):
             self._published[verdict.verdict_id] = replace(known, revisions=revisions)
         else:
-            self._published[verdict.verdict_id] = _published(verdict, revisions)
+            self._published[verdict.verdict_id] = Published(
+                verdict.verdict_id, verdict.job, verdict.attempt, _what(verdict), verdict.iterations,
+                verdict.state == "open", revisions,
+            )  # fmt: skip
 
     def unsent(self, verdict: Verdict) -> Sequence[str]:
         """Return the topics to which a revision is still to be sent; each is asked for once.
@@ -166,13 +169,6 @@ def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[t
     for topic, verdict in verdicts:
         published.note(topic, verdict)
     return replace(published.told(), anew=tuple(sorted({*told.anew, *keys})), before=max(told.before, position))
-
-
-def _published(verdict: Verdict, revisions: Mapping[str, int]) -> Published:
-    return Published(
-        verdict.verdict_id, verdict.job, verdict.attempt, _what(verdict), verdict.iterations,
-        verdict.state == "open", revisions,
-    )  # fmt: skip
 
 
 def _what(verdict: Verdict) -> str:

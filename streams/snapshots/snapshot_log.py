@@ -36,10 +36,7 @@ _PROGRESS_S: Final = 5.0  # seconds between two lines that tell how far reading 
 
 
 class SnapshotLog:
-    """One snapshot topic.
-
-    `reader`: used by `read` alone, in one thread.
-    """
+    """One snapshot topic. `reader`: used by `read` alone, in one thread."""
 
     def __init__(self, topic: str, reader: LogReader, outbox: Outbox) -> None:
         self._topic: Final = topic
@@ -63,10 +60,13 @@ class SnapshotLog:
                 f"snapshot topic must be the one of its records; got {self._topic}/{partition}, which ends "
                 f"at {high}: it was cut, or made anew. Delete it, run irregulars topics create, and start the workers"
             )
+        where = f"{self._topic}/{partition}"
         while True:
-            stored = self._read_by(newest, partition, low, high)
+            begin = max(low, min(newest.begin or 0, high))
+            messages = self._reader.messages(self._topic, partition, begin, high)
+            stored = newest_records(_told(messages, where, begin, high), where, newest)
             if stored.position.epoch <= newest.epoch:
-                return stored
+                return replace(stored, end=max(stored.end, high))  # the last messages may have been compacted away
             newest = stored.position  # the one before was that of a former owner, or could not be read
 
     def highest_epoch(self, partition: int, offsets: range) -> int:
@@ -82,13 +82,6 @@ class SnapshotLog:
             if found is not None or first == low:
                 return found or PositionRecord()
             look *= _NEXT_LOOK
-
-    def _read_by(self, newest: PositionRecord, partition: int, low: int, high: int) -> StoredPartition:
-        where = f"{self._topic}/{partition}"
-        begin = max(low, min(newest.begin or 0, high))
-        messages = self._reader.messages(self._topic, partition, begin, high)
-        stored = newest_records(_told(messages, where, begin, high), where, newest)
-        return replace(stored, end=max(stored.end, high))  # the last messages may have been compacted away
 
 
 def _epoch_of(message: Message) -> int:

@@ -56,10 +56,7 @@ class _Written:
 
 
 class SnapshotWriter:
-    """The snapshots of one partition, as its owner writes them.
-
-    `epoch`: ours, above that of all owners before.
-    """
+    """The snapshots of one partition, as its owner writes them. `epoch`: ours, above that of all owners before."""
 
     def __init__(self, topic: str, partition: int, epoch: int, outbox: Outbox, stored: StoredPartition) -> None:
         self.epoch: Final = epoch
@@ -69,18 +66,13 @@ class SnapshotWriter:
         self._written = {key: _Written(dict(one.places)) for key, one in stored.monitors.items()}
         self._strays = stored.strays | (stored.late - self._written.keys())
         self._late = set(stored.late & self._written.keys())  # to be written again, or their late ones come to count
-        self._live_bytes = sum(one.size_bytes for one in self._written.values())  # of all records that count
+        self.live_bytes = sum(one.size_bytes for one in self._written.values())  # of all records that count
         self._total_bytes = stored.read_bytes
         self._claimed: Final = stored.end
         self._expected = stored.end  # offset of our first message, if no other owner writes; else more
         self._sent = 0
         self._mark = stored.end  # all that was sent since the last `settle` stands there or behind it
         self._foreign: int | None = None  # offset before the first message of another writer, as far as we know
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of all records that count."""
-        return self._live_bytes
 
     def overdue(self) -> frozenset[bytes]:
         """Return the keys of the monitors with a record that must be written again, since it holds up `begin`."""
@@ -111,7 +103,7 @@ class SnapshotWriter:
         record = MonitorRecord(self.epoch, draft.seen, state, root, tuple(parts), draft.given_up)
         now.places[key] = await self._send(key, encode_record(record))
         self._written[key] = now
-        self._live_bytes += now.size_bytes - before.size_bytes
+        self.live_bytes += now.size_bytes - before.size_bytes
         self._late.discard(key)
         self._strays -= now.places.keys()  # a former owner wrote under these keys too; now they are ours, and stay
         await self._delete(before.places.keys() - now.places.keys())
@@ -120,7 +112,7 @@ class SnapshotWriter:
         """Send tombstones of some monitors and their pieces."""
         for key in keys:
             written = self._written.pop(key, _Written())
-            self._live_bytes -= written.size_bytes
+            self.live_bytes -= written.size_bytes
             await self._delete({key, *written.places})
 
     async def write_position(self, record: PositionRecord) -> None:
@@ -150,7 +142,7 @@ class SnapshotWriter:
             self._foreign = None
 
     def _oldest_bytes(self) -> int:
-        return self._total_bytes - max(SPAN_BYTES, SPAN_RATIO * self._live_bytes)
+        return self._total_bytes - max(SPAN_BYTES, SPAN_RATIO * self.live_bytes)
 
     async def _write_pieces(self, monitor: bytes, value: bytes, now: _Written) -> Keys:
         keys = []

@@ -142,10 +142,6 @@ class _Reading:
         return StoredPartition(
             epoch=self.epoch,
             position=next((one for one in self.newest.values() if isinstance(one, PositionRecord)), PositionRecord()),
-            monitors=monitors,
-            refused=self.refused,
-            strays=frozenset(self.pieces.keys() - used - self.deleted),
-            late=frozenset(self.late - {POSITION_KEY}),
-            end=self.end,
-            read_bytes=self.read_bytes,
-        )
+            monitors=monitors, refused=self.refused, strays=frozenset(self.pieces.keys() - used - self.deleted),
+            late=frozenset(self.late - {POSITION_KEY}), end=self.end, read_bytes=self.read_bytes,
+        )  # fmt: skip

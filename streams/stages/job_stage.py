@@ -27,15 +27,9 @@ from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
-from irregulars.streams.stages.job_work import (
-    JobWork,
-    Judges,
-    QueuedMessage,
-    State,
-    TrackedJob,
-    hear_starts,
-)
+from irregulars.streams.stages.job_work import JobWork, Judges, QueuedMessage, State, TrackedJob, hear_starts
 from irregulars.streams.stages.partition_state import Tracked
+from irregulars.streams.stages.sink_writer import parts_of
 from irregulars.streams.stages.stage import Services, Stage, unreadable
 from irregulars.streams.stages.stream_time import StreamTime
 from irregulars.streams.stages.word_log import WordLog
@@ -66,20 +60,15 @@ class JobStage(Stage[JobMonitor]):
     rests_on = frozenset({EVIDENCE, "commops", *RESULTS, snapshot_topic})
 
     def __init__(
-        self,
-        services: Services,
-        make: Callable[[str], JobMonitor],
-        restore: Callable[[EncodedState], JobMonitor],
-        alert_of: Callable[[Verdict], bytes | None],
-        clocks: StreamTime,
+        self, services: Services, make: Callable[[str], JobMonitor], restore: Callable[[EncodedState], JobMonitor],
+        alert_of: Callable[[Verdict], bytes | None], clocks: StreamTime,
         changed: WordLog[ThresholdChange] | None = None,
-    ) -> None:
-        super().__init__(services)
+    ) -> None:  # fmt: skip
+        super().__init__(services, restore)
         self._changed: Final = changed
         self.forget_s = max(self.forget_s, _EVIDENCE_KEPT_S)
         self._clocks: Final = clocks
         self._make: Final = make
-        self._restore: Final = restore
         self._alert_of: Final = alert_of
         settings = services.settings
         self._topics: Final = JobTopics(self.reader, settings.topics)
@@ -94,10 +83,6 @@ class JobStage(Stage[JobMonitor]):
         self._published: WeakKeyDictionary[State, PublishedVerdicts] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[State, Ends] = WeakKeyDictionary()
         self._evidence_ends: WeakKeyDictionary[State, int] = WeakKeyDictionary()
-
-    def restore_monitor(self, value: EncodedState) -> JobMonitor:
-        """Build a monitor from its encoded state; raises `RecordError`."""
-        return self._restore(value)
 
     async def begin_anew(self, state: State, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
         """Read all evidence of the partition again, as far as it is kept: it begins with who takes part in a job.
@@ -182,12 +167,13 @@ class JobStage(Stage[JobMonitor]):
 
     def close(self) -> None:
         """End the judges and close their connection, without waiting for a broker that does not answer."""
-        self._spans.give_up()
-        self._judges.close(self._close_spans)
 
-    def _close_spans(self) -> None:
-        with self._reading:
-            self._spans.close()
+        def close_spans() -> None:
+            with self._reading:
+                self._spans.close()
+
+        self._spans.give_up()
+        self._judges.close(close_spans)
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
@@ -262,7 +248,7 @@ class JobStage(Stage[JobMonitor]):
             await self.services.dead_letters.bury(message, refused)
         # Before anything is sent: a snapshot whose ends are behind these revisions must hold the state that gave
         # them, and waits for it. Time alone may have made the monitor decide.
-        tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
+        tracked.is_dirty = tracked.is_dirty or any(parts_of(judgements))
         await self._publish(state, judgements)
         work.note_end(tracked)
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
@@ -301,11 +287,7 @@ class JobStage(Stage[JobMonitor]):
             await self._begin_over(state, tracked, why, None)
 
     async def _begin_over(
-        self,
-        state: State,
-        tracked: TrackedJob,
-        why: WorkGivenUp,
-        message: QueuedMessage | None,
+        self, state: State, tracked: TrackedJob, why: WorkGivenUp, message: QueuedMessage | None
     ) -> None:
         """Let a job begin anew behind a message, with its announced ranks and its published verdicts.
 
@@ -345,12 +327,9 @@ class JobStage(Stage[JobMonitor]):
             await asyncio.sleep(_WAY_S)
 
     def _judge(
-        self,
-        tracked: TrackedJob,
-        message: QueuedMessage | None,
-        until_s: float | None,
+        self, tracked: TrackedJob, message: QueuedMessage | None, until_s: float | None,
         changes: Sequence[ThresholdChange],
-    ) -> tuple[Judgements, str | None]:
+    ) -> tuple[Judgements, str | None]:  # fmt: skip
         refused: str | None = None
         tracked.monitor.follow(changes)
         if message is not None:
@@ -367,12 +346,12 @@ class JobStage(Stage[JobMonitor]):
 
     def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
         """Read operators of a job again."""
-        found = self._judges.undisturbed(partial(self._read_spans, spans))
-        return [batch for batch in found if batch.header.job == job]
 
-    def _read_spans(self, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
-        with self._reading:
-            return self._spans.read(spans)
+        def read() -> Sequence[Batch]:
+            with self._reading:
+                return self._spans.read(spans)
+
+        return [batch for batch in self._judges.undisturbed(read) if batch.header.job == job]
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
@@ -383,7 +362,7 @@ class JobStage(Stage[JobMonitor]):
             if VERDICTS in await self._send_once(state, verdict):
                 log_verdict(verdict)
                 self.services.counters.told(verdict, judgements.iterations, self._clocks.now_s())
-        if _has_rows(judgements):
+        if any(parts_of(judgements)):
             await self.services.sink.write(judgements)
 
     async def _send_once(self, state: State, verdict: Verdict) -> list[str]:
@@ -406,18 +385,3 @@ def _decode(key: bytes | None, value: bytes | None) -> Rows:
         if key != row.job.encode():
             raise RecordError(f"key must be {row.job.encode()!r}, the job inside; got {key!r}")
     return rows
-
-
-def _has_rows(judgements: Judgements) -> bool:
-    return bool(
-        judgements.announcements
-        or judgements.ends
-        or judgements.iterations
-        or judgements.verdicts
-        or any(map(len, judgements.rank_iterations.values()))
-        or any(map(len, judgements.audits.values()))
-        or any(map(len, judgements.pauses.values()))
-        or any(map(len, judgements.detector_scores.values()))
-        or any(map(len, judgements.operators.values()))
-        or any(map(len, judgements.patterns.values()))
-    )

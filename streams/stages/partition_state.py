@@ -146,7 +146,8 @@ class Continuity:
         wanted = state.next_of(topic)
         if offset <= wanted:
             return offset == wanted
-        if self._was_just_sent_back(state, topic, wanted):
+        to, at_s = self._sent_back.get(state, {}).get(topic, (-1, 0.0))
+        if to == wanted and time.monotonic() - at_s < _AGAIN_S:
             return False
         try:
             if await self._first_offset(topic, state.partition, wanted) >= offset:
@@ -158,7 +159,3 @@ class Continuity:
         self._sent_back.setdefault(state, {})[topic] = wanted, time.monotonic()
         await self._go_back(topic, state.partition, wanted)
         return False
-
-    def _was_just_sent_back(self, state: PartitionState[Any], topic: str, wanted: int) -> bool:
-        to, at_s = self._sent_back.get(state, {}).get(topic, (-1, 0.0))
-        return to == wanted and time.monotonic() - at_s < _AGAIN_S

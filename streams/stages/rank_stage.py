@@ -73,26 +73,18 @@ class RankStage(Stage[GroupMonitor]):
     rests_on = frozenset({*RANK_TOPICS, snapshot_topic})
 
     def __init__(
-        self,
-        services: Services,
-        make: MakeRankMonitor,
-        restore: Callable[[EncodedState], GroupMonitor],
+        self, services: Services, make: MakeRankMonitor, restore: Callable[[EncodedState], GroupMonitor],
         changed: WordLog[ThresholdChange] | None = None,
-    ) -> None:
-        super().__init__(services)
+    ) -> None:  # fmt: skip
+        super().__init__(services, restore)
         self._changed: Final = changed
         self._silences: tuple[ReadWords[ThresholdChange], dict[str, float | None]] = ReadWords(), {}  # by job
         self._guard: Final = services.watchdog.guard(self.hop)
         self._drain: Final = RankDrain(self.hop, self.faults, self._guarded, self._begin_over)
         self._make: Final = make
-        self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
         self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
         self._told_over: set[str] = set()
-
-    def restore_monitor(self, value: EncodedState) -> GroupMonitor:
-        """Build a monitor from its encoded state; raises `RecordError`."""
-        return self._restore(value)
 
     async def begin_anew(self, state: State, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
         """Announce these ranks again, and go on where the partition was.
@@ -155,7 +147,12 @@ class RankStage(Stage[GroupMonitor]):
         if isinstance(record, Announcement):
             await self._take_announcement(state, message, record)
         elif tracked is None:
-            self._park(state, topic, message)
+            parked = ParkedMessage(
+                message.topic, message.partition, message.offset, message.timestamp, message.key, message.value,
+                topic, time.monotonic(),
+            )  # fmt: skip
+            self._work(state).parked.add(parked.key or b"", parked)
+            state.begin(topic, message.offset)
         else:
             await self._feed_or_bury(state, tracked, topic, message, record)
 
@@ -297,20 +294,17 @@ class RankStage(Stage[GroupMonitor]):
             try:
                 self._follow_silence(tracked.monitor)
                 self._guarded(tracked, partial(tracked.monitor.tick, now_s, until_s))
-                self._note_over(tracked.monitor)
+                rows = tracked.monitor.take_rows_over()
+                self.services.counters.attempt_over_rows.inc(rows)
+                job = tracked.monitor.job
+                if rows and job not in self._told_over:  # rows of attempts that are over are told of once a job
+                    self._told_over.add(job)
+                    log_over(job, rows)
             except WorkGivenUp as why:
                 self._begin_over(tracked, why)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
-
-    def _note_over(self, monitor: GroupMonitor) -> None:
-        """Count rows of attempts that are over, and tell of them once a job."""
-        rows = monitor.take_rows_over()
-        self.services.counters.attempt_over_rows.inc(rows)
-        if rows and monitor.job not in self._told_over:
-            self._told_over.add(monitor.job)
-            log_over(monitor.job, rows)
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
@@ -407,14 +401,6 @@ class RankStage(Stage[GroupMonitor]):
         work.messages += 1
         work.rows += rows
         return refused
-
-    def _park(self, state: State, topic: str, message: Any) -> None:
-        parked = ParkedMessage(
-            message.topic, message.partition, message.offset, message.timestamp, message.key, message.value, topic,
-            time.monotonic(),
-        )  # fmt: skip
-        self._work(state).parked.add(message.key, parked)
-        state.begin(topic, message.offset)
 
     async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
         for job, pieces in rows.items():

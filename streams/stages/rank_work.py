@@ -212,18 +212,12 @@ Guarded = Callable[[TrackedRanks, Callable[[], Any]], Any]
 
 
 class RankDrain:
-    """Drains monitors, and bears one that raises.
-
-    `gave_up` lets a monitor begin anew whose work was given up.
-    """
+    """Drains monitors, and bears one that raises. `gave_up` lets a monitor begin anew whose work was given up."""
 
     def __init__(
-        self,
-        hop: str,
-        faults: MonitorFaults,
-        guarded: Guarded,
+        self, hop: str, faults: MonitorFaults, guarded: Guarded,
         gave_up: Callable[[TrackedRanks, WorkGivenUp], object],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._hop: Final = hop
         self._faults: Final = faults
         self._guarded: Final = guarded

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
@@ -130,12 +130,9 @@ class SinkWriter:
     """
 
     def __init__(
-        self,
-        sink: Sink | None,
-        dead_letters: DeadLetters,
-        counters: Counters | None = None,
+        self, sink: Sink | None, dead_letters: DeadLetters, counters: Counters | None = None,
         limit_bytes: int = UNSTORED_MIB << 20,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._sink: Final = sink
         self._dead_letters: Final = dead_letters
         self._counters: Final = counters or Counters()
@@ -166,7 +163,7 @@ class SinkWriter:
         """Give all rows of `judgements`; they are stored after the next `flush`. Waits where the queue is full."""
         if self._sink is not None:
             await self._wait_for_room()
-            for part in _parts(judgements):
+            for part in parts_of(judgements):
                 await self._add(partial(tables_of, part))
 
     async def write_samples(self, batches: Sequence[Batch]) -> None:
@@ -318,15 +315,12 @@ class SinkWriter:
             await self._dead_letters.send(None, None, {"reason": str(rejection), "topic": "table"})
 
 
-def _parts(judgements: Judgements) -> Iterator[Judgements]:
+def parts_of(judgements: Judgements) -> Iterator[Judgements]:
     """Yield each kind of rows by itself: one that can't be converted must not hold up a verdict."""
-    names = (
-        "announcements", "ends", "iterations", "rank_iterations", "audits", "pauses", "detector_scores", "operators",
-        "patterns", "verdicts",
-    )  # fmt: skip
-    for name in names:
-        if len(getattr(judgements, name)):
-            yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})
+    for name in (one.name for one in fields(Judgements) if one.name != "job"):
+        rows = getattr(judgements, name)
+        if any(map(len, rows.values())) if isinstance(rows, Mapping) else rows:
+            yield replace(Judgements(judgements.job), **{name: rows})
 
 
 def _open(sink: Sink) -> None:

@@ -31,14 +31,7 @@ from irregulars.streams.faust_driver.block_fetcher import Record
 from irregulars.streams.health.counters import Counters
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp
-from irregulars.streams.snapshots.records import (
-    POSITION_KEY,
-    Draft,
-    EncodedState,
-    Offsets,
-    PositionRecord,
-    draft_of,
-)
+from irregulars.streams.snapshots.records import POSITION_KEY, Draft, EncodedState, Offsets, PositionRecord, draft_of
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
@@ -98,8 +91,10 @@ class Stage(ABC, Generic[M]):
     snapshot_topic: str
     rests_on: frozenset[str] = frozenset()  # topics (without prefix) of which its states and records name places
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, restore: Callable[[EncodedState], M]) -> None:
+        """`restore`: builds a monitor from its encoded state, in a thread; raises `RecordError`."""
         self.services = services
+        self._restore_monitor: Final = restore
         self.forget_s = services.settings.forget_s
         self.states: dict[int, PartitionState[M]] = {}
         settings = services.settings
@@ -115,10 +110,6 @@ class Stage(ABC, Generic[M]):
         self.faults: Final = MonitorFaults(services.fail)
 
     # --- for the subclasses -----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def restore_monitor(self, value: EncodedState) -> M:
-        """Build a monitor from its encoded state; raises `RecordError`. Called in a thread."""
 
     @abstractmethod
     async def begin_anew(self, state: PartitionState[M], keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
@@ -234,7 +225,7 @@ class Stage(ABC, Generic[M]):
         refused = dict(stored.refused)
         for key, record in stored.monitors.items():
             try:
-                monitor = self.restore_monitor(record.state)
+                monitor = self._restore_monitor(record.state)
                 tracked[key] = Tracked(key, monitor, dict(record.seen), given_up=record.given_up)
             except _UNUSABLE as error:
                 refused[key] = f"{error if isinstance(error, RecordError) else repr(error)} (key {key!r})"
@@ -300,13 +291,14 @@ class Stage(ABC, Generic[M]):
     def watch(self, task: asyncio.Task[None]) -> None:
         """Keep a task that is not awaited: any error in it must stop the worker."""
         self._running.add(task)
-        task.add_done_callback(self._report)
 
-    def _report(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, SendingGivenUp):  # then the partition was dropped as well
-            self.services.fail(error)
+        def report(ended: asyncio.Task[None]) -> None:
+            self._running.discard(ended)
+            error = None if ended.cancelled() else ended.exception()
+            if error is not None and not isinstance(error, SendingGivenUp):  # then the partition was dropped as well
+                self.services.fail(error)
+
+        task.add_done_callback(report)
 
     def _cycle(self, state: PartitionState[M]) -> asyncio.Lock:
         return self._cycles.setdefault(state, asyncio.Lock())

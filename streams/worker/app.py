@@ -241,7 +241,8 @@ class WorkerApp(faust.App):
         if await loop.run_in_executor(self._asker, self.services.outbox.is_answered, QUIET_S / 2):
             self.broker.heard()
         else:
-            self.broker.missed(self._refusal())
+            password = password_of(self.settings.security)
+            self.broker.missed(None if password is None else password.refusal(_REFUSED_S))
 
     def let_go(self) -> None:
         """Let go of all partitions and of messages on their way: the session has ended, and others may have them."""
@@ -249,10 +250,6 @@ class WorkerApp(faust.App):
         log("event=let_go partitions=%d", len(self._states))
         self._drop()
         self.services.outbox.give_up()
-
-    def _refusal(self) -> str | None:
-        password = password_of(self.settings.security)
-        return None if password is None else password.refusal(_REFUSED_S)
 
     async def give_back_memory(self) -> None:
         """Give freed memory back to the system, unless the worker is busy."""
@@ -371,7 +368,10 @@ class WorkerApp(faust.App):
         self.job_stage.drop()
 
     async def _restore_stages(self, assignment: set[TP], generation: int) -> None:
-        by_topic = {name: self._partitions(assignment, name) for name in (*RANK_TOPICS, EVIDENCE)}
+        full = self.settings.topics.name
+        by_topic = {
+            name: {tp.partition for tp in assignment if tp.topic == full(name)} for name in (*RANK_TOPICS, EVIDENCE)
+        }
         if len({frozenset(by_topic[name]) for name in RANK_TOPICS}) > 1:
             found = ", ".join(f"{name}={sorted(by_topic[name])}" for name in RANK_TOPICS)
             raise TopicMismatch(
@@ -406,10 +406,6 @@ class WorkerApp(faust.App):
             if not self._partition_counts:
                 raise
             return self._partition_counts  # a busy broker forgets a topic for a moment; at the start they were right
-
-    def _partitions(self, assignment: set[TP], topic: str) -> set[int]:
-        name = self.settings.topics.name(topic)
-        return {tp.partition for tp in assignment if tp.topic == name}
 
 
 def _word_log(

@@ -126,7 +126,10 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
                         "do='judging and alerts go on, and rows wait in memory until it is there'",
                         str(error),
                     )
-            wait_for(_needs(settings))
+            needs = [Need("broker", partial(require_topics, settings), settings.broker_away_s)]
+            if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
+                needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
+            wait_for(needs)
     except stopping.StopAsked:
         deadline = StopDeadline(settings.stop_s)
         deadline.leave_with(0)
@@ -134,13 +137,6 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
         LOG.info("event=stop status=0")
         return False
     return True
-
-
-def _needs(settings: WorkerSettings) -> list[Need]:
-    needs = [Need("broker", partial(require_topics, settings), settings.broker_away_s)]
-    if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
-        needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
-    return needs
 
 
 @stopping.held()
@@ -223,12 +219,9 @@ def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job
 
 
 def _add_agent(
-    app: faust.App,
-    topics: TopicSettings,
-    topic: str,
-    stage: Stage[Any],
+    app: faust.App, topics: TopicSettings, topic: str, stage: Stage[Any],
     before: Callable[[], Awaitable[None]] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     # Without acknowledgements: snapshots decide where reading goes on, and Faust has nothing to commit.
     channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw", acks=False)
 

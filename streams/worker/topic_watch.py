@@ -140,9 +140,17 @@ class LogGaps:
                 before, looks = seen.get((state, topic), (at, 0))
                 self._standing[state, topic] = (at, looks + 1 if before == at else 1)
         for (state, topic), (at, looks) in list(self._standing.items()):
-            if looks >= _LOOKS_BEFORE_END:
-                del self._standing[state, topic]
-                await self._ask(state, topic, at)
+            if looks < _LOOKS_BEFORE_END:
+                continue
+            del self._standing[state, topic]
+            try:
+                found = await self.first_offset(topic, state.partition, at)
+            except ServiceError as error:  # the clock stands, which accuses nobody
+                LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
+                continue
+            if found > at:
+                state.skip_to(topic, found)  # never back: it may have been read on meanwhile
+                LOG.info("event=gap topic=%s partition=%d from=%d to=%d", topic, state.partition, at, found)
 
     async def first_offset(self, topic: str, partition: int, at: int) -> int:
         """Return the offset of the first message at or behind `at`; if there is none, where the next may come.
@@ -150,13 +158,3 @@ class LogGaps:
         Raises `ServiceError` if the broker does not say.
         """
         return await self._reading.run(self._reading.reader.next_offset, self._name(topic), partition, at)
-
-    async def _ask(self, state: PartitionState[Any], topic: str, at: int) -> None:
-        try:
-            found = await self.first_offset(topic, state.partition, at)
-        except ServiceError as error:  # the clock stands, which accuses nobody
-            LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
-            return
-        if found > at:
-            state.skip_to(topic, found)  # never back: it may have been read on meanwhile
-            LOG.info("event=gap topic=%s partition=%d from=%d to=%d", topic, state.partition, at, found)

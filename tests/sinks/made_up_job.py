@@ -26,16 +26,11 @@ VERDICT_ID: Final = f"{JOB}-0-20-0"
 def judgements() -> Judgements:
     """All that a monitor would have said of the job."""
     return Judgements(
-        job=JOB,
-        announcements=[announcement(rank) for rank in range(RANKS)],
-        iterations=[judged(iteration) for iteration in range(ITERATIONS)],
-        rank_iterations=rank_iterations(),
-        audits=audits(),
-        detector_scores=detector_scores(),
-        operators=operators(),
-        patterns=patterns(),
+        job=JOB, announcements=[announcement(rank) for rank in range(RANKS)],
+        iterations=[judged(iteration) for iteration in range(ITERATIONS)], rank_iterations=rank_iterations(),
+        audits=audits(), detector_scores=detector_scores(), operators=operators(), patterns=patterns(),
         verdicts=[verdict(revision) for revision in (1, 2, 3)],
-    )
+    )  # fmt: skip
 
 
 def over() -> Judgements:

@@ -67,6 +67,7 @@ def test_nobody_is_told_to_drain_for_what_a_program_its_data_or_its_host_did(cau
     verdict = replace(VERDICT, state=state, cause=cause, cause_share=0.9, layer=layer_of("slow_rank", cause))
     assert plan_of(verdict).actions == ()
     assert not {"cordon", "drain it"} & set(re.findall("cordon|drain it", advise(verdict)))
+    assert "is not known" not in advise(verdict)
     assert "ordon" not in where_to_look(verdict)
 
 

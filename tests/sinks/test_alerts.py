@@ -54,11 +54,6 @@ def test_the_summary_comes_first_and_is_one_printable_line(verdict: Verdict) -> 
     assert ". Next: " in values["summary"]
 
 
-@given(verdicts(events=("opened",), severities=ALERTED))
-def test_the_same_revision_gives_the_same_bytes(verdict: Verdict) -> None:
-    assert message_of(verdict) == message_of(replace(verdict))
-
-
 def test_an_opening_says_who_how_slow_what_it_cost_and_what_to_do() -> None:
     assert summarise(OPENED) == (
         "OPENED slow NIC in llama (page): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations take 2.4x the "

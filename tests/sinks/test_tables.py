@@ -17,7 +17,6 @@ from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import NUMERICS, UNKNOWN, Batch, Header
 from irregulars.sinks.tables import TABLES, conform, table_of_samples, tables_of
 from tests.sinks import made_up_job
-from tests.sinks.sink_promises import sort_by_key
 
 TABLES_OF_JOB = tables_of(made_up_job.judgements())
 
@@ -25,11 +24,6 @@ TABLES_OF_JOB = tables_of(made_up_job.judgements())
 def values(table: str, column: str) -> list[Any]:
     found = TABLES_OF_JOB[table].column(column)
     return found.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(found.type) else found.to_pylist()
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_each_key_is_made_of_columns(name: str) -> None:
-    assert set(TABLES[name].key) <= set(TABLES[name].schema.names)
 
 
 @pytest.mark.parametrize("name", TABLES_OF_JOB)
@@ -171,12 +165,6 @@ def test_columns_come_in_any_order_and_more_of_them_do_no_harm() -> None:
     table = TABLES_OF_JOB["jobs"]
     shuffled = table.select(table.column_names[::-1]).append_column("more", pa.array([1] * 4))
     assert conform({"jobs": shuffled})["jobs"].equals(table)
-
-
-@given(st.permutations(range(40)))
-def test_sorting_by_key_undoes_any_order(order: list[int]) -> None:
-    table = TABLES_OF_JOB["iterations"]
-    assert sort_by_key("iterations", table.take(order)).equals(sort_by_key("iterations", table))
 
 
 @given(

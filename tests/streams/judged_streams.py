@@ -71,14 +71,9 @@ class MonitoredJob(LocalPipeline):
     """
 
     def __init__(
-        self,
-        job: str,
-        settings: JudgeSettings | None = None,
-        *,
-        is_on_wire: bool = False,
-        restore_at: Iterable[int] = (),
-        repeat_evidence: bool = False,
-    ) -> None:
+        self, job: str, settings: JudgeSettings | None = None, *, is_on_wire: bool = False,
+        restore_at: Iterable[int] = (), repeat_evidence: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(job, settings)
         self.outcome = Outcome(rank_monitors=self.ranks)
         self.is_on_wire = is_on_wire

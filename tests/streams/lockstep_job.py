@@ -34,12 +34,9 @@ Groups = Mapping[str, tuple[str, Sequence[int]]]
 
 WORLD_OF_4: Groups = {"world": ("world", (0, 1, 2, 3))}
 TWO_BY_TWO: Groups = {
-    "world": ("world", (0, 1, 2, 3)),
-    "tp0": ("tp", (0, 1)),
-    "tp1": ("tp", (2, 3)),
-    "pp0": ("pp", (0, 2)),
+    "world": ("world", (0, 1, 2, 3)), "tp0": ("tp", (0, 1)), "tp1": ("tp", (2, 3)), "pp0": ("pp", (0, 2)),
     "pp1": ("pp", (1, 3)),
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -67,13 +64,9 @@ class LockstepJob:
         self.now_ns[rank] += elapsed_ns
 
     def collective(
-        self,
-        group: str,
-        transfer_ns: int,
-        operator: str = "all_reduce",
-        size_bytes: float = 1e6,
+        self, group: str, transfer_ns: int, operator: str = "all_reduce", size_bytes: float = 1e6,
         unlogged: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         members = self.groups[group][1]
         end_ns = max(self.now_ns[rank] for rank in members) + transfer_ns
         sequence = self._next(group)
@@ -112,15 +105,11 @@ class LockstepJob:
 
     def trace(self) -> Trace:
         return Trace(
-            job=self.job,
-            attempt=self.attempt,
-            world_size=len(self.ranks),
-            clock=self.clock,
-            recorded_until_ns=None,
+            job=self.job, attempt=self.attempt, world_size=len(self.ranks), clock=self.clock, recorded_until_ns=None,
             announcements=tuple(self.announcement(rank) for rank in self.ranks),
             commops={rank: self._operators(rank) for rank in self.ranks if self.rows[rank]},
             iterations={rank: self._iterations(rank) for rank in self.ranks} if self.has_iteration_rows else {},
-        )
+        )  # fmt: skip
 
     def announcement(self, rank: int, **changes: Any) -> Announcement:
         values = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -123,11 +124,11 @@ def test_a_second_batch_is_refused_and_not_dropped() -> None:
         decode_batch(arrow_message(HEADER, commops(), commops()), "commops")
 
 
-def evidence_message(name: str, column: pa.Array) -> bytes:
+def evidence_message(changes: Mapping[str, pa.Array]) -> bytes:
     with pa.ipc.open_stream(EVIDENCE) as reader:
         batch = reader.read_next_batch()
-        arrays = [column if field.name == name else batch.column(field.name) for field in batch.schema]
-    changed = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    columns = {name: batch.column(name) for name in batch.schema.names} | dict(changes)
+    changed = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, changed.schema.with_metadata(batch.schema.metadata)) as writer:
         writer.write_batch(changed.replace_schema_metadata(batch.schema.metadata))
@@ -146,20 +147,13 @@ BAD_COLUMNS = {
 @pytest.mark.parametrize(("name", "column"), [(n, c) for n, columns in BAD_COLUMNS.items() for c in columns])
 def test_evidence_that_breaks_its_schema_is_refused(name: str, column: pa.Array) -> None:
     with pytest.raises(RecordError):
-        decode_evidence(evidence_message(name, column))
+        decode_evidence(evidence_message({name: column}))
 
 
 def test_evidence_whose_names_lack_a_communicator_is_refused() -> None:
-    with pa.ipc.open_stream(EVIDENCE) as reader:
-        batch = reader.read_next_batch()
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns |= {f"class_{name}": pa.array([[0], []], pa.list_(kind)) for name, kind in CLASS_COLUMNS.items()}
-    changed = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, changed.schema.with_metadata(batch.schema.metadata)) as writer:
-        writer.write_batch(changed.replace_schema_metadata(batch.schema.metadata))
+    columns = {f"class_{name}": pa.array([[0], []], pa.list_(kind)) for name, kind in CLASS_COLUMNS.items()}
     with pytest.raises(RecordError, match="class_communicator must be from 0 to -1"):
-        decode_evidence(bytes(sink.getvalue()))
+        decode_evidence(evidence_message(columns))
 
 
 BAD_MEMBERS = [

@@ -55,25 +55,26 @@ class Action:
 def actions_of(notice: Notice) -> tuple[Action, ...]:
     """Return the actions proposed now, then those that the notice before proposed and this one does not.
 
-    Raises `RecordError` if its alert or its reference does not follow its format. `notice`: Its ``reference`` comes
-    from `remember`, of the actions of the notice before. Without it, those of a verdict that changed to another
-    device can't be named; readers find out by themselves (infra/docs/actions.md).
+    Raises `RecordError` if its alert or its reference does not follow its format. Without the reference, from
+    `remember`, those of a verdict that changed to another device can't be named; readers find out by themselves
+    (infra/docs/actions.md).
     """
-    verdict = _as_sure_as_here(decode_verdict(encode_json("alerts", notice.alert), "alerts"), notice)
-    proposed = () if _is_called_off(notice, verdict) else _proposals(verdict)
+    verdict = decode_verdict(encode_json("alerts", notice.alert), "alerts")
+    if notice.record is not None and notice.probability is not None:  # as sure as people's words here make it
+        first, *others = verdict.suspects
+        verdict = replace(verdict, suspects=(replace(first, probability=notice.probability), *others))
+    names = () if _is_called_off(notice, verdict) else plan_of(verdict).actions
+    proposed = tuple(_proposed(verdict, name, verdict.suspects[0]) for name in names)
     current = {one.action_id for one in proposed}
-    earlier = _while_open(notice, verdict) if notice.reference is None else recall(notice.reference)
+    earlier: tuple[tuple[str, Suspect], ...] = ()
+    if notice.reference is not None:
+        earlier = recall(notice.reference)
+    elif notice.event == "resolved":  # the proposals on the same device before the end
+        names = plan_of(replace(verdict, state="open", close_reason=None)).actions
+        earlier = tuple((name, verdict.suspects[0]) for name in names)
     gone = [(name, one) for name, one in earlier if _id(verdict, name, one) not in current]
     why = f"{_why_withdrawn(notice, verdict)} (job {verdict.job})"
     return (*proposed, *(_action(verdict, name, "withdrawn", one, None, why) for name, one in gone))
-
-
-def _as_sure_as_here(verdict: Verdict, notice: Notice) -> Verdict:
-    """Return the verdict with its first suspect as probable as people's words on such verdicts make it."""
-    if notice.record is None or notice.probability is None:
-        return verdict
-    first, *others = verdict.suspects
-    return replace(verdict, suspects=(replace(first, probability=notice.probability), *others))
 
 
 def remember(actions: tuple[Action, ...]) -> str:
@@ -98,19 +99,6 @@ def recall(reference: str) -> tuple[tuple[str, Suspect], ...]:
 def _is_called_off(notice: Notice, verdict: Verdict) -> bool:
     """Whether people ended the incident, as wrong for example, while the verdict is still open."""
     return notice.event == "resolved" and verdict.state != "closed"
-
-
-def _proposals(verdict: Verdict) -> tuple[Action, ...]:
-    names = plan_of(verdict).actions
-    return tuple(_proposed(verdict, name, verdict.suspects[0]) for name in names)
-
-
-def _while_open(notice: Notice, verdict: Verdict) -> tuple[tuple[str, Suspect], ...]:
-    """Return the proposals on the same device before the end, where no reference has them."""
-    if notice.event != "resolved":
-        return ()
-    names = plan_of(replace(verdict, state="open", close_reason=None)).actions
-    return tuple((name, verdict.suspects[0]) for name in names)
 
 
 def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
@@ -160,8 +148,8 @@ def _why_withdrawn(notice: Notice, verdict: Verdict) -> str:
 class ActionsMessage:
     """The actions of one incident as of one revision of its verdict: its newest message is the whole truth.
 
-    An action that an earlier message proposed and this one does not name is withdrawn too. `time_ns` is the event
-    time that the verdict rests on, ns since the epoch.
+    An action that an earlier message proposed and this one does not name is withdrawn too. `time_ns`: event time that
+    the verdict rests on.
     """
 
     verdict_id: str
@@ -178,9 +166,9 @@ _OF_ALERT: Final = ("verdict_id", "revision", "job", "attempt", "kind", "severit
 
 
 def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) -> bytes:
-    """Make the message of the topic ``actions``, whose key is the verdict's id; the same notice gives the same bytes.
+    """Make the message of the topic ``actions``, JSON of its schema, keyed by the verdict's id; the same each time.
 
-    It is JSON of ``irregulars/messages/schemas/actions.json``. `actions`: from `actions_of`, where they are known.
+    `actions`: from `actions_of`, where they are known.
     """
     alert = notice.alert
     actions = actions_of(notice) if actions is None else actions
@@ -206,22 +194,15 @@ def _to_json(action: Action) -> dict[str, Any]:
 def decode_actions(value: bytes | None) -> ActionsMessage:
     """Decode a message of the topic ``actions``; raises `RecordError` if it does not follow its schema."""
     found: _Message = checked(decode_json(value, "actions"), _Message, "", error=RecordError)
-    return ActionsMessage(
-        found.verdict_id, found.revision, found.job, found.attempt, found.kind, found.severity, found.time_ns,
-        tuple(_action_of(one) for one in found.actions),
+    actions = tuple(
+        Action(
+            one.action_id, one.action, "proposed" if one.state == "proposed" else "withdrawn",
+            Suspect(probability=one.probability, **asdict(one.device)), one.gpu_hours_lost,
+            one.gpu_hours_lost_per_hour, one.expires_at_ns, one.reason,
+        )
+        for one in found.actions
     )  # fmt: skip
-
-
-def _action_of(found: _Action) -> Action:
-    device = found.device
-    suspect = Suspect(
-        device.device, device.rank, device.ranks, found.probability, device.peer, device.host, device.gpu, device.nic,
-        device.switch,
-    )  # fmt: skip
-    return Action(
-        found.action_id, found.action, "proposed" if found.state == "proposed" else "withdrawn", suspect,
-        found.gpu_hours_lost, found.gpu_hours_lost_per_hour, found.expires_at_ns, found.reason,
-    )  # fmt: skip
+    return ActionsMessage(**{name: getattr(found, name) for name in _OF_ALERT}, actions=actions)
 
 
 # What is read of a message: names that we do not know yet (of an action, a kind, a device) are let pass.

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from confluent_kafka import Message
-
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.sinks.notices.actions.actions import (
     HOUR_NS,
@@ -92,7 +90,13 @@ class Actor:
         if polled.is_new_owner:
             self._messages.clear()
         for message in polled.messages:
-            self._apply_message(message)
+            try:
+                found = decode_actions(message.value())
+            except RecordError as error:
+                self._say_once(f"skipped    message at offset {message.offset()}: {error}")
+                continue
+            if newer(self._messages, found):
+                self._messages[found.verdict_id] = found
         return polled.is_new_owner or bool(polled.messages)
 
     def try_to_act(self) -> bool:
@@ -127,15 +131,6 @@ class Actor:
             self.nodes.accuse(plan.accused)
         for one, reason in plan.left:
             self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
-
-    def _apply_message(self, message: Message) -> None:
-        try:
-            found = decode_actions(message.value())
-        except RecordError as error:
-            self._say_once(f"skipped    message at offset {message.offset()}: {error}")
-            return
-        if newer(self._messages, found):
-            self._messages[found.verdict_id] = found
 
     def _cordon(self, one: Proposal, *, is_free: bool) -> bool:
         """Cordon a node, or say why not; return whether it counts against the limit."""
@@ -172,8 +167,8 @@ def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
     """Act on the messages of the topic for ever, or, with `is_ending`, once on those that are there.
 
     An orchestrator that does not answer is asked again; one that refuses us ends it. Raises `ServiceRefused`,
-    `ServiceUnavailable` if Kafka or the orchestrator refuses us. With `is_ending` also if the orchestrator does not
-    answer, or if another member of the group has the topic.
+    `ServiceUnavailable` if Kafka or the orchestrator refuses us; with `is_ending` also if the orchestrator does not
+    answer, or another member of the group has the topic.
     """
     began_s, next_s = time.monotonic(), 0.0
     while True:
@@ -233,17 +228,13 @@ class NodePlan:
 
 
 def plan_nodes(
-    messages: Mapping[str, ActionsMessage],
-    marks: Mapping[str, str],
-    done: Collection[str],
-    limits: ActingLimits,
+    messages: Mapping[str, ActionsMessage], marks: Mapping[str, str], done: Collection[str], limits: ActingLimits,
     now_ns: int,
-) -> NodePlan:
+) -> NodePlan:  # fmt: skip
     """Work out which nodes to cordon and to give back.
 
-    `messages`: the newest message of each incident, by verdict id; `marks`: Nodes that we cordoned and that still
-    are: host to the action's id; `done`: Ids of actions that were carried out, or undone by hand: they are not begun
-    again.
+    `messages`: the newest of each incident, by verdict id; `marks`: nodes that we cordoned and that still are: host
+    to the action's id; `done`: ids of actions that were carried out, or undone by hand: they are not begun again.
     """
     standing = [
         Proposal(one, action)
@@ -255,7 +246,11 @@ def plan_nodes(
     kept = {one.host for one in standing}
     release = {host: why for host, mark in marks.items() if host not in kept and (why := _why_release(mark, by_tag))}
     judged = [(one, _why_left(one, done, limits, now_ns)) for one in standing if one.host not in marks]
-    ready = sorted((one for one, why in judged if why is None), key=_worth, reverse=True)
+
+    def worth(one: Proposal) -> tuple[float, str]:  # expected loss an hour, GPU-hours; then in the order of ids
+        return (one.action.gpu_hours_lost_per_hour or 0.0) * one.action.suspect.probability, one.action.action_id
+
+    ready = sorted((one for one, why in judged if why is None), key=worth, reverse=True)
     first_of_host: dict[str, Proposal] = {}
     for one in ready:
         first_of_host.setdefault(one.host, one)
@@ -298,8 +293,3 @@ def _why_release(action_id: str, by_tag: Mapping[str, ActionsMessage]) -> str | 
         return None
     reasons = [one.reason for one in message.actions if one.action_id == action_id]
     return reasons[0] if reasons else "its incident does not propose it any more"
-
-
-def _worth(one: Proposal) -> tuple[float, str]:
-    """Return the expected loss an hour, GPU-hours; equal ones in the order of their ids."""
-    return (one.action.gpu_hours_lost_per_hour or 0.0) * one.action.suspect.probability, one.action.action_id

@@ -53,7 +53,14 @@ class ActionFeed:
     ) -> None:  # fmt: skip
         self._bootstrap: Final = bootstrap
         self._is_from_start: Final = is_from_start
-        self._partitions: Final = _partitions(bootstrap, topics, security, timeout_s)
+        name = topics.name("actions")
+        self._partitions: Final = set(
+            partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"]
+        )
+        if len(self._partitions) != 1:
+            raise TopicMismatch(f"topic {name} must have one partition; got {len(self._partitions)} (Kafka at "
+                                f"{bootstrap}): of two consumers none would know all. Delete it; irregulars topics "
+                                "create")  # fmt: skip
         self._unread: set[int] | None = None  # None: the topic is not ours
         self._is_new_owner = False
         self._tell: Final = tell
@@ -64,7 +71,6 @@ class ActionFeed:
             "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
             "error_cb": self._note_error,
         })  # fmt: skip
-        name = topics.name("actions")
         if is_member:
             self._consumer.subscribe([name], on_assign=self._assigned, on_revoke=self._revoked)
         else:
@@ -101,10 +107,8 @@ class ActionFeed:
             self._ask_at_s = time.monotonic()
 
     def _check_broker(self) -> None:
-        """Ask a broker that may be away: one connection that fails, as over IPv6 first, is no reason to say so.
-
-        And where no message waits, nothing else tells that it is back.
-        """
+        # One connection that fails, as over IPv6 first, is no reason to say that the broker is away; and where no
+        # message waits, nothing else tells that it is back.
         if self._ask_at_s is None or time.monotonic() < self._ask_at_s:
             return
         self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
@@ -134,15 +138,6 @@ class ActionFeed:
         consumer.unassign()
 
 
-def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> set[int]:
-    name = topics.name("actions")
-    found = set(partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"])
-    if len(found) != 1:
-        raise TopicMismatch(f"topic {name} must have one partition; got {len(found)} (Kafka at {bootstrap}): of "
-                            "two consumers none would know all. Delete it; irregulars topics create")  # fmt: skip
-    return found
-
-
 _MOST_READ: Final = 1000
 _POLL_S: Final = 0.2
 _GROUP: Final = "irregulars-alerts"  # nothing is committed; the role `reader` may describe it
@@ -151,11 +146,10 @@ _GROUP: Final = "irregulars-alerts"  # nothing is committed; the role `reader` m
 def recent_verdicts(
     bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], since_ns: int, within_s: float
 ) -> Iterator[Verdict]:
-    """Yield the verdicts of the alerts since a time, to the end of the topic.
+    """Yield the verdicts of the alerts since a time, ns since the epoch, to the end of the topic.
 
-    Unreadable messages are passed over. `since_ns`: Time of the oldest message that is read, ns since the epoch;
-    `within_s`: How long all of it may take, s. Raises `ServiceUnavailable`, `ServiceRefused` if the broker refuses
-    us, or not all was read in time; `TopicMismatch` if there is no topic ``alerts``.
+    Unreadable messages are passed over. Raises `ServiceUnavailable`, `ServiceRefused` if the broker refuses us, or
+    not all was read `within_s`; `TopicMismatch` if there is no topic ``alerts``.
     """
     deadline_s = time.monotonic() + within_s
     _, metadata = open_admin(bootstrap, security, within_s)

@@ -219,12 +219,8 @@ class KubernetesNodes:
         for host, one in accused.items():
             node = self._api.node(host)
             if node is not None:
-                self._show(
-                    node,
-                    "True",
-                    "".join(part.capitalize() for part in one.message.kind.split("_")),
-                    one.action.reason,
-                )
+                reason = "".join(part.capitalize() for part in one.message.kind.split("_"))
+                self._show(node, "True", reason, one.action.reason)
         for node in self._ours():
             is_held = _is_cordoned(node) and CORDONED in _annotations(node)
             if _name(node) not in accused and not is_held:
@@ -246,12 +242,8 @@ class KubernetesNodes:
             self._api.patch_node(_name(node), {"metadata": {"labels": {LABEL: "true"}}})
         now = f"{self._now():%Y-%m-%dT%H:%M:%SZ}"
         condition = {
-            "type": CONDITION,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastHeartbeatTime": now,
-        }
+            "type": CONDITION, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now,
+        }  # fmt: skip
         if before.get("status") != status:
             condition["lastTransitionTime"] = now
         self._api.patch_status(_name(node), {"status": {"conditions": [condition]}})

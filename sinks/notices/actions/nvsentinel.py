@@ -36,14 +36,10 @@ def health_events(
     `is_executed`: whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
     """
     for one in message.actions:
-        if one.action == "cordon" and one.suspect.host is not None and _counts(one, least_probability, now_ns):
+        is_sure = one.suspect.probability >= least_probability and (one.expires_at_ns or 0) >= now_ns
+        is_told = one.state == "withdrawn" or is_sure
+        if one.action == "cordon" and one.suspect.host is not None and is_told:
             yield _event(message, one, one.suspect.host, cluster, now_ns, is_executed)
-
-
-def _counts(one: Action, least_probability: float, now_ns: int) -> bool:
-    if one.state == "withdrawn":
-        return True
-    return one.suspect.probability >= least_probability and (one.expires_at_ns or 0) >= now_ns
 
 
 def _event(
@@ -55,12 +51,19 @@ def _event(
     at = f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
     code = f"IRREGULARS_{message.kind.upper()}"
     action = "NONE" if is_healthy else _TESTS.get(one.suspect.device, "CONTACT_SUPPORT")
+    # All values of its metadata are texts
+    metadata = {
+        "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
+        "action_id": one.action_id, "probability": f"{one.suspect.probability:.4f}",
+    }  # fmt: skip
+    if one.gpu_hours_lost is not None:
+        metadata["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
     event = {
         "version": 1, "agent": AGENT, "componentClass": _COMPONENTS.get(one.suspect.device, "Node"),
         "checkName": CHECK, "isFatal": False, "isHealthy": is_healthy,
         "message": f"[{code}] {one.reason} - RecommendedAction: {action}", "recommendedAction": action,
         "errorCode": [] if is_healthy else [code], "entitiesImpacted": _entities(one.suspect),
-        "metadata": _metadata(message, one), "generatedTimestamp": at, "nodeName": host,
+        "metadata": metadata, "generatedTimestamp": at, "nodeName": host,
         "quarantineOverrides": None, "drainOverrides": None,
         "processingStrategy": "EXECUTE_REMEDIATION" if is_executed else "STORE_ONLY",
     }  # fmt: skip
@@ -80,17 +83,6 @@ def _entities(suspect: Suspect) -> list[dict[str, str]]:
     return found
 
 
-def _metadata(message: ActionsMessage, one: Action) -> dict[str, str]:
-    """Return the other facts as texts: its type is a map of them."""
-    found = {
-        "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
-        "action_id": one.action_id, "probability": f"{one.suspect.probability:.4f}",
-    }  # fmt: skip
-    if one.gpu_hours_lost is not None:
-        found["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
-    return found
-
-
 # Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`
 Write = Callable[[Sequence[Mapping[str, Any]]], None]
 
@@ -104,9 +96,8 @@ def run_health_events(
 ) -> None:
     """Give the events of each message, and only then note that it is done with.
 
-    `is_ending`: Stop at the newest message, instead of waiting for more; and do not wait for an endpoint that is
-    away. Raises `ServiceRefused`, `ServiceUnavailable` if Kafka or the endpoint refuses us; with `is_ending` also if
-    the endpoint does not answer.
+    `is_ending`: stop at the newest message, and do not wait for an endpoint that is away. Raises `ServiceRefused`,
+    `ServiceUnavailable` if Kafka or the endpoint refuses us; with `is_ending` also if the endpoint does not answer.
     """
     while True:
         polled = feed.poll(_POLL_S)

@@ -95,13 +95,9 @@ class SlurmNodes:
         path = str(self._folder / command[0]) if self._folder else command[0]
         try:
             done = subprocess.run(
-                [path, *command[1:]],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_COMMAND_S,
+                [path, *command[1:]], capture_output=True, text=True, errors="replace", timeout=_COMMAND_S,
                 check=False,
-            )
+            )  # fmt: skip
         except FileNotFoundError as error:
             raise ServiceRefused(
                 f"{command[0]} must be there; got none at {path}. Is Slurm's client installed?"

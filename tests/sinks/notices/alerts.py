@@ -10,25 +10,13 @@ from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.alerts import alert_of
 
 
-def alert(
-    verdict_id: str = "llama:1:25:0",
-    revision: int = 1,
-    event: str = "opened",
-    *,
-    severity: str | None = "ticket",
-    job: str = "llama",
-    host: str | None = "node-3",
-    nic: str | None = "mlx5_1",
-    lost_s: float = 90.0,
-) -> dict[str, Any]:
+def alert(verdict_id: str = "llama:1:25:0", revision: int = 1, event: str = "opened", **facts: Any) -> dict[str, Any]:
     """A message of the topic ``alerts``, decoded."""
-    value = alert_bytes(verdict_id, revision, event, severity=severity, job=job, host=host, nic=nic, lost_s=lost_s)
-    values: dict[str, Any] = json.loads(value)
-    return values
+    return dict(parsed(alert_bytes(verdict_id, revision, event, **facts)))
 
 
 def alert_bytes(verdict_id: str = "llama:1:25:0", revision: int = 1, event: str = "opened", **facts: Any) -> bytes:
-    """The same as it travels."""
+    """The same as it travels; `facts`: ``severity``, ``job``, ``host``, ``nic``, ``lost_s``."""
     facts = {"severity": "ticket", "job": "llama", "host": "node-3", "nic": "mlx5_1", "lost_s": 90.0, **facts}
     suspect = Suspect("nic", 26, (26,), 0.91, host=facts["host"], gpu=2, nic=facts["nic"], switch="leaf-0")
     verdict = Verdict(

@@ -47,26 +47,64 @@ def mute(until_ns: int, from_ns: int = T0 - HOUR, **patterns: str) -> Mute:
 # --- one incident, one life -----------------------------------------------------------------------------------------
 
 
-def test_an_incident_opens_changes_and_ends_once() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert(), T0)
-    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
-    ledger.apply_alert(alert(revision=2, event="changed"), T0 + S)
-    assert said(tell_all(ledger, T0 + S)) == [("updated", "ticket")]
-    ledger.apply_alert(alert(revision=3, event="closed"), T0 + 2 * S)
-    assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
-    assert tell_all(ledger, T0 + DAY) == []
-
-
-def test_an_incident_that_nobody_was_told_of_has_no_end_to_tell() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert(), T0)
-    ledger.apply_alert(alert(revision=2, event="closed"), T0)
-    assert tell_all(ledger, T0 + DAY) == []
-
-
 def hang(**changes: Any) -> dict[str, Any]:
     return {**alert(severity="page"), "kind": "hang", **changes}
+
+
+OPENED, PAGED, UPDATED, ENDED = (
+    ("opened", "ticket"),
+    ("opened", "page"),
+    ("updated", "ticket"),
+    ("resolved", "ticket"),
+)
+MUTED = mute(T0 + 2 * HOUR, host="node-3")
+LESS_URGENT: dict[str, Any] = {"hold_s": 60.0, "least_severity": "page"}
+
+# Rules; and seconds, the alert or the mutes that come then, and what is told of them then (None: nobody asks).
+LIVES: dict[str, tuple[dict[str, Any], list[tuple[int, Any, Any]]]] = {
+    "an incident opens, changes and ends once": (
+        {}, [(0, alert(), [OPENED]), (1, alert(revision=2, event="changed"), [UPDATED]),
+             (2, alert(revision=3, event="closed"), [ENDED]), (86_400, None, [])],
+    ),
+    "an incident that nobody was told of has no end to tell": (
+        {}, [(0, alert(), None), (0, alert(revision=2, event="closed"), None), (86_400, None, [])],
+    ),
+    "the end of an incident that was told is told in spite of a mute": (
+        {}, [(0, alert(), [OPENED]), (0, [MUTED], None), (1, alert(revision=2, event="changed"), []),
+             (2, alert(revision=3, event="closed"), [ENDED])],
+    ),
+    "a page is told as a ticket until it was held long enough": (
+        {"hold_s": 60.0}, [(0, alert(severity="page"), [OPENED]), (59, None, []), (60, None, [("updated", "page")])],
+    ),
+    "the hold time begins with the first page of the incident": (
+        LESS_URGENT, [(0, alert(), None), (100, alert(revision=2, event="raised", severity="page"), None),
+                      (130, alert(revision=3, event="changed", severity="page"), None), (159, None, []),
+                      (160, None, [PAGED])],
+    ),
+    "a cost that nobody knows is no small one, and a severity that nobody said is a ticket": (
+        {"least_gpu_hours": 26.0}, [(0, {**alert(severity=None), "gpu_hours_lost": None}, [OPENED])],
+    ),
+    "a hang is told however little it has lost when its verdict opens": (
+        {"hold_s": 0.0, "least_gpu_hours": 1000.0}, [(0, hang(), [PAGED])],
+    ),
+    "a hang that came while muted is told when the mute is taken back": (
+        {"hold_s": 0.0}, [(0, [MUTED], None), (0, hang(), []), (3600, [], [PAGED])],
+    ),
+    "a hang that came while muted is not told when its job has ended": (
+        {"hold_s": 0.0}, [(0, [MUTED], None), (0, hang(state="closed", close_reason="finished"), []), (3600, [], [])],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rules", "steps"), LIVES.values(), ids=LIVES)
+def test_what_is_told_of_an_incident_and_when(rules: dict[str, Any], steps: list[tuple[int, Any, Any]]) -> None:
+    ledger = ledger_of(**rules)
+    for at_s, what, expected in steps:
+        if isinstance(what, dict):
+            ledger.apply_alert(what, T0 + at_s * S)
+        elif what is not None:
+            ledger.set_mutes(what)
+        assert expected is None or said(tell_all(ledger, T0 + at_s * S)) == expected
 
 
 @pytest.mark.parametrize("close_reason", ["recovered", "restarted", "finished", "silent"])
@@ -82,22 +120,6 @@ def test_a_hang_is_a_page_until_its_verdict_closes(close_reason: str) -> None:
     )
     assert said(tell_all(ledger, T0 + 2 * DAY)) == [("resolved", "page")]
     assert tell_all(ledger, T0 + 3 * DAY) == []
-
-
-def test_a_hang_is_told_however_little_it_has_lost_when_its_verdict_opens() -> None:
-    ledger = ledger_of(hold_s=0.0, least_gpu_hours=1000.0)
-    ledger.apply_alert(hang(), T0)
-    assert said(tell_all(ledger, T0)) == [("opened", "page")]
-
-
-def test_a_hang_that_came_while_muted_is_told_when_the_mute_is_taken_back_unless_its_job_has_ended() -> None:
-    for changes, events in (({}, [("opened", "page")]), ({"state": "closed", "close_reason": "finished"}, [])):
-        ledger = ledger_of(hold_s=0.0)
-        ledger.set_mutes([mute(T0 + 2 * HOUR, host="node-3")])
-        ledger.apply_alert(hang(**changes), T0)
-        assert tell_all(ledger, T0) == []
-        ledger.set_mutes([])
-        assert said(tell_all(ledger, T0 + HOUR)) == events
 
 
 def lives() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
@@ -150,14 +172,6 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
 # --- severity, hold time, loss, jobs --------------------------------------------------------------------------------
 
 
-def test_a_page_is_told_as_a_ticket_until_it_was_held_long_enough() -> None:
-    ledger = ledger_of(hold_s=60.0)
-    ledger.apply_alert(alert(severity="page"), T0)
-    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
-    assert tell_all(ledger, T0 + 59 * S) == []
-    assert said(tell_all(ledger, T0 + 60 * S)) == [("updated", "page")]
-
-
 def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
     ledger = ledger_of(hold_s=60.0, least_severity="page")
     ledger.apply_alert(alert(severity="page"), T0)
@@ -165,15 +179,6 @@ def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
     assert ledger.waiting("c") == {"held": 1}
     ledger.apply_alert(alert(revision=2, event="closed", severity="page"), T0 + 40 * S)
     assert tell_all(ledger, T0 + HOUR) == []
-
-
-def test_the_hold_time_begins_with_the_first_page_of_the_incident() -> None:
-    ledger = ledger_of(hold_s=60.0, least_severity="page")
-    ledger.apply_alert(alert(), T0)
-    ledger.apply_alert(alert(revision=2, event="raised", severity="page"), T0 + 100 * S)
-    ledger.apply_alert(alert(revision=3, event="changed", severity="page"), T0 + 130 * S)
-    assert tell_all(ledger, T0 + 159 * S) == []
-    assert said(tell_all(ledger, T0 + 160 * S)) == [("opened", "page")]
 
 
 @pytest.mark.parametrize(
@@ -187,12 +192,6 @@ def test_a_channel_hears_of_what_costs_enough_and_of_its_jobs(rules: dict[str, A
     ledger = ledger_of(**rules)
     ledger.apply_alert(alert(lost_s=90.0), T0)  # 25.6 GPU-hours on 1,024 GPUs
     assert bool(tell_all(ledger, T0)) == is_told
-
-
-def test_a_cost_that_nobody_knows_is_no_small_one_and_a_severity_that_nobody_said_is_a_ticket() -> None:
-    ledger = ledger_of(least_gpu_hours=26.0)
-    ledger.apply_alert({**alert(severity=None), "gpu_hours_lost": None}, T0)
-    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
 
 
 def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
@@ -243,17 +242,6 @@ def test_a_muted_incident_that_ends_meanwhile_is_never_told_nor_is_a_mute_that_w
     ledger.apply_alert(alert("after it"), T0 + HOUR)
     (due,) = tell_all(ledger, T0 + HOUR)
     assert due.notice.muted is None
-
-
-def test_the_end_of_an_incident_that_was_told_is_told_in_spite_of_a_mute() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert(), T0)
-    tell_all(ledger, T0)
-    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
-    ledger.apply_alert(alert(revision=2, event="changed"), T0 + S)
-    assert tell_all(ledger, T0 + S) == []
-    ledger.apply_alert(alert(revision=3, event="closed"), T0 + 2 * S)
-    assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
 
 
 def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again() -> None:

@@ -58,14 +58,11 @@ def channel(tmp_path: Path, text: str) -> Any:
 
 
 GOOD = {
-    "actions": "",
-    "alertmanager": 'url = "http://am:9093"\nlabels = {cluster = "c1"}',
-    "pagerduty": 'routing_key_file = "{secret}"',
-    "slack": 'token_file = "{secret}"\nchannel = "C024BE91L"',
-    "webhook": 'url = "https://host/path"\nkey_file = "{secret}"',
-    "cloudevents": 'topic = "events"',
+    "actions": "", "alertmanager": 'url = "http://am:9093"\nlabels = {cluster = "c1"}',
+    "pagerduty": 'routing_key_file = "{secret}"', "slack": 'token_file = "{secret}"\nchannel = "C024BE91L"',
+    "webhook": 'url = "https://host/path"\nkey_file = "{secret}"', "cloudevents": 'topic = "events"',
     "command": 'argv = ["/bin/true"]',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

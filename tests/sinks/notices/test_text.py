@@ -87,6 +87,25 @@ def test_every_channel_links_to_the_incident_s_page_where_somebody_said_where_th
     assert link not in str((events_of(without), message_of(without), notice_json(without), annotations_of(without)))
 
 
+def test_every_channel_links_to_the_runbook_s_section_of_the_kind_where_its_place_is_known() -> None:
+    def told(url: str | None) -> Notice:
+        ledger = Ledger({"pager": Rules(runbook_url=url)})
+        ledger.apply_alert(alert("v1"), 1_800_000_000 * 10**9)
+        due = ledger.next_due("pager", 1_800_000_001 * 10**9)
+        assert due is not None
+        return due.notice
+
+    notice = told("https://docs.example/runbook/")
+    link = f"https://docs.example/runbook/#{notice.alert['kind']}"
+    assert notice_json(notice)["runbook"] == link
+    assert annotations_of(notice)["runbook_url"] == link
+    assert events_of(notice)[0]["links"] == [{"href": link, "text": "Runbook"}]
+    assert message_of(notice)["attachments"][0]["fields"][-1] == {"title": "Runbook", "value": link, "short": False}
+    for channel in (notice_json, annotations_of, events_of, message_of):
+        assert "docs.example" not in json.dumps(channel(told(None)))
+    assert notice_json(told(None))["runbook"] is None
+
+
 def test_a_fourth_verdict_is_called_so() -> None:
     notice = Notice("opened", alert(), "ticket", ("a", "b", "c"))
     assert "This is the fourth verdict on this device within 7 days." in summary_of(notice)

@@ -28,28 +28,18 @@ class Watched:
         self.now_s = 0.0
 
     def run(
-        self,
-        seconds: float,
-        lag: int,
-        *,
-        per_s: int = 0,
-        is_restored: bool = True,
-        is_broker_there: bool = True,
-        is_sink_busy: bool = False,
-        is_broker_away: bool = False,
-    ) -> None:
+        self, seconds: float, lag: int, *, per_s: int = 0, is_restored: bool = True, is_broker_there: bool = True,
+        is_sink_busy: bool = False, is_broker_away: bool = False,
+    ) -> None:  # fmt: skip
         ends_at_s = self.now_s
         for _ in range(int(seconds)):
             self.now_s += 1.0
             ends_at_s = self.now_s if is_broker_there else ends_at_s
+            readings = {AT: Reading(self.now_s * per_s, lag)} if is_restored else {}
             self.health.observe(
-                self.now_s,
-                {AT: Reading(self.now_s * per_s, lag)} if is_restored else {},
-                is_restored=is_restored,
-                ends_at_s=ends_at_s,
-                is_sink_busy=is_sink_busy,
+                self.now_s, readings, is_restored=is_restored, ends_at_s=ends_at_s, is_sink_busy=is_sink_busy,
                 is_broker_away=is_broker_away,
-            )
+            )  # fmt: skip
 
     @property
     def why_dead(self) -> str | None:
@@ -60,15 +50,10 @@ class Watched:
         return self.health.why_not_ready(self.now_s)
 
 
-def test_a_worker_with_nothing_to_read_is_ready_for_ever() -> None:
+@pytest.mark.parametrize(("lag", "per_s"), [(0, 0), (1_000_000, 7)])
+def test_a_worker_with_nothing_to_read_and_one_that_lags_and_reads_are_ready(lag: int, per_s: int) -> None:
     worker = Watched()
-    worker.run(2 * STUCK_S, lag=0)
-    assert (worker.why_dead, worker.why_not_ready) == (None, None)
-
-
-def test_a_worker_that_lags_and_reads_is_ready() -> None:
-    worker = Watched()
-    worker.run(2 * STUCK_S, lag=1_000_000, per_s=7)
+    worker.run(2 * STUCK_S, lag, per_s=per_s)
     assert (worker.why_dead, worker.why_not_ready) == (None, None)
 
 
@@ -86,10 +71,11 @@ def test_a_partition_that_stands_with_messages_makes_the_worker_first_not_ready_
     assert (worker.why_dead, worker.why_not_ready) == (None, None)
 
 
-def test_a_worker_that_waits_for_the_database_is_not_stuck() -> None:
+@pytest.mark.parametrize("waits", [{"is_sink_busy": True}, {"is_restored": False}])
+def test_a_worker_that_waits_for_the_database_or_restores_for_long_is_not_stuck(waits: dict[str, bool]) -> None:
     worker = Watched()
     worker.run(10, lag=5, per_s=1)
-    worker.run(2 * STUCK_S, lag=5, is_sink_busy=True)
+    worker.run(2 * STUCK_S, lag=5, **waits)  # type: ignore[arg-type]
     assert worker.why_dead is None
 
 
@@ -118,12 +104,6 @@ def test_a_worker_is_not_ready_before_all_is_restored_and_something_read() -> No
     assert worker.why_not_ready == "partitions must be read; not yet: commops/3"
     worker.run(2, lag=9, per_s=1)
     assert worker.why_not_ready is None
-
-
-def test_restoring_for_long_is_not_being_stuck() -> None:
-    worker = Watched()
-    worker.run(2 * STUCK_S, lag=5, is_restored=False)
-    assert worker.why_dead is None
 
 
 def test_an_event_loop_that_does_not_come_round_is_seen_from_outside() -> None:

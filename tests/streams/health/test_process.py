@@ -126,13 +126,6 @@ def test_the_wait_is_bounded_and_its_end_says_how_long_it_was() -> None:
     assert service.asked == len(time.pauses_s) + 1, "it is asked a last time when the time is over"
 
 
-def test_one_that_refuses_us_is_not_asked_again() -> None:
-    time = Time()
-    with pytest.raises(ServiceRefused):
-        wait_for([Need("database", refuse, 300.0)], time, time.sleep)
-    assert time.pauses_s == []
-
-
 def test_one_that_refuses_us_is_told_though_another_is_away() -> None:
     time = Time()
     with pytest.raises(ServiceRefused):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from irregulars.streams.health.reading_watch import ReadingWatch
 
 
@@ -29,14 +31,10 @@ def test_a_message_that_comes_ends_a_stall() -> None:
     assert looks.watch.lost() == []
 
 
-def test_nothing_to_read_is_no_stall() -> None:
+@pytest.mark.parametrize(("at", "is_idle"), [(9, True), (3, False)])
+def test_where_nothing_is_to_be_read_or_a_worker_waits_for_its_database_is_no_stall(at: int, is_idle: bool) -> None:
     looks = Looks(stall_s=5.0)
-    assert not any(looks.look({"a": 9}, {"a": 9}) for _ in range(20))
-
-
-def test_a_worker_that_waits_for_its_database_stalls_nothing() -> None:
-    looks = Looks(stall_s=5.0)
-    assert not any(looks.look({"a": 3}, {"a": 9}, is_idle=False) for _ in range(50))
+    assert not any(looks.look({"a": at}, {"a": 9}, is_idle=is_idle) for _ in range(50))
 
 
 def test_a_consumer_that_still_hands_over_what_it_fetched_stalls_nothing() -> None:

@@ -61,12 +61,9 @@ OF_ONE_JOB = [change({"delta": 1.5}, 40), change({"delta": 1.1}, 40, job="j")]
     ],
 )
 def test_a_change_holds_from_its_event_time_on_whenever_it_is_heard_of(
-    changes: list[ThresholdChange],
-    is_judged_alike: Callable[[int], bool],
-    known_from: int,
-    restore: bool,
+    changes: list[ThresholdChange], is_judged_alike: Callable[[int], bool], known_from: int, restore: bool,
     at_once: int,
-) -> None:
+) -> None:  # fmt: skip
     assert irregular(changes, known_from, restore, at_once) == set(filter(is_judged_alike, LONG))
 
 

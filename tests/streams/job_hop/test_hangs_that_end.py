@@ -117,13 +117,6 @@ def test_a_job_that_hung_at_night_and_is_started_again_in_the_morning_hangs_no_m
     assert not silent.monitor.is_ended
 
 
-@pytest.mark.parametrize("silent", [False], indirect=True)
-def test_a_job_that_goes_on_after_hours_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
-    silent.tick(TOLD_S + 11 * SILENCE_S)
-    go_on(silent, trace, HUNG_AT + 1)
-    assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, None), (2, "recovered")]
-
-
 def test_a_hang_that_is_found_when_a_worker_catches_up_after_hours_is_kept(trace: Trace) -> None:
     job = MonitoredJob(trace.job, JudgeSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
     messages = in_order(trace)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from irregulars.streams.job_hop.job_clock import FORGOTTEN, JobClock, Presence
+from irregulars.streams.job_hop.job_clock import JobClock, Presence
 
 SILENCE_S, GRACE_S = 600.0, 30.0
 
@@ -21,15 +23,9 @@ class Clock:
         self.tick(now_s)
 
     def tick(
-        self,
-        now_s: float,
-        until_s: float | None = None,
-        *,
-        oldest: int | None = None,
-        is_stuck: bool = False,
-        has_later: bool = False,
-        is_hanging: bool = False,
-    ) -> Presence:
+        self, now_s: float, until_s: float | None = None, *, oldest: int | None = None, is_stuck: bool = False,
+        has_later: bool = False, is_hanging: bool = False,
+    ) -> Presence:  # fmt: skip
         until_s = now_s if until_s is None else until_s
         self.clock.tick(
             now_s, until_s, oldest=oldest, is_stuck=lambda: is_stuck, has_later=has_later, is_hanging=is_hanging
@@ -38,12 +34,6 @@ class Clock:
 
 
 # --- time that was not read yet ------------------------------------------------------------------------------------
-
-
-def test_a_silence_counts_only_as_far_as_was_read() -> None:
-    clock = Clock()
-    assert clock.tick(5000.0, until_s=599.0) is Presence.HEARD
-    assert clock.tick(5001.0, until_s=600.0) is Presence.SILENT
 
 
 def test_ranks_are_overdue_only_as_far_as_was_read() -> None:
@@ -66,48 +56,40 @@ def test_the_next_attempt_waits_only_as_far_as_was_read() -> None:
 
 # --- presence -------------------------------------------------------------------------------------------------------
 
+HEARD, SILENT, TOLD, FORGOTTEN = Presence
+# Ticks (at a time; or at one, when all that came up to another was read) and what a monitor calls, each with the
+# presence after it.
+PRESENCE: dict[str, list[tuple[Any, Presence]]] = {
+    "a job is silent after the silence": [(599.0, HEARD), (600.0, SILENT)],
+    "a silence counts only as far as was read": [((5000.0, 599.0), HEARD), ((5001.0, 600.0), SILENT)],
+    "any message ends the silence at the next tick": [
+        (600.0, SILENT), ("hear", SILENT), (601.0, HEARD), (1200.0, HEARD), (1201.0, SILENT),
+    ],
+    "a silence that was told is not silent again": [(600.0, SILENT), ("tell", TOLD), (601.0, TOLD), (5999.0, TOLD)],
+    "a second silence is told too": [
+        (600.0, SILENT), ("tell", TOLD), ("hear", TOLD), (700.0, HEARD), (1300.0, SILENT),
+    ],
+    "a job is forgotten after ten silences": [
+        (600.0, SILENT), (10 * SILENCE_S - 1, SILENT), (10 * SILENCE_S, FORGOTTEN),
+    ],
+    "a job whose silence was told too, and telling does not bring it back": [
+        (600.0, SILENT), ("tell", TOLD), (10 * SILENCE_S - 1, TOLD), (10 * SILENCE_S, FORGOTTEN), ("tell", FORGOTTEN),
+    ],
+    "a job that is heard is not silenced by telling something else": [("tell", HEARD)],
+    "the next attempt begins as heard": [(600.0, SILENT), ("begin", HEARD)],
+}  # fmt: skip
 
-def test_a_job_is_silent_after_the_silence() -> None:
+
+@pytest.mark.parametrize("steps", PRESENCE.values(), ids=PRESENCE)
+def test_presence_changes_with_time_and_messages(steps: list[tuple[Any, Presence]]) -> None:
     clock = Clock()
-    assert clock.tick(599.0) is Presence.HEARD
-    assert clock.tick(600.0) is Presence.SILENT
-
-
-def test_any_message_ends_the_silence_at_the_next_tick() -> None:
-    clock = Clock()
-    clock.tick(600.0)
-    clock.clock.hear(is_moving=False)
-    assert clock.clock.presence is Presence.SILENT
-    assert clock.tick(601.0) is Presence.HEARD
-    assert clock.tick(1200.0) is Presence.HEARD
-    assert clock.tick(1201.0) is Presence.SILENT
-
-
-def test_a_silence_that_was_told_is_not_silent_again() -> None:
-    clock = Clock()
-    clock.tick(600.0)
-    clock.clock.tell()
-    assert [clock.tick(now_s) for now_s in (601.0, 5999.0)] == [Presence.TOLD] * 2
-
-
-def test_a_second_silence_is_told_too() -> None:
-    clock = Clock()
-    clock.tick(600.0)
-    clock.clock.tell()
-    clock.hear(700.0)
-    assert clock.clock.presence is Presence.HEARD
-    assert clock.tick(1300.0) is Presence.SILENT
-
-
-@pytest.mark.parametrize("is_told", [False, True])
-def test_a_job_is_forgotten_after_ten_silences(is_told: bool) -> None:
-    clock = Clock()
-    clock.tick(600.0)
-    if is_told:
-        clock.clock.tell()
-    assert clock.tick(10 * SILENCE_S - 1) is not Presence.FORGOTTEN
-    assert clock.tick(10 * SILENCE_S) is Presence.FORGOTTEN
-    assert FORGOTTEN == 10
+    calls = {"hear": lambda: clock.clock.hear(is_moving=False), "tell": clock.clock.tell, "begin": clock.clock.begin}
+    for step, presence in steps:
+        if isinstance(step, str):
+            calls[step]()
+        else:
+            clock.tick(*(step if isinstance(step, tuple) else (step,)))
+        assert clock.clock.presence is presence
 
 
 def test_a_job_that_hangs_is_kept_for_a_day_after_that_was_told() -> None:
@@ -116,26 +98,6 @@ def test_a_job_that_hangs_is_kept_for_a_day_after_that_was_told() -> None:
     clock.clock.tell()
     assert clock.tick(SILENCE_S + 86_399.0, is_hanging=True) is Presence.TOLD
     assert clock.tick(SILENCE_S + 86_400.0, is_hanging=True) is Presence.FORGOTTEN
-
-
-def test_telling_does_not_bring_a_forgotten_job_back() -> None:
-    clock = Clock()
-    clock.tick(10 * SILENCE_S)
-    clock.clock.tell()
-    assert clock.clock.presence is Presence.FORGOTTEN
-
-
-def test_a_job_that_is_heard_is_not_silenced_by_telling_something_else() -> None:
-    clock = Clock()
-    clock.clock.tell()
-    assert clock.clock.presence is Presence.HEARD
-
-
-def test_the_next_attempt_begins_as_heard() -> None:
-    clock = Clock()
-    clock.tick(600.0)
-    clock.clock.begin()
-    assert clock.clock.presence is Presence.HEARD
 
 
 # --- standstill -----------------------------------------------------------------------------------------------------
@@ -152,9 +114,6 @@ def test_of_a_job_that_stands_still_a_grace_is_silence_enough() -> None:
     clock = standing(600.0)
     assert clock.tick(629.0, is_stuck=True) is Presence.HEARD
     assert clock.tick(630.0, is_stuck=True) is Presence.SILENT
-
-
-def test_without_operators_that_never_ended_nothing_stands_still() -> None:
     assert standing(600.0).tick(630.0, is_stuck=False) is Presence.HEARD
 
 

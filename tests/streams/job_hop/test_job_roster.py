@@ -28,41 +28,6 @@ def deliver(made: JobRoster, *rows: tuple[int, int]) -> list[bool]:
     return [bool(one) for one in made.deliver(rank, iteration)]
 
 
-def test_it_is_complete_when_as_many_as_log_were_announced() -> None:
-    made = JobRoster()
-    for rank in (0, 2):
-        assert made.announce(announcement(rank))
-        assert not made.is_complete
-    made.announce(announcement(3, is_logged=False))
-    assert not made.is_complete
-    made.announce(announcement(1))
-    assert made.is_complete
-
-
-def test_an_announcement_that_comes_twice_is_not_new() -> None:
-    made = roster(0, 1)
-    assert not made.announce(announcement(0, 99))
-    assert made.announcements[0].logged_ranks == 2
-
-
-def test_what_was_delivered_before_is_not_new() -> None:
-    made = roster(0)
-    assert [deliver(made, (0, number))[0] for number in (3, 3, 2, 4)] == [True, False, False, True]
-    assert deliver(made, (0, 4), (1, 4), (0, 5), (1, 3), (0, 5)) == [False, True, True, False, False]
-    assert deliver(made) == []
-
-
-def test_a_first_delivery_may_have_any_number() -> None:
-    assert deliver(roster(0), (0, -(2**62))) == [True]
-    assert deliver(roster(0), (0, 2**62)) == [True]
-
-
-def test_a_leap_is_believed_when_it_comes_twice() -> None:
-    made = roster(0, 1)
-    assert deliver(made, (0, 5), (1, 2**40), (0, 6), (1, 2**40), (1, 2**40 + 1)) == [True, False, True, False, True]
-    assert deliver(made, (0, 2**40 + 1)) == [True]
-
-
 def test_those_are_behind_who_are_to_deliver_still() -> None:
     made = roster(0, 1, 2)
     deliver(made, (0, 5), (1, 4))
@@ -70,15 +35,6 @@ def test_those_are_behind_who_are_to_deliver_still() -> None:
     assert made.lagging(5) == [1]
     assert made.lagging(4) == []
     assert (made.has_all(4), made.has_all(5)) == (True, False)
-
-
-def test_who_was_given_up_is_awaited_again_after_delivering() -> None:
-    made = roster(0, 1)
-    deliver(made, (0, 5))
-    made.give_up([1])
-    assert made.has_all(5)
-    deliver(made, (1, 5))
-    assert made.lagging(6) == [0, 1]
 
 
 def test_reasons_are_said_worst_first() -> None:
@@ -97,13 +53,6 @@ def test_ranks_that_do_not_log_have_no_say_in_the_end() -> None:
     assert not made.is_ended
     made.end(0, "finished")
     assert made.end_reason == "finished"
-
-
-def test_the_end_of_a_stranger_is_no_error() -> None:
-    made = roster(0)
-    made.end(9, "restarted")
-    made.end(0, "finished")
-    assert (made.is_ended, made.end_reason) == (True, "finished")
 
 
 def test_a_rank_that_ends_twice_takes_no_other_with_it() -> None:

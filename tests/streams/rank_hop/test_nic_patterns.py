@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from irregulars.messages.evidence import PATTERN_COLUMNS, Evidence, concatenate
-from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
-from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.nic_samples import Samples
+from tests.streams.rank_hop.test_evidence_reduction import closing as untimed_closing
+from tests.streams.rank_hop.test_evidence_reduction import cut_of
 
 MS = 1_000_000
 
@@ -37,18 +38,9 @@ def closing(
     rank: int, rows: dict[str, np.ndarray], iterations: dict[int, tuple[int, int]], **changes: Any
 ) -> Closing:
     """Iterations: number, start and length in ms."""
-    size = len(iterations)
     start, elapsed = (np.array(column, dtype=np.int64) * MS for column in zip(*iterations.values(), strict=True))
-    return Closing(
-        **{
-            "attempt": 1, "rank": rank, "partition": 0, "wide": frozenset(),
-            "numbers": list(iterations), "cuts": [Cut(MessageRows(rows, ("dp", "tp"), None), 0, len(rows["offset"]))],
-            "free_ns": [UNKNOWN] * size, "entry_ns": UNKNOWN, "start_ns": start.tolist(),
-            "elapsed_ns": elapsed.tolist(), "phase": [PHASE_UNKNOWN] * size, "tokens": [np.nan] * size,
-            "numerics": [None] * size, "audits": [()] * size, "pauses": [()] * size,
-            "late_rows": 0, "lost_rows": 0, **changes,
-        }
-    )  # fmt: skip
+    times = {"start_ns": start.tolist(), "elapsed_ns": elapsed.tolist()}
+    return untimed_closing(rank, list(iterations), rows, cuts=[cut_of(rows, ("dp", "tp"))], **times, **changes)
 
 
 def reduced(*closings: Closing) -> Evidence:

@@ -69,12 +69,6 @@ def test_an_iteration_without_operators_is_empty() -> None:
     assert found.offsets.counts.tolist() == [1, 0, 1]
 
 
-def test_no_operators_at_all_are_no_error() -> None:
-    found = reduced(numbers=(3, 4))
-    assert found.operators.tolist() == [0, 0]
-    assert found.classes.counts.tolist() == [0, 0]
-
-
 def test_operators_of_unknown_start_have_no_gap_and_no_end() -> None:
     found = reduced(op(0, UNKNOWN, 7), op(0, 10, 5), free=(4,))
     assert (found.work_ns.tolist(), found.communication_ns.tolist()) == ([6], [12])

@@ -83,15 +83,6 @@ def test_an_operator_without_an_iteration_goes_where_it_starts_or_waits_for_what
     assert starts(taken(made, [1], {})) == [12]
 
 
-def test_what_comes_for_a_closed_iteration_is_late() -> None:
-    made = pending(operator(0, 1), turns=(turn(0, 0),))
-    made.take([0], {})
-    add(made, operator(0, 5), operator(1, 11))
-    told(made, turn(0, 0), turn(1, 10))
-    assert starts(taken(made, [1], {})) == [11]
-    assert (made.take_late_rows(), made.take_late_rows()) == (2, 0)
-
-
 def test_an_operator_that_ends_after_its_iteration_has_closed_is_late() -> None:
     made = pending(operator(0, 1), operator(0, 2, 50.0), operator(1, 12, 50.0))
     assert starts(taken(made, [0, 1], {0: 15})) == [1, 12]
@@ -102,12 +93,6 @@ def test_rows_of_older_iterations_than_those_that_close_go_with_them() -> None:
     made = pending(operator(4, 1), operator(6, 21), operator(7, 31))
     assert starts(taken(made, [4, 7], {})) == [1, 31]
     assert made.take([8], {}).cuts == []
-
-
-def test_iteration_rows_that_no_honest_producer_sends_are_counted_and_left_out() -> None:
-    made = PendingRows()
-    assert told(made, turn(0, 0), turn(1, -7), turn(2, 20, -1.0)) == 2
-    assert made.numbers() == [0]
 
 
 def test_a_snapshot_restores_all_that_is_pending() -> None:
@@ -181,31 +166,21 @@ def test_the_newest_iteration_that_a_watermark_has_passed() -> None:
     assert [newest_closed(times, watermark_ns) for watermark_ns in (9, 10, 15, 20)] == [None, 1, 3, 3]
 
 
-def test_a_wait_is_over_when_it_lasted_for_the_grace_from_the_first_time_that_it_was_seen() -> None:
+@pytest.mark.parametrize(
+    ("looks", "over"),
+    [
+        ([(True, 100.0, 100.0), (True, 129.9, 129.9), (True, 130.0, 130.0)], [2]),
+        ([(True, 0.0, 0.0), (False, 20.0, 20.0), (True, 40.0, 40.0), (True, 70.0, 70.0)], [3]),  # something came
+        ([(True, now_s, now_s) for now_s in (0.0, 30.0, 31.0, 60.9, 61.0)], [1, 4]),  # the next wait begins
+        # It began at 100 s at the latest, whatever was read by then, and lasts only as far as everything was read.
+        ([(True, 100.0, 20.0), (True, 500.0, 129.9), (True, 501.0, 130.0)], [2]),
+    ],
+)
+def test_a_wait_is_over_when_it_lasted_for_the_grace_from_the_first_time_that_it_was_seen(
+    looks: list[tuple[bool, float, float]], over: list[int]
+) -> None:
     timer = WaitingTimer(30.0)
-    assert [timer.is_over(True, now_s, now_s) for now_s in (100.0, 129.9, 130.0)] == [False, False, True]
-
-
-def test_what_came_in_between_begins_the_wait_anew() -> None:
-    timer = WaitingTimer(30.0)
-    timer.is_over(True, 0.0, 0.0)
-    timer.is_over(False, 20.0, 20.0)
-    assert not timer.is_over(True, 40.0, 40.0)
-    assert timer.is_over(True, 70.0, 70.0)
-
-
-def test_after_it_was_over_or_renewed_the_next_wait_begins() -> None:
-    timer = WaitingTimer(30.0)
-    assert [timer.is_over(True, now_s, now_s) for now_s in (0.0, 30.0, 31.0, 60.9, 61.0)] == [
-        False, True, False, False, True,
-    ]  # fmt: skip
-    timer.is_over(True, 62.0, 62.0)
+    assert [number for number, look in enumerate(looks) if timer.is_over(*look)] == over
+    timer.is_over(True, 600.0, 600.0)
     timer.restart()
-    assert not timer.is_over(True, 100.0, 100.0)
-
-
-def test_a_wait_lasts_only_as_far_as_everything_was_read() -> None:
-    timer = WaitingTimer(30.0)
-    assert not timer.is_over(True, 100.0, 20.0)  # it began at 100 s at the latest, whatever was read by then
-    assert not timer.is_over(True, 500.0, 129.9)
-    assert timer.is_over(True, 501.0, 130.0)
+    assert not timer.is_over(True, 700.0, 700.0)

@@ -13,14 +13,14 @@ import pytest
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
 from irregulars.messages.bounds import LATEST_NS
-from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import read_trace, trace_batches
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.plausible_progress import SourceArrivals
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
 from tests.streams.judged_streams import RECORDINGS, MonitoredJob, around_the_fault
-from tests.streams.lockstep_job import MS, START_NS, iteration_batch, operator_batch
+from tests.streams.lockstep_job import MS, START_NS, operator_batch
 
 HOUR_NS = 3600 * 10**9
 DAY_NS = 24 * HOUR_NS
@@ -278,23 +278,3 @@ def test_a_watermark_never_falls() -> None:
     for watermark_ns in (70, 20, None):
         count(arrivals, operators(1, watermark_ns=watermark_ns))
     assert arrivals.complete_until_ns(("commops",)) == 70
-
-
-def test_iteration_rows_tell_what_is_complete_only_where_no_operators_were_announced() -> None:
-    arrivals = SourceArrivals()
-    assert arrivals.newest_ns == UNKNOWN
-    count(arrivals, iteration_batch(0, [{"iteration": 0, "start_ns": 0, "elapsed_ns": 40}]))
-    assert arrivals.complete_until_ns(("commops", "iterations")) is None
-    assert arrivals.complete_until_ns(("iterations",)) == 40
-    count(arrivals, operators(1))
-    assert arrivals.complete_until_ns(("iterations",)) == 5
-
-
-def test_a_snapshot_restores_counts_and_watermarks() -> None:
-    arrivals = SourceArrivals(2)
-    count(arrivals, operators(3, rows_before=1))
-    twin = SourceArrivals.from_state(stored(arrivals.state()))
-    for each in (arrivals, twin):
-        count(each, operators(1, rows_before=6))
-    assert twin.state() == arrivals.state()
-    assert twin.lost_rows == 2 + 1 + 2

@@ -7,29 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.messages.announcements import Announcement, Heartbeat
-from irregulars.messages.evidence import Membership
+from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt
 from tests.streams.lockstep_job import iteration_batch, operator_batch
+from tests.streams.rank_hop.test_pending_rows import operator, turn
 
 ANNOUNCED = Announcement("lockstep", 1, 0, 2, 2, (), ("commops", "iterations"))
 
 
 def attempt(**changes: Any) -> RankAttempt:
     return RankAttempt(replace(ANNOUNCED, **changes), 3, JudgeSettings())
-
-
-def operator(iteration: int, start_ns: int, elapsed_ns: float = 4.0) -> dict[str, Any]:
-    times = {"start_ns": start_ns, "elapsed_ns": elapsed_ns}
-    return {"iteration": iteration, "sequence": start_ns, "size_bytes": 64.0, **times}
-
-
-def turn(number: int, start_ns: int, elapsed_ns: float = 10.0) -> dict[str, Any]:
-    return {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns}
 
 
 def only(closed: Closed) -> Closing:
@@ -57,14 +48,6 @@ def test_iterations_without_a_row_of_their_own_have_no_times_but_those_of_their_
     assert np.isnan(closing.tokens).all()
 
 
-def test_rows_that_no_honest_producer_sends_are_lost() -> None:
-    made = attempt(lost_rows=4)
-    made.add(part_of(iteration_batch(0, [turn(0, 0), turn(1, -5)]), 0))
-    made.add(part_of(operator_batch(0, [operator(0, 1), operator(0, -7)], watermark_ns=15), 1))
-    closing = only(made.settle())
-    assert ([cut.column("start_ns").tolist() for cut in closing.cuts], closing.lost_rows) == ([[1]], 6)
-
-
 def test_operators_of_no_iteration_are_left_out_where_nothing_will_place_them() -> None:
     placed = []
     for sources in (("commops",), ("commops", "iterations")):
@@ -74,15 +57,3 @@ def test_operators_of_no_iteration_are_left_out_where_nothing_will_place_them() 
         made.add(part_of(operator_batch(0, rows, watermark_ns=30), 1))
         placed.append([ns for cut in only(made.settle()).cuts for ns in cut.column("start_ns").tolist()])
     assert placed == [[1], [1, 2]]
-
-
-def test_its_end_closes_all_and_nothing_is_heard_after_it() -> None:
-    made = attempt()
-    made.add(part_of(iteration_batch(0, [turn(0, 0), turn(1, 10)]), 0))
-    made.beat(Heartbeat("lockstep", 1, 0, state="ended", reason="finished"))
-    closed = made.settle()
-    assert only(closed).numbers == [0, 1]
-    assert closed[-1] == Membership("lockstep", 1, 0, reason="finished")
-    made.add(part_of(iteration_batch(0, [turn(2, 20)]), 1))
-    assert made.is_ended
-    assert made.settle() == made.tick(1e9, 1e9) == []

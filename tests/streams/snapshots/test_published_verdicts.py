@@ -53,11 +53,6 @@ def test_a_revision_that_stands_on_a_topic_is_not_sent_to_it_again() -> None:
     assert len(published) == 0
 
 
-def test_an_alert_that_came_before_its_verdict_is_not_sent_again() -> None:
-    published = found((ALERTS, verdict(1)))
-    assert list(published.unsent(verdict(1))) == [VERDICTS]
-
-
 def test_revisions_found_in_any_order_of_topics_leave_the_newest() -> None:
     published = found((ALERTS, verdict(3)), (VERDICTS, verdict(2)), (VERDICTS, verdict(3)))
     (one,) = published.told().published

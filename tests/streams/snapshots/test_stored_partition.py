@@ -26,10 +26,6 @@ def read(*lines: Line) -> StoredPartition:
     return newest_records(lines, "snapshots/0")
 
 
-def test_an_empty_partition_has_nothing() -> None:
-    assert read() == StoredPartition()
-
-
 def test_the_newest_record_of_each_key_counts() -> None:
     found = read(monitor(b"a", 1, b"old"), monitor(b"b", 1), position(1, 5), monitor(b"a", 1, b"new"), position(1, 7))
     assert {key: one.state.root for key, one in found.monitors.items()} == {b"a": b"new", b"b": b"s"}

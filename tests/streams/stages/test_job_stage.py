@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from irregulars.kafka.dead_letters import DeadLetters
-from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.threshold_changes import ThresholdChange
@@ -18,44 +16,26 @@ from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.stages.job_stage import JobStage
-from irregulars.streams.stages.partition_state import Offsets, PartitionState, Tracked
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.rank_stage import RankStage
-from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
 from irregulars.streams.stages.word_log import ReadWords
-from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came, evidence_of
-from tests.streams.stages.continuities import no_messages_between
-
-NOWHERE = "127.0.0.1:1"
+from tests.streams.stages.test_stage import NOWHERE, Clocks, services_of
 
 
 @pytest.fixture
 def services() -> Iterator[Services]:
-    settings = WorkerSettings(NOWHERE)
-    outbox = Outbox(NOWHERE, {})
-    dead_letters = DeadLetters(outbox, settings.topics)
-    sink = SinkWriter(None, dead_letters)
-    reading = ReadingThread(LogReader(NOWHERE, {}), "reading")
-    yield Services(settings, outbox, reading, dead_letters, sink, print, pytest.fail, no_messages_between())
-    reading.close()
-    sink.close()
-    outbox.close()
-
-
-class AllIsRead:
-    """Clocks of a worker that never lags."""
-
-    def now_s(self) -> float:
-        return time.time()
-
-    def job_until_s(self, partition: int, positions: Offsets) -> float:
-        return time.time()
+    services = services_of(Outbox(NOWHERE, {}))
+    yield services
+    services.reading.close()
+    services.sink.close()
+    services.outbox.close()
 
 
 async def tick(services: Services, monitor: JobMonitor, held: list[Tracked[JobMonitor]] | None = None) -> bool:
     """Let the wall clock speak to a monitor whose snapshot is stored; return whether it is stored again."""
-    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead())
+    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, Clocks())
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
     tracked = state.tracked[b"j"] = Tracked(b"j", monitor)
     if held is not None:
@@ -104,8 +84,7 @@ class FollowedLog:
 
 def test_monitors_of_both_hops_go_by_the_changes_that_were_read(services: Services) -> None:
     log, monitor = FollowedLog(), JobMonitor("j", JudgeSettings(delta=1.1))
-    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead(),
-                     log)  # type: ignore[arg-type]  # fmt: skip
+    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, Clocks(), log)  # type: ignore[arg-type]
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
     tracked = Tracked(b"j", monitor)
     ranks = RankStage(services, lambda *_: pytest.fail("not asked for"), lambda _: pytest.fail("not asked for"), log)  # type: ignore[arg-type]

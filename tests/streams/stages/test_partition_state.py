@@ -10,13 +10,6 @@ def new_state() -> PartitionState[object]:
     return PartitionState(0, generation=1, epoch=1, positions={})
 
 
-def test_position_is_behind_the_last_message_taken() -> None:
-    state = new_state()
-    for offset in (4, 5, 9):
-        state.take("commops", offset)
-    assert state.position() == {"commops": 10}
-
-
 def test_position_stays_at_the_first_message_that_is_in_no_monitor() -> None:
     state = new_state()
     for offset in (4, 5, 6):
@@ -61,14 +54,6 @@ def test_no_position_is_behind_a_message_that_is_in_no_monitor(steps: list[tuple
             state.finish("evidence", offset)
             finished.add(offset)
         assert set(range(state.position().get("evidence", 0))) <= finished
-
-
-def test_parked_messages_count_as_read_and_hold_up_the_position() -> None:
-    state = new_state()
-    state.take("commops", 4)
-    state.begin("commops", 4)
-    assert state.read_to() == {"commops": 5}
-    assert state.position() == {"commops": 4}
 
 
 def test_what_was_deleted_unread_counts_as_read() -> None:

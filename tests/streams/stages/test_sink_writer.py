@@ -116,16 +116,6 @@ def test_all_rows_reach_the_sink(run_with: RunWith, letters: Letters) -> None:
     assert (sink.read("bandwidth").num_rows, letters.sent) == (240, [])
 
 
-def test_a_busy_sink_is_asked_again_and_nothing_is_lost(run_with: RunWith, letters: Letters) -> None:
-    async def work(writer: SinkWriter) -> None:
-        await writer.write_samples([made_up_job.bandwidth()])
-        await writer.flush()
-
-    sink = ScriptedSink(SinkBusy("too many parts", 0.01), SinkBusy("too many parts", 0.01))
-    run_with(sink, work)
-    assert (sink.calls, sink.read("bandwidth").num_rows, letters.sent) == (4, 120, [])
-
-
 def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: Letters) -> None:
     async def work() -> None:
         flushing = asyncio.ensure_future(writer.flush())

@@ -56,6 +56,8 @@ class TakesAll(Outbox):
 
 
 class Clocks:
+    """Of a worker that never lags."""
+
     def now_s(self) -> float:
         return time.time()
 

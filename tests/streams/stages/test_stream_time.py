@@ -213,14 +213,6 @@ def test_where_nothing_is_sent_each_look_moves_it() -> None:
     assert clock.advance({"commops": 5}) == 700.0
 
 
-def test_a_place_that_was_read_before_counts_anew_after_more_was_sent() -> None:
-    clock: ReadThrough[str] = ReadThrough()
-    clock.look(1.0, {"commops": 5})
-    assert clock.advance({"commops": 5}) == 1.0
-    clock.look(2.0, {"commops": 6})
-    assert clock.advance({"commops": 5}) == 1.0
-
-
 @pytest.mark.parametrize("looks", [MOST_LOOKS + 1, 20 * MOST_LOOKS])
 def test_a_long_lag_takes_bounded_memory_and_never_runs_ahead(looks: int) -> None:
     clock: ReadThrough[str] = ReadThrough()

@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Message
 
-from irregulars.errors import ServiceUnavailable
 from irregulars.messages.judgements import Verdict
-from irregulars.sinks.notices.actions.actions import HOUR_NS, encode_actions
+from irregulars.sinks.notices.actions.actions import encode_actions
 from irregulars.sinks.notices.actions.actor import ActingLimits, Actor
 from irregulars.sinks.notices.actions.feed import Polled
 from tests.sinks.notices.actions.memory_nodes import MemoryNodes, Received
@@ -81,17 +80,6 @@ def test_the_same_messages_twice_and_a_death_in_between_do_nothing_twice() -> No
     assert scene.nodes.calls == ["cordon node-1", "release node-1"]
 
 
-def test_a_node_is_given_back_also_by_a_consumer_that_never_saw_it_cordoned() -> None:
-    scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.actor.act()
-    scene.now_ns += 48 * HOUR_NS
-    scene.tell(on("node-1", **RECOVERED))
-    scene.restart()
-    scene.actor.act()
-    assert scene.nodes.owners == {"node-1": None}
-
-
 def test_an_older_revision_that_comes_late_does_not_cordon_again() -> None:
     scene = Scene("node-1")
     scene.tell(on("node-1", **RECOVERED), on("node-1"))
@@ -156,23 +144,13 @@ def test_a_node_that_is_not_ours_to_take_keeps_no_other_from_being_taken(is_acti
     ]  # fmt: skip
 
 
-def test_an_orchestrator_that_is_away_is_asked_again_for_what_is_not_done() -> None:
-    scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.nodes.away = 2
-    for _ in range(2):
-        with pytest.raises(ServiceUnavailable):
-            scene.actor.act()
-    scene.actor.act()
-    assert scene.nodes.calls == ["cordon node-1"]
-
-
 def test_that_an_orchestrator_is_away_is_said_once_and_that_it_is_back() -> None:
     scene = Scene("node-1")
     scene.tell(on("node-1"))
     scene.nodes.away = 3
     assert [scene.actor.try_to_act() for _ in range(5)] == [False, False, False, True, True]
     assert [line[:11].strip() for line in scene.lines] == ["waiting", "cordoned", "going on"]
+    assert scene.nodes.calls == ["cordon node-1"]
 
 
 def test_a_message_that_cannot_be_read_is_said_and_passed_over() -> None:

@@ -37,7 +37,7 @@ def test_a_connection_that_fails_is_no_broker_that_is_away(monkeypatch: pytest.M
         made.append(PlayedConsumer(config))
         return made[-1]
 
-    monkeypatch.setattr(action_feed, "_partitions", lambda *_: {0})
+    monkeypatch.setattr(action_feed, "partitions_there", lambda *_: {"actions": [0]})
     monkeypatch.setattr(action_feed, "_ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(action_feed, "new_consumer", make)
     told: list[str] = []

@@ -149,13 +149,6 @@ def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
     assert server.nodes["node-1"]["metadata"]["labels"] == CLEAN
 
 
-def test_what_a_node_shows_already_is_not_written_again(server: KubernetesServer, nodes: KubernetesNodes) -> None:
-    nodes.accuse({"node-1": proposal()})
-    writes = len(server.writes)
-    nodes.accuse({"node-1": proposal()})
-    assert len(server.writes) == writes
-
-
 def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     nodes.cordon(proposal())
     nodes.accuse({"node-1": proposal()})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.sinks.notices.actions.actions import HOUR_NS, ActionsMessage, decode_actions, encode_actions, remember
+from irregulars.sinks.notices.actions.actions import HOUR_NS, ActionsMessage, decode_actions, encode_actions
 from irregulars.sinks.notices.actions.actor import ActingLimits, NodePlan, is_usable_host, plan_nodes
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 
@@ -31,15 +31,6 @@ def plan(
 def hosts(plan: NodePlan) -> list[str]:
     """Those that are begun if nothing is in the way."""
     return [one.host for one in plan.cordon[: plan.free]]
-
-
-def reasons(plan: NodePlan) -> list[tuple[str, str]]:
-    return [(one.host, why) for one, why in plan.left]
-
-
-def test_what_is_proposed_is_begun() -> None:
-    found = plan(message())
-    assert (hosts(found), dict(found.release), list(found.accused)) == (["node-1"], {}, ["node-1"])
 
 
 def test_no_more_nodes_than_allowed_and_the_costliest_first() -> None:
@@ -63,13 +54,6 @@ def test_nodes_that_are_cordoned_already_count() -> None:
     assert hosts(plan(first, second, marks=marks, most=2)) == ["node-2"]
 
 
-def test_a_node_given_back_makes_room_for_another() -> None:
-    first, second = message("node-1", "v1"), message("node-2", "v2")
-    closed = message("node-1", "v1", state="closed", close_reason="recovered", event="closed")
-    found = plan(closed, second, marks={"node-1": first.actions[0].action_id})
-    assert (hosts(found), list(found.release)) == (["node-2"], ["node-1"])
-
-
 def test_what_was_begun_stays_when_its_time_is_over_or_it_grew_improbable() -> None:
     first = message()
     marks = {"node-1": first.actions[0].action_id}
@@ -86,15 +70,6 @@ def test_what_the_newest_message_does_not_name_is_given_back() -> None:
     found = plan(message("node-2"), marks={"node-1": message("node-1").actions[0].action_id}, most=1)
     assert found.release == {"node-1": "its incident does not propose it any more"}
     assert hosts(found) == ["node-2"]
-
-
-def test_a_withdrawn_action_says_why() -> None:
-    first = notice_of()
-    other = replace(VERDICT, revision=2, suspects=(replace(GPU, host="node-2"),))
-    actions = decode_actions(encode_actions(first)).actions
-    second = decode_actions(encode_actions(notice_of(other, "updated", remember(actions))))
-    found = plan(second, marks={"node-1": actions[0].action_id})
-    assert found.release["node-1"].startswith("the verdict now says GPU 0 on node-2")
 
 
 def test_a_node_that_another_incident_accuses_too_is_kept() -> None:
@@ -125,11 +100,6 @@ def test_two_incidents_of_one_node_cordon_it_once() -> None:
 def test_what_is_not_begun_has_a_reason(one: ActionsMessage, now_ns: int, reason: str) -> None:
     found = plan(one, now_ns=now_ns)
     assert (hosts(found), [why for _, why in found.left]) == ([], [reason])
-
-
-def test_what_somebody_undid_by_hand_is_not_done_again() -> None:
-    one = message()
-    assert reasons(plan(one, done={one.actions[0].action_id})) == [("node-1", "done")]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import stat
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time_ns
 from typing import Any, cast
@@ -21,6 +19,7 @@ from irregulars.sinks.notices.actions.nvsentinel import health_events, open_outp
 from irregulars.sinks.notices.notice import Notice
 from tests.sinks.notices.actions.memory_nodes import Received
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
+from tests.sinks.notices.receiver import Receiver, Reply
 
 
 @dataclass
@@ -38,40 +37,22 @@ class MemoryFeed:
         self.committed += 1
 
 
-@dataclass
-class Endpoint:
+class Endpoint(Receiver):
     """An HTTP endpoint that answers with the next of these statuses, and then with 202."""
 
-    statuses: list[int] = field(default_factory=list)
-    taken: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    url: str = ""
+    def __init__(self) -> None:
+        super().__init__(lambda _: Reply(self.statuses.pop(0) if self.statuses else 202))
+        self.statuses: list[int] = []
+
+    @property
+    def place(self) -> str:
+        return f"{self.url}/secret-path"
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    found = Endpoint()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status = found.statuses.pop(0) if found.statuses else 202
-            if status == 202:
-                found.taken.append((self.headers["Content-Type"], body))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    found.url = f"http://127.0.0.1:{server.server_address[1]}/secret-path"
-    yield found
-    server.shutdown()
-    thread.join(10)
-    server.server_close()
+    with Endpoint() as found:
+        yield found
 
 
 def feed_of(*values: bytes) -> MemoryFeed:
@@ -99,9 +80,10 @@ def test_events_stand_in_a_file_of_ours_one_a_line(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_gets_cloud_events(endpoint: Endpoint) -> None:
-    run(feed_of(message()), endpoint.url)
-    ((kind, event),) = endpoint.taken
-    assert (kind, event["type"]) == ("application/cloudevents+json", "com.nvidia.nvsentinel.health.v1")
+    run(feed_of(message()), endpoint.place)
+    (request,) = endpoint.requests
+    assert request.headers["Content-Type"] == "application/cloudevents+json"
+    assert request.json()["type"] == "com.nvidia.nvsentinel.health.v1"
 
 
 def test_an_endpoint_that_is_away_is_tried_until_it_answers(
@@ -110,9 +92,9 @@ def test_an_endpoint_that_is_away_is_tried_until_it_answers(
     monkeypatch.setattr("irregulars.sinks.notices.actions.nvsentinel.AWAY_S", 0.01)
     endpoint.statuses = [503, 429]
     feed = feed_of(message())
-    with open_output(endpoint.url) as write, pytest.raises(ServiceRefused, match="got status 400"):
+    with open_output(endpoint.place) as write, pytest.raises(ServiceRefused, match="got status 400"):
         _run_until_refused(feed, write, endpoint)
-    assert (len(endpoint.taken), feed.committed) == (1, 1)
+    assert (len(endpoint.requests), feed.committed) == (4, 1)
     assert capsys.readouterr().err.count("must take events; got status 503; trying until it does") == 1
 
 
@@ -138,7 +120,7 @@ def test_what_was_not_taken_is_not_noted_as_done_and_no_path_is_shown(
     endpoint.statuses = [status]
     feed = feed_of(message())
     with pytest.raises(error, match=f"must take events; got status {status}") as caught:
-        run(feed, endpoint.url)
+        run(feed, endpoint.place)
     assert feed.committed == 0
     assert "secret-path" not in str(caught.value)
 
