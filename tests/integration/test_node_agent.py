@@ -24,7 +24,6 @@ from irregulars.messages.bundles import decode_batches, decode_rows
 from irregulars.messages.records import PATHS
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.connection import DatabaseSettings
 from tests import warm
 from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
@@ -225,13 +224,6 @@ def test_missing_topics_end_it_with_one_line(kafka_bootstrap: str, topic_prefix:
         running._reader.join()
         assert "Run: irregulars topics create" in running.log[-1]
         assert not [line for line in running.log if "Traceback" in line]
-
-
-@pytest.fixture
-def pipeline(kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path) -> Iterator[Pipeline]:
-    made = Pipeline(kafka_bootstrap, database, tmp_path)
-    yield made
-    made.close()
 
 
 def test_the_state_of_gpus_stands_in_the_database(pipeline: Pipeline, stub: Path, tmp_path: Path) -> None:
