@@ -23,7 +23,9 @@ def printable(text: object) -> str:
     node-\x1b[31m3\n \ud800 nœud 3
     """
     told = str(text)
-    return told if told.isprintable() else "".join(map(_escaped, told))
+    if told.isprintable():
+        return told
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in told)
 
 
 def printable_lines(text: object) -> str:
@@ -68,7 +70,3 @@ def json_text(value: Any, indent: int | None = None) -> str:
     """
     written = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
-
-
-def _escaped(sign: str) -> str:
-    return sign if sign.isprintable() else sign.encode("unicode_escape").decode()

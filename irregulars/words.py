@@ -149,10 +149,7 @@ def blocks(values: list[float], most: float) -> str:
     >>> blocks([1.0, 2.0, float("nan"), 4.0], 4.0)
     '▂▄ █'
     """
-    return "".join(_block(value, most) for value in values)
-
-
-def _block(value: float, most: float) -> str:
-    if not math.isfinite(value) or most <= 0:
-        return " "
-    return _BLOCKS[max(0, min(len(_BLOCKS) - 1, round(value / most * len(_BLOCKS)) - 1))]
+    if most <= 0:
+        return " " * len(values)
+    heights = (round(value / most * len(_BLOCKS)) - 1 if math.isfinite(value) else None for value in values)
+    return "".join(" " if one is None else _BLOCKS[max(0, min(len(_BLOCKS) - 1, one))] for one in heights)

@@ -45,14 +45,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
-WAITING_AMONG = 0.75
-"""Files that mostly wait for real services stand among this share of the others, the first ones: none comes last."""
 
 SERVICES = {"kafka_bootstrap", "restarted_broker", "clickhouse"}
 
 # A port that a test chooses is bound a while later: meanwhile no other process of tests, and nothing that chooses one
 # from the range of the product, may take it.
-_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) + int(
+    os.environ.get("TESTS_BESIDE", 0)
+)
 loopback._PORTS = range(10_000 + _PROCESS % 8 * 1_200, 11_200 + _PROCESS % 8 * 1_200)  # type: ignore[misc]
 
 
@@ -68,15 +68,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a service, and let files that wait and files that need a core come in turn."""
+    """Mark each test that asks for a service."""
     for item in items:
         if not SERVICES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
-    waiting = {item.path: None for item in items if item.get_closest_marker("integration")}
-    others = {item.path: None for item in items if item.path not in waiting}
-    places = {path: WAITING_AMONG * at / len(waiting) for at, path in enumerate(waiting)}
-    places |= {path: at / len(others) for at, path in enumerate(others)}
-    items.sort(key=lambda item: (places[item.path], str(item.path)))
 
 
 @pytest.hookimpl(trylast=True)

@@ -23,7 +23,7 @@ class Failures:
 
     def __init__(self, terminal: pytest.TerminalReporter, config: pytest.Config) -> None:
         self._terminal, self._record = terminal, config.rootpath / "build" / "test-runs.jsonl"
-        self._suite, self._load = " ".join(config.args), os.getloadavg()[0]
+        self._suite, self._load = " ".join([*config.args, config.option.markexpr]), os.getloadavg()[0]
         self._run, self._failed = set[str](), set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,8 +20,6 @@ LINT = {
     "ruff format": ("ruff", "format", "--check", "--quiet", "."),
     "mypy --strict": ("mypy", "--no-error-summary"),
 }
-# More files side by side than cores: those with real services mostly wait. What needs nothing but a core comes in
-# turn with them (`tests.conftest`), and fills what they leave.
 SIDE_BY_SIDE = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 PLUGINS = ("-p", "tests.failures", "-p", "tests.time_limit")
 PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
@@ -60,31 +59,49 @@ SINGLE = (
 )
 """Single ones, which stand beside what they share with others: what kills or installs, and the site."""
 LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for test in SINGLE))
-# Three side by side: what is left waits little, and four kept the database from answering pages in time.
-USUAL = (*PYTEST, "--numprocesses=3", *LEFT_OUT, "-m")
-TESTS = {"pytest": (*USUAL, "not torch")}
-TESTS_FAST = {"pytest fast": (*USUAL, "not integration and not slow and not torch")}
+# Tests with a service mostly wait, and answers have deadlines: three processes of them come first. What needs nothing
+# but a core fills what they leave, with a lower priority. In one run for all, cores idle while all processes wait.
+UNSERVED = "not integration"
+SERVED = ("--numprocesses=3", *LEFT_OUT, "-m", "integration and not torch")
+FILLING = ("--numprocesses=2", *LEFT_OUT, "-m")
+YIELDING = ("nice", "-n", "5")
+BESIDE = {"TESTS_BESIDE": "3"}
+"""How many processes of tests the run beside has: each process has ports of its own (`tests.conftest`)."""
+TESTS = {"pytest services": (*PYTEST, *SERVED)}
+TESTS_BESIDE = {"pytest others": (*PYTEST, *FILLING, f"{UNSERVED} and not torch")}
+TESTS_FAST = {"pytest fast": (*PYTEST, *FILLING, f"{UNSERVED} and not slow and not torch")}
 TRAINING = ("tests/producers/torch_hook", "tests/integration/test_live_demo.py")
 TORCH = {"pytest torch": (*PYTEST, "-m", "torch", *TRAINING)}
 FAULTS = {"pytest faults": (*PYTEST, *FAULTY, *SINGLE)}
+Results = list[tuple[bool, str]]
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
-    """Run one check; pytest shows what it does, and of the others is shown what they say where they fail."""
+    """Run one check; show each line of pytest when it comes, and those of other checks if they fail."""
     is_pytest, started_s = "pytest" in arguments, time.monotonic()
-    if is_pytest:
-        print(f"--- {name}", flush=True)
-    with shared_services() if is_pytest and arguments != TESTS_FAST["pytest fast"] else nullcontext({}) as own:
+    is_served = is_pytest and not arguments[-1].startswith(UNSERVED)
+    lines = [f"--- {name}\n"]
+    with shared_services() if is_served else nullcontext(BESIDE) as own:
         # Services of their own that somebody names are those to be tested
         environment = {**own, **ONE_THREAD, **os.environ, **COMPILED}
-        done = subprocess.run(
-            [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, check=False, text=True,
-            **{} if is_pytest else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-        )  # fmt: skip
-    if done.returncode and not is_pytest:
-        print(f"--- {name}\n{done.stdout}", flush=True)
-    verdict = "ok" if done.returncode == 0 else f"FAILED (status {done.returncode})"
-    return done.returncode == 0, f"  {name:<14} {time.monotonic() - started_s:7.1f} s  {verdict}"
+        command = [*(() if is_served else YIELDING), sys.executable, "-m", *arguments]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if is_pytest:
+                    print("".join(lines), end="", flush=True)
+                    lines.clear()
+    if process.returncode and not is_pytest:
+        print("".join(lines), flush=True)
+    verdict = "ok" if process.returncode == 0 else f"FAILED (status {process.returncode})"
+    return process.returncode == 0, f"  {name:<15} {time.monotonic() - started_s:7.1f} s  {verdict}"
+
+
+def run_in_turn(checks: Mapping[str, tuple[str, ...]]) -> Results:
+    return [run(*check) for check in checks.items()]
 
 
 def main(arguments: list[str]) -> int:
@@ -96,16 +113,15 @@ def main(arguments: list[str]) -> int:
     which.add_argument("--faults", action="store_true", help="the tests of faults alone")
     parser.add_argument("--within-s", type=float, metavar="S", help="begin no test of faults after S seconds")
     chosen = parser.parse_args(arguments)
-    suites = ((chosen.fast, TESTS_FAST), (chosen.torch, TORCH), (chosen.faults, FAULTS))
-    tests = {} if chosen.lint else next((suite for is_chosen, suite in suites if is_chosen), TESTS)
-    if chosen.faults and chosen.within_s is not None:
-        tests = {name: (*command, f"--within-s={chosen.within_s}") for name, command in tests.items()}
-    # Beside the tests, one at a time: they need a core, and most tests wait.
-    with ThreadPoolExecutor(1) as beside:
-        is_linted = chosen.lint or tests is TESTS
-        linted = [beside.submit(run, *check) for check in LINT.items()] if is_linted else []
-        tested = [run(*check) for check in tests.items()]
-        results = [*(one.result() for one in linted), *tested]
+    faults = FAULTS
+    if chosen.within_s is not None:
+        faults = {name: (*command, f"--within-s={chosen.within_s}") for name, command in FAULTS.items()}
+    suites = ((chosen.lint, LINT), (chosen.fast, TESTS_FAST), (chosen.torch, TORCH), (chosen.faults, faults))
+    first = next((suite for is_chosen, suite in suites if is_chosen), TESTS)
+    with ThreadPoolExecutor() as beside:
+        others = [beside.submit(run_in_turn, one) for one in (LINT, TESTS_BESIDE) if first is TESTS]
+        results = run_in_turn(first)
+        results = [*(result for one in others for result in one.result()), *results]
     passed = sum(is_ok for is_ok, _ in results)
     print("\n".join(["", f"{passed} of {len(results)} checks passed", *(line for _, line in results)]), flush=True)
     return 0 if passed == len(results) else 1

@@ -202,13 +202,11 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
     password = password_of(config)
     if password is None:
         return dict(config)
-    return {**config, KEY: password.newest(), "error_cb": _noting(password, config.get("error_cb"))}
+    also: Callable[[KafkaError], object] | None = config.get("error_cb")
 
-
-def _noting(password: LoginPassword, also: Callable[[KafkaError], object] | None) -> Callable[[KafkaError], object]:
     def note(error: KafkaError) -> None:
         password.note(error)
         if also is not None:
             also(error)
 
-    return note
+    return {**config, KEY: password.newest(), "error_cb": note}

@@ -80,7 +80,13 @@ class Outbox:
         self._bootstrap: Final = bootstrap
         self._security: Final = security
         self._timeout_s: Final = timeout_s
-        self._config: Final = _producer_config(bootstrap, security, timeout_s)
+        self._config: Final = client_config(bootstrap, security) | {
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "message.timeout.ms": int(timeout_s * 1000),
+            "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
+            "queue.buffering.max.kbytes": 1 << 18,
+        }
         self._lock: Final = threading.Lock()
         self._line = _Line(self._config)
         _ = self._line.producer  # settings that librdkafka does not take show at once
@@ -116,7 +122,7 @@ class Outbox:
         while True:
             self._require(line)
             try:
-                delivered = partial(self._delivered, line, span)
+                delivered = partial(self._settle, line, span)
                 line.producer.produce(topic, value, key, place, headers, delivered)
                 return
             except BufferError:
@@ -179,9 +185,6 @@ class Outbox:
         """Send all messages within `timeout_s`, and stop."""
         self._line.close(timeout_s)
 
-    def _delivered(self, line: _Line, span: int, error: KafkaError | None, message: Message) -> None:
-        self._settle(line, span, error, message)
-
     def _settle(self, line: _Line, span: int, error: KafkaError | None, message: Message | None) -> None:
         with self._lock:
             if line is not self._line:
@@ -207,13 +210,3 @@ class Outbox:
             raise SendingGivenUp("messages must be sent before others take over; they were given up")
         if self._failure is not None:
             raise service_error(self._failure, self._bootstrap, self._timeout_s, self._security)
-
-
-def _producer_config(bootstrap: str, security: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    return client_config(bootstrap, security) | {
-        "compression.type": "lz4",
-        "linger.ms": 5,
-        "message.timeout.ms": int(timeout_s * 1000),
-        "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
-        "queue.buffering.max.kbytes": 1 << 18,
-    }

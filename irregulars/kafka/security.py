@@ -12,7 +12,6 @@ from irregulars.errors import InputError
 from irregulars.private_files import read_secret
 
 if TYPE_CHECKING:
-    from irregulars.kafka.login_password import LoginPassword
     from irregulars.kafka.oauth_tokens import TokenSource
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -74,10 +73,12 @@ class KafkaSecurity:
                 source()
             values |= {"sasl.mechanism": self.mechanism, "oauth_cb": source}
         elif self.user is not None:
+            from irregulars.kafka.login_password import LoginPassword
+
             values |= {
                 "sasl.mechanism": self.mechanism,
                 "sasl.username": self.user,
-                "sasl.password": self._login_password(),
+                "sasl.password": LoginPassword(self._secret(), self.user, self.password_file),
             }
         librdkafka = {"ca_file": "ssl.ca.location", "cert_file": "ssl.certificate.location",
                       "key_file": "ssl.key.location"}  # fmt: skip
@@ -131,11 +132,6 @@ class KafkaSecurity:
 
         endpoint()  # errors in its files show now; for each token they are read again
         return TokenSource(lambda: endpoint()())
-
-    def _login_password(self) -> LoginPassword:
-        from irregulars.kafka.login_password import LoginPassword
-
-        return LoginPassword(self._secret(), self.user or "", self.password_file)
 
     def _secret(self) -> str:
         if self.password_file is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -298,15 +298,9 @@ class TopicIds:
             admin, _ = open_admin(self._bootstrap, self._security, self._timeout_s)
         admin.poll(0)  # a token may be due
         asked = admin.describe_topics(TopicCollection([*self._names]), request_timeout=self._timeout_s)
-        found = dict(self._found(asked))
+        ids = {self._names[name]: self._id_of(future) for name, future in asked.items()}
         self._admin = admin  # where it failed another is made, which reads the password anew
-        return found
-
-    def _found(self, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, str]]:
-        for name, future in asked.items():
-            found = self._id_of(future)
-            if found not in (None, _NOT_TOLD):
-                yield self._names[name], str(found)
+        return {topic: found for topic, found in ids.items() if found is not None and found != _NOT_TOLD}
 
     def _id_of(self, future: Future[Any]) -> str | None:
         try:

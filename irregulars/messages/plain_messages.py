@@ -47,15 +47,12 @@ class Layout(NamedTuple):
 
 def layout_of(fields: Sequence[Field]) -> Layout:
     """Describe the fields of a schema."""
-    plan = b"".join(map(_plan, fields))
+    plan = b""
+    for field in fields:  # length of the name, name, Arrow's number of the type, bits, sign, null
+        name, kind = field.name.encode(), field.kind
+        arrow_type = 3 if kind.kind == "f" else 2  # FloatingPoint, Int in Arrow's `Schema.fbs`
+        plan += bytes([len(name), *name, arrow_type, kind.itemsize * 8, kind.kind == "i", field.is_nullable])
     return Layout({field.name: (place, field) for place, field in enumerate(fields)}, plan, set())
-
-
-def _plan(field: Field) -> bytes:
-    """Write a field's name and type: length of the name, name, Arrow's number of the type, bits, sign, null."""
-    name, kind = field.name.encode(), field.kind
-    arrow_type = 3 if kind.kind == "f" else 2  # FloatingPoint, Int in Arrow's `Schema.fbs`
-    return bytes([len(name)]) + name + bytes([arrow_type, kind.itemsize * 8, kind.kind == "i", field.is_nullable])
 
 
 class PlainColumns(Mapping[str, np.ndarray]):

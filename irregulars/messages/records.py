@@ -348,7 +348,8 @@ def _decode_with_arrow(
                 _require_fields(reader.schema, BATCH_SCHEMAS[expected], _ADDED.get(expected, ()))
             record_batch = reader.read_next_batch()
             record_batch.validate()
-            _require_end(reader)
+            if next(iter(reader), None) is not None:
+                raise RecordError("message must be an Arrow IPC stream with one batch; got more")
     except (pa.ArrowException, StopIteration, OSError, UnicodeDecodeError) as error:  # the last: a column's name
         raise RecordError(f"message must be an Arrow IPC stream with one batch; got {first_line(error)}") from error
     columns = {
@@ -413,14 +414,6 @@ def _require_fields(found: pa.Schema, wanted: pa.Schema, added: Collection[str])
             raise RecordError(
                 f"column {wanted_field.name!r} must be {wanted_field.type}; got {found.field(index).type}"
             )
-
-
-def _require_end(reader: Any) -> None:
-    try:
-        reader.read_next_batch()
-    except StopIteration:
-        return
-    raise RecordError("message must be an Arrow IPC stream with one batch; got more")
 
 
 def _check_codes(schema: str, columns: Mapping[str, np.ndarray], names: int) -> None:

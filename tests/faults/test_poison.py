@@ -123,10 +123,7 @@ def test_a_job_that_is_given_up_again_and_again_rests_until_its_next_attempt(
 
 def judge_innocent(bus: Bus, name: str) -> None:
     job = Job(bus, name, ranks=2)
-    job.announce()
-    job.run(4)
-    job.end()
-    bus.flush()
+    job.run_whole(4)
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids(), "verdicts of an innocent job")
 
 

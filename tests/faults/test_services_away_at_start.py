@@ -14,7 +14,6 @@ import pytest
 
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
-from irregulars.sinks.connection import DatabaseSettings
 from tests.integration.pipelines import Pipeline, Process
 from tests.integration.worker_runs import wait_until
 
@@ -36,14 +35,6 @@ def database(tmp_path: Path) -> Iterator[DemoDatabase]:
     database.kill()
     yield database
     database.kill()
-
-
-@pytest.fixture
-def pipeline(kafka_bootstrap: str, database: DemoDatabase, tmp_path: Path) -> Iterator[Pipeline]:
-    where = DatabaseSettings(database.url, database.user, database.password, database.database)
-    pipeline = Pipeline(kafka_bootstrap, where, tmp_path)
-    yield pipeline
-    pipeline.close()
 
 
 def waits(worker: Process, service: str) -> bool:

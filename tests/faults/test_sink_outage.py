@@ -18,7 +18,6 @@ from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import monitor_settings
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, Process
 from tests.integration.worker_runs import wait_until
@@ -38,14 +37,6 @@ def database(tmp_path: Path) -> Iterator[DemoDatabase]:
     database.start()
     yield database
     database.kill()
-
-
-@pytest.fixture
-def pipeline(kafka_bootstrap: str, database: DemoDatabase, tmp_path: Path) -> Iterator[Pipeline]:
-    where = DatabaseSettings(database.url, database.user, database.password, database.database)
-    pipeline = Pipeline(kafka_bootstrap, where, tmp_path)
-    yield pipeline
-    pipeline.close()
 
 
 @pytest.fixture(scope="module")

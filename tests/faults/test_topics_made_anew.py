@@ -35,10 +35,7 @@ def are_there(bus: Bus, topics: Sequence[str]) -> bool:
 def run(bus: Bus, name: str, iterations: int, ranks: int = 4) -> set[str]:
     """Let a job run to its end; return the ids of its verdicts, one for each row of evidence."""
     job = Job(bus, name, ranks)
-    job.announce()
-    job.run(iterations)
-    job.end()
-    bus.flush()
+    job.run_whole(iterations)
     return job.wanted_ids()
 
 

@@ -19,10 +19,7 @@ pytestmark = pytest.mark.integration
 
 def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "plain", ranks=8)
-    job.announce()
-    job.run(20)
-    job.end()
-    bus.flush()
+    job.run_whole(20)
     worker = start_worker()
     require_each_once(bus, job.wanted_ids(), worker)
     assert "Traceback" not in worker.output()

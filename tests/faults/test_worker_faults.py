@@ -27,10 +27,7 @@ def has_ended(worker: Worker) -> bool:
 
 def test_a_message_that_a_monitor_cannot_take_is_buried(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "odd", ranks=2)
-    job.announce()
-    job.run(8)
-    job.end()
-    bus.flush()
+    job.run_whole(8)
     worker = start_worker(faults={"raises_at": 3}, evidence_linger_s=0.05)
     wait_until(lambda: len(bus.read("deadletter")) > 0 or has_ended(worker), "dead letter")
     buried = bus.read("deadletter")[0]
@@ -73,10 +70,7 @@ def test_a_worker_stops_in_time_while_its_database_hangs(bus: Bus, start_worker:
 
 def test_a_worker_stops_in_order_though_its_commits_get_no_answer(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "uncommitted", ranks=2)
-    job.announce()
-    job.run(4)
-    job.end()
-    bus.flush()
+    job.run_whole(4)
     worker = start_worker(faults={"hangs_in_commits": True})
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or has_ended(worker), "verdicts")
     worker.process.send_signal(signal.SIGTERM)
@@ -85,10 +79,7 @@ def test_a_worker_stops_in_order_though_its_commits_get_no_answer(bus: Bus, star
 
 def test_a_busy_port_costs_the_page_and_no_worker(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "port", ranks=2)
-    job.announce()
-    job.run(4)
-    job.end()
-    bus.flush()
+    job.run_whole(4)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -144,10 +135,7 @@ def test_a_flow_that_is_stopped_and_never_resumed_is_told_and_healed(bus: Bus, s
 def test_a_message_that_is_passed_over_is_read_again_at_once(bus: Bus, start_worker: StartWorker) -> None:
     """Though Faust has others of the partition on their way, and drops what lies before them."""
     job = Job(bus, "passed-over", ranks=4)
-    job.announce()
-    job.run(200)
-    job.end()
-    bus.flush()
+    job.run_whole(200)
     worker = start_worker(faults={"loses": bus.topics.name("commops")})
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or has_ended(worker), "verdicts")
     said = worker.output()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
+from tests.integration.notify_runs import NotifyRun
 from tests.integration.pipelines import Pipeline, own_database
 from tests.integration.worker_runs import Bus, StartWorker
 
@@ -57,3 +58,19 @@ def start_worker(bus: Bus, tmp_path: Path, usual_settings: Mapping[str, Any]) ->
     start = StartWorker(bus, tmp_path, **usual_settings)
     yield start
     start.close()
+
+
+@pytest.fixture
+def start_notify(bus: Bus, tmp_path: Path) -> Iterator[Callable[..., NotifyRun]]:
+    """Start processes of notify; they end with the test."""
+    runs: list[NotifyRun] = []
+
+    def start(channels: str, **settings: Any) -> NotifyRun:
+        runs.append(NotifyRun(bus, tmp_path, channels, **settings))
+        return runs[-1]
+
+    yield start
+    for one in runs:
+        if one.process.poll() is None:
+            one.kill()
+        print(one.log.name, one.output()[-6000:], sep="\n")

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.messages.judgements import Verdict, decode_verdict
@@ -48,7 +49,9 @@ class Pipeline:
     `database` says where the server is and who we are there; its `database` is the name to use.
     """
 
-    def __init__(self, bootstrap: str, database: DatabaseSettings, folder: Path, partitions: int = 4) -> None:
+    def __init__(
+        self, bootstrap: str, database: DatabaseSettings | DemoDatabase, folder: Path, partitions: int = 4
+    ) -> None:
         self.bus = Bus(bootstrap, partitions)
         self.folder = folder
         self.processes: list[Process] = []

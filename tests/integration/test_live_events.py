@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource, moved, span_ns
-from irregulars.sinks.connection import DatabaseSettings
 from tests.integration.pipelines import Pipeline
 from tests.integration.test_end_to_end import forget_snapshots
 from tests.integration.test_node_agent import agent
@@ -38,13 +36,6 @@ class OnOneHost(TraceSource):
         assert span is not None
         places = [replace(one, host=None, gpu=one.rank, nic=None, switch=None) for one in trace.announcements]
         super().__init__(moved(replace(trace, announcements=tuple(places)), time.time_ns() - span[0]))
-
-
-@pytest.fixture
-def pipeline(kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path) -> Iterator[Pipeline]:
-    made = Pipeline(kafka_bootstrap, database, tmp_path)
-    yield made
-    made.close()
 
 
 def named(revisions: list[Verdict]) -> list[Verdict]:

@@ -24,12 +24,11 @@ from irregulars.messages.bundles import decode_batches, decode_rows
 from irregulars.messages.records import PATHS
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.connection import DatabaseSettings
 from tests import warm
 from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
 from tests.integration.pipelines import Pipeline
-from tests.integration.test_agent import PARTITIONS, Published, read_topic, read_topics
+from tests.integration.test_agent import PARTITIONS, Published, read_messages, read_topics
 from tests.integration.worker_runs import wait_until
 from tests.producers.node.nvml_stub import build_stub
 from tests.producers.node.sysfs_trees import Sysfs
@@ -144,7 +143,7 @@ def test_a_node_s_devices_and_operators_travel_together(settings: AgentSettings,
     make_sysfs(tmp_path / "sys", 4)
     source = '[[sources]]\nkind = "tests.benchmarks.agent_load:Operators"\nranks = 4\nper_s = 1000\n'
     with agent(tmp_path, settings, f"[gpus]\nperiod_s = 0.2\n{source}", stub) as running:
-        running.wait_for(lambda: running.metric("delivered_messages_total") >= 60)
+        running.wait_for(lambda: running.metric("delivered_messages_total") >= 20)
         assert [running.metric(name) for name in ("gpus", "nics", "sources")] == [4, 4, 1]
         status, log = running.end()
     assert status == 0
@@ -160,7 +159,7 @@ def test_a_node_s_devices_and_operators_travel_together(settings: AgentSettings,
         assert set(samples(published, rank, "pcie")["tx_bytes_per_s"]) == {900.0 * (1 << 20)}
         last = published.heartbeats[rank][-1]
         assert (last.state, last.sources["commops"].rows) == ("running", len(sequence))
-    health = [one for m in read_topic(settings, "gpu_health") for one in decode_batches(m.value(), "gpu_health")]
+    health = [one for m in read_messages(settings, "gpu_health") for one in decode_batches(m.value(), "gpu_health")]
     named = {(b.header.rank, b.header.names[code]) for b in health for code in b.columns["device"].tolist()}
     assert named == {(rank, f"gpu{rank}") for rank in range(4)}
     assert {clock for batch in health for clock in batch.columns["sm_clock_mhz"].tolist()} == {1980.0}
@@ -227,20 +226,13 @@ def test_missing_topics_end_it_with_one_line(kafka_bootstrap: str, topic_prefix:
         assert not [line for line in running.log if "Traceback" in line]
 
 
-@pytest.fixture
-def pipeline(kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path) -> Iterator[Pipeline]:
-    made = Pipeline(kafka_bootstrap, database, tmp_path)
-    yield made
-    made.close()
-
-
 def test_the_state_of_gpus_stands_in_the_database(pipeline: Pipeline, stub: Path, tmp_path: Path) -> None:
     bus = pipeline.bus
     settings = AgentSettings(bus.bootstrap, bus.topics)
     source = '[[sources]]\nkind = "tests.benchmarks.agent_load:Operators"\nranks = 4\nper_s = 100\n'
     with agent(tmp_path, settings, f"[nics]\nenabled = false\n[gpus]\nperiod_s = 0.2\n{source}", stub) as running:
         worker = pipeline.start_worker()
-        running.wait_for(lambda: running.metric("delivered_messages_total") >= 100)
+        running.wait_for(lambda: bus.read("gpu_health") != [])
         assert running.end()[0] == 0
     sent = [one for message in bus.read("gpu_health") for one in decode_batches(message.value(), "gpu_health")]
     rows = sum(map(len, sent))

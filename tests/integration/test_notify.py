@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,15 @@ Start = Callable[..., NotifyRun]
 WEBHOOK = '[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{url}"\n'
 
 
-@pytest.fixture
-def start(bus: Bus, tmp_path: Path) -> Iterator[Start]:
-    """Start processes of notify; they end with the test."""
-    runs: list[NotifyRun] = []
-
-    def start(channels: str, **settings: Any) -> NotifyRun:
-        runs.append(NotifyRun(bus, tmp_path, channels, **settings))
-        return runs[-1]
-
-    yield start
-    for one in runs:
-        if one.process.poll() is None:
-            one.kill()
-        print(one.log.name, one.output()[-6000:], sep="\n")
-
-
 def events(receiver: Receiver) -> list[tuple[str, str]]:
     return [(one["incident"], one["event"]) for one in receiver.bodies()]
 
 
-def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_again(bus: Bus, start: Start) -> None:
+def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_again(
+    bus: Bus, start_notify: Start
+) -> None:
     with Receiver() as receiver:
-        first = start(WEBHOOK.format(url=receiver.url))
+        first = start_notify(WEBHOOK.format(url=receiver.url))
         wait_until(first.is_loaded, "start")
         send_alert(bus, "v1")
         wait_until(lambda: events(receiver) == [("v1", "opened")], "an opened one")
@@ -57,7 +43,7 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
         wait_until(lambda: len(receiver.requests) == 2, "an update")
         wait_until(lambda: first.output().count("event=told") == 2, "its record")
         assert first.stop() == 0
-        second = start(WEBHOOK.format(url=receiver.url))
+        second = start_notify(WEBHOOK.format(url=receiver.url))
         wait_until(second.is_loaded, "restart")
         send_alert(bus, "v1", 1)  # a worker that began anew may say what it said
         send_alert(bus, "v1", 3, "closed", severity="page")
@@ -69,7 +55,7 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
     assert "Traceback" not in first.output() + second.output()
 
 
-def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(bus: Bus, start: Start) -> None:
+def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(bus: Bus, start_notify: Start) -> None:
     """Between the receiver's answer and the record the process is killed: the same notice comes with the same key."""
     runs: list[NotifyRun] = []
 
@@ -79,12 +65,12 @@ def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(b
         return Reply()
 
     with Receiver(kill_first) as receiver:
-        runs.append(start(WEBHOOK.format(url=receiver.url)))
+        runs.append(start_notify(WEBHOOK.format(url=receiver.url)))
         wait_until(runs[0].is_loaded, "start")
         for number in range(5):
             send_alert(bus, f"v{number}")
         wait_until(lambda: runs[0].process.poll() is not None, "the kill")
-        runs.append(start(WEBHOOK.format(url=receiver.url)))
+        runs.append(start_notify(WEBHOOK.format(url=receiver.url)))
         for number in range(5):
             send_alert(bus, f"v{number}", 2, "closed")
         wait_until(lambda: sum(event == "resolved" for _, event in events(receiver)) >= 1, "ends")
@@ -104,7 +90,7 @@ def bus_is_settled(bus: Bus) -> bool:
     return all(one.state == "closed" for one in newest.values()) and bool(newest)
 
 
-def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus: Bus, start: Start) -> None:
+def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus: Bus, start_notify: Start) -> None:
     is_away = True
 
     def answer(_: object) -> Reply:
@@ -113,7 +99,7 @@ def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus
     with Receiver() as well, Receiver(answer) as ill:
         channels = WEBHOOK.format(url=well.url) + WEBHOOK.format(url=ill.url).replace("hook", "ill")
         channels = channels.replace('kind = "webill"', 'kind = "webhook"')
-        run = start(channels)
+        run = start_notify(channels)
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         send_alert(bus, "v2", nic="mlx5_2")
@@ -127,14 +113,14 @@ def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus
         assert run.stop() == 0
 
 
-def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, start: Start) -> None:
+def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, start_notify: Start) -> None:
     is_ill = True
 
     def answer(request: Request) -> Reply:
         return Reply(500) if is_ill and request.json()["incident"] == "v1" else Reply()
 
     with Receiver(answer) as receiver:
-        run = start(WEBHOOK.format(url=receiver.url))
+        run = start_notify(WEBHOOK.format(url=receiver.url))
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1", severity="page")
         wait_until(lambda: len(receiver.requests) >= 3, "its tries")
@@ -146,9 +132,9 @@ def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, sta
         assert run.stop() == 0
 
 
-def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bus, start: Start) -> None:
+def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bus, start_notify: Start) -> None:
     with Receiver(lambda _: Reply(400, b"no such thing")) as receiver:
-        run = start(WEBHOOK.format(url=receiver.url))
+        run = start_notify(WEBHOOK.format(url=receiver.url))
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         bus.send("alerts", b"v2", b"no alert at all")
@@ -166,7 +152,9 @@ def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bu
     assert "must be JSON" in reasons["all"]
 
 
-def test_a_page_ends_the_ticket_that_pagerduty_took_without_an_answer(bus: Bus, start: Start, tmp_path: Path) -> None:
+def test_a_page_ends_the_ticket_that_pagerduty_took_without_an_answer(
+    bus: Bus, start_notify: Start, tmp_path: Path
+) -> None:
     """The trigger of the ticket arrives, its answer does not, and before the next try it is a page."""
     is_open: set[str] = set()
 
@@ -179,7 +167,7 @@ def test_a_page_ends_the_ticket_that_pagerduty_took_without_an_answer(bus: Bus, 
     key.write_text("0123456789abcdef0123456789abcdef")
     key.chmod(0o600)
     with Receiver(answer) as receiver:
-        run = start(f'[[channel]]\nkind="pagerduty"\nname="p"\nrouting_key_file="{key}"\nurl="{receiver.url}"')
+        run = start_notify(f'[[channel]]\nkind="pagerduty"\nname="p"\nrouting_key_file="{key}"\nurl="{receiver.url}"')
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         wait_until(lambda: is_open == {"v1/ticket"}, "the ticket")
@@ -192,7 +180,7 @@ def test_a_page_ends_the_ticket_that_pagerduty_took_without_an_answer(bus: Bus, 
 
 @pytest.mark.parametrize("told", [None, "open"])
 def test_a_proposal_that_a_killed_process_published_is_withdrawn_when_its_verdict_has_none(
-    bus: Bus, start: Start, told: str | None
+    bus: Bus, start_notify: Start, told: str | None
 ) -> None:
     """What such a process leaves: the proposal, and a record of an intention, or of a notice before the proposal."""
     record = DeliveryRecord("v1", "act", told or "trying", "opened", 0 if told else 1, "page", "llama", None,
@@ -204,7 +192,7 @@ def test_a_proposal_that_a_killed_process_published_is_withdrawn_when_its_verdic
     changed = {**alert("v1", 2, "changed", severity="page"), "kind": "imbalance", "suspects": []}
     bus.send("alerts", b"v1", json.dumps(changed).encode())
     bus.flush()
-    run = start('[[channel]]\nkind = "actions"\nname = "act"\n')
+    run = start_notify('[[channel]]\nkind = "actions"\nname = "act"\n')
     wait_until(lambda: newest_actions(bus) == (), "the newest message, which proposes nothing")
     assert run.stop() == 0
 

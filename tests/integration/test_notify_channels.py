@@ -142,21 +142,6 @@ def test_an_alert_that_is_not_told_again_ends_by_itself(alertmanager: Alertmanag
 # --- the whole process ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def start(bus: Bus, tmp_path: Path) -> Iterator[Callable[..., NotifyRun]]:
-    runs: list[NotifyRun] = []
-
-    def start(channels: str, **settings: Any) -> NotifyRun:
-        runs.append(NotifyRun(bus, tmp_path, channels, **settings))
-        return runs[-1]
-
-    yield start
-    for one in runs:
-        if one.process.poll() is None:
-            one.kill()
-        print(one.log.name, one.output()[-6000:], sep="\n")
-
-
 def irregulars(bus: Bus, *arguments: str, status: int = 0) -> str:
     done = run_command(*arguments, on=bus)
     assert done.returncode == status, done.stdout + done.stderr
@@ -165,7 +150,7 @@ def irregulars(bus: Bus, *arguments: str, status: int = 0) -> str:
 
 
 def test_every_channel_of_a_process_is_told_of_an_incident(
-    bus: Bus, start: Callable[..., NotifyRun], alertmanager: Alertmanager, tmp_path: Path
+    bus: Bus, start_notify: Callable[..., NotifyRun], alertmanager: Alertmanager, tmp_path: Path
 ) -> None:
     events = f"{bus.topics.prefix}events"
     admin = AdminClient({"bootstrap.servers": bus.bootstrap})
@@ -188,7 +173,7 @@ kind = "command"
 name = "script"
 argv = ["tee", "-a", "{said}"]
 """
-    run = start(channels)
+    run = start_notify(channels)
     wait_until(run.is_loaded, "start")
     send_alert(bus, "v1")
     wait_until(lambda: len(alertmanager.alerts()) == 1, "Alertmanager")
@@ -204,10 +189,10 @@ argv = ["tee", "-a", "{said}"]
 
 
 def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
-    bus: Bus, start: Callable[..., NotifyRun], received: Receiver
+    bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver
 ) -> None:
     channels = f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{received.url}"\n'
-    run = start(channels)
+    run = start_notify(channels)
     wait_until(run.is_loaded, "start")
     added = irregulars(bus, "mutes", "add", "--host", "node-3", "--for", "2h", "--reason", "firmware", "--who", "ann")
     mute_id = added.split(":")[0]
@@ -229,12 +214,12 @@ def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
 
 
 def test_a_second_process_stands_by_and_takes_over(
-    bus: Bus, start: Callable[..., NotifyRun], received: Receiver
+    bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver
 ) -> None:
     channels = f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{received.url}"\n'
-    first = start(channels)
+    first = start_notify(channels)
     wait_until(first.is_loaded, "start")
-    second = start(channels)
+    second = start_notify(channels)
     wait_until(lambda: "event=notify_started" in second.output(), "the second")
     send_alert(bus, "v1")
     wait_until(lambda: len(received.requests) == 1, "a notice")

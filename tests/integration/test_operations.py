@@ -65,18 +65,23 @@ def impatient_faust(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient_faust")
-def test_healthy_idle_workers_write_no_warning_and_no_error(bus: Bus, start_worker: StartWorker) -> None:
-    """Neither one that has judged a job and waits for the next, nor after a restart, nor one without partitions."""
+def test_healthy_idle_workers_are_ready_and_write_no_warning_and_no_error(
+    bus: Bus, kafka_bootstrap: str, start_worker: StartWorker
+) -> None:
+    """Neither one that has judged a job, nor one after its restart, nor one for which no partition is left."""
     job = Job(bus, "idle", ranks=4)
-    job.announce()
-    job.run(5)
-    job.end()
-    bus.flush()
+    job.run_whole(5)
     first = start_worker()
-    wait_until_ready(first)
+    narrow = Bus(kafka_bootstrap, partitions=1)
+    two = [Worker(narrow, start_worker.folder, metrics_listen="127.0.0.1:0") for _ in range(2)]
+    start_worker.workers += two
+    wait_until_ready(first, *two)
     wait_until(lambda: len(bus.verdict_ids()) == 4 * 5, "verdicts")
+    wait_until(lambda: sorted(metrics(one)['partitions{hop="rank"}'] for one in two) == [0, 1], "a rebalance")
+    wait_until_ready(*two)
     time.sleep(IDLE_S)
-    assert first.stop() == 0
+    assert [ask(worker, "/healthz")[0] for worker in two] == [200, 200]
+    assert [worker.stop() for worker in (first, *reversed(two))] == [0, 0, 0]
     again = start_worker()
     wait_until_ready(again)
     time.sleep(IDLE_S)
@@ -84,22 +89,9 @@ def test_healthy_idle_workers_write_no_warning_and_no_error(bus: Bus, start_work
     assert again.stop() == 0
     for worker in (first, again):
         assert unusual(worker.output()) == []
-
-
-@pytest.mark.usefixtures("impatient_faust")
-def test_a_worker_for_which_no_partition_is_left_is_ready_and_quiet(
-    kafka_bootstrap: str, start_worker: StartWorker
-) -> None:
-    start_worker.bus = Bus(kafka_bootstrap, partitions=1)
-    workers = [start_worker(), start_worker()]
-    wait_until_ready(*workers)
-    wait_until(lambda: sorted(metrics(one)['partitions{hop="rank"}'] for one in workers) == [0, 1], "a rebalance")
-    wait_until_ready(*workers)
-    time.sleep(IDLE_S)
-    assert [ask(worker, "/healthz")[0] for worker in workers] == [200, 200]
-    assert [worker.stop() for worker in reversed(workers)] == [0, 0]
-    lines = [line for worker in workers for line in unusual(worker.output())]
+    lines = [line for worker in two for line in unusual(worker.output())]
     assert [line for line in lines if " level=WARNING " not in line] == [], "a rebalance is worth warnings of Faust's"
+    narrow.close()
 
 
 def test_the_pages_say_what_the_worker_does(bus: Bus, start_worker: StartWorker) -> None:
@@ -144,10 +136,7 @@ def test_the_pages_say_what_the_worker_does(bus: Bus, start_worker: StartWorker)
 
 def test_a_job_and_a_verdict_have_one_line_each(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "two words", ranks=2)
-    job.announce()
-    job.run(2)
-    job.end()
-    bus.flush()
+    job.run_whole(2)
     worker = start_worker()
     wait_until(lambda: "event=job_ended" in worker.output() or len(bus.verdict_ids()) == 4, "verdicts")
     assert worker.stop() == 0
@@ -163,10 +152,7 @@ def test_a_job_and_a_verdict_have_one_line_each(bus: Bus, start_worker: StartWor
 
 def test_what_we_say_ourselves_never_comes_back_as_input(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "echo", ranks=2)
-    job.announce()
-    job.run(3)
-    job.end()
-    bus.flush()
+    job.run_whole(3)
     worker = start_worker()
     wait_until(lambda: len(bus.verdict_ids()) == len(bus.verdict_ids("alerts")) == 6, "verdicts")
     wait_until_ready(worker)

@@ -110,17 +110,8 @@ class Job:
     def announce(self) -> None:
         world = Communicator("world", "world", tuple(range(self.ranks)))
         for rank in range(self.ranks):
-            announcement = Announcement(
-                self.name,
-                self.attempt,
-                rank,
-                self.ranks,
-                self.ranks,
-                (world,),
-                clock="shared",
-                host=f"node-{rank}",
-                gpu=0,
-            )
+            place = (self.name, self.attempt, rank, self.ranks, self.ranks, (world,))
+            announcement = Announcement(*place, clock="shared", host=f"node-{rank}", gpu=0)
             self.bus.send("jobs", rank_key(self.name, rank), encode_announcement(announcement))
 
     def run(self, iterations: int) -> None:
@@ -135,6 +126,13 @@ class Job:
             sources = {"commops": SourceProgress(self.rows.get(rank, 0), None)}
             beat = Heartbeat(self.name, self.attempt, rank, sources, "ended", "finished")
             self.bus.send("heartbeats", rank_key(self.name, rank), encode_heartbeat(beat))
+
+    def run_whole(self, iterations: int) -> None:
+        """Announce it, run it to its end, and wait until the broker has all of it."""
+        self.announce()
+        self.run(iterations)
+        self.end()
+        self.bus.flush()
 
     def batch(self, rank: int, iteration: int) -> Batch:
         count = self.operators

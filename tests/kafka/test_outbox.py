@@ -28,7 +28,7 @@ def send(outbox: Outbox, count: int) -> None:
 
 def answer(outbox: Outbox, span: int, message: Message, error: KafkaError | None = None) -> None:
     """Do as librdkafka does when the broker has answered."""
-    outbox._delivered(outbox._line, span, error, message)
+    outbox._settle(outbox._line, span, error, message)
 
 
 def has_passed(outbox: Outbox) -> bool:
@@ -102,7 +102,7 @@ def test_who_waits_for_what_was_given_up_learns_so_and_what_is_sent_later_counts
     asyncio.run(wait())
     assert has_passed(outbox), "nothing is on its way any more"
     send(outbox, 1)
-    outbox._delivered(old, 0, None, Message(topic="topic", partition=0, offset=4))
+    outbox._settle(old, 0, None, Message(topic="topic", partition=0, offset=4))
     assert not has_passed(outbox), "a late answer to what was given up says nothing of what is sent now"
     assert outbox.end_offset("topic", 0) is None
 
