@@ -408,8 +408,16 @@ def load_plain(value: bytes) -> Any:
     """
     try:
         if not _is_plain(value):
+            # Python hashes a tuple anew each time: of a chain, in which each holds the one before it twice, for ever.
+            tuples, places, newest = set[int](), 0, ""
             for count, (opcode, argument, _) in enumerate(pickletools.genops(value)):
                 number = argument if isinstance(argument, int) else 0
+                if opcode.name in _PUTS or opcode.name == "MEMOIZE":
+                    tuples |= {places if opcode.name == "MEMOIZE" else number} if "TUPLE" in newest else set()
+                    places += 1
+                elif "GET" in opcode.name and number in tuples:
+                    raise ValueError("a tuple that is used again")
+                newest = opcode.name
                 if count > MAX_INSTRUCTIONS or (opcode.name in _PUTS and number > MAX_INSTRUCTIONS):
                     raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
                 if opcode.name not in _BUILDING:
@@ -431,12 +439,17 @@ def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
 
 # Opcodes of `_BUILDING` in a row, with texts of less than 256 bytes, integers of at most 64 bits, and places in the
 # memory below 3 million: Python's own makes room for all places up to the largest.
-_PLAIN: Final = re.compile(
-    rb"(?:\x80[\x02-\x05]|\x95.{8}|[N\x88\x89\]})(t\x85-\x87ldaesu\x94]|[Khq].|M..|[Jj].{4}|G.{8}|r..[\x00-\x2d]\x00|"
+_VALUE: Final = (
+    rb"(?:[N\x88\x89\]})]|[Khq].|M..|[Jj].{4}|G.{8}|r..[\x00-\x2d]\x00|"
     + _sized(b"X", b"\0\0\0", range(256)) + b"|" + _sized(rb"\x8c", b"", range(256))
-    + b"|" + _sized(rb"\x8a", b"", range(9)) + rb")*+",
-    re.DOTALL,
+    + b"|" + _sized(rb"\x8a", b"", range(9)) + b")"
 )  # fmt: skip
+_PLAIN: Final = re.compile(rb"(?:\x80[\x02-\x05]|\x95.{8}|[(t\x85-\x87ldaesu\x94]|" + _VALUE + rb")*+", re.DOTALL)
+# Tuples of values from the memory: a chain of tuples takes many different ones, and a job has few names of groups.
+_OF_MEMORY: Final = re.compile(
+    rb"(h.|j.{4})(?:" + _VALUE + rb"\x94?){0,4}[\x85-\x87]|\(((?:" + _VALUE + rb"\x94?)*+)t", re.DOTALL
+)
+_MOST_OF_MEMORY: Final = 16
 _LONG_TEXT: Final = Struct("<cI")  # the opcode and the length: ranks of large groups
 _CONTAINERS: Final = b"]})(\x85\x86\x87"
 _MOST_CONTAINERS: Final = 1_000_000  # bytes that may each make one, of some 60 bytes
@@ -445,6 +458,8 @@ _MOST_PLAIN_BYTES: Final = 16 << 20
 
 def _is_plain(value: bytes) -> bool:
     if len(value) > _MOST_PLAIN_BYTES or sum(value.count(one) for one in _CONTAINERS) > _MOST_CONTAINERS:
+        return False
+    if len(set(_OF_MEMORY.findall(value))) > _MOST_OF_MEMORY:
         return False
     at = 0
     while value[:1] == b"\x80" and (found := _PLAIN.match(value, at)):

@@ -200,6 +200,16 @@ def test_everything_else_than_plain_data_is_refused(value: Any) -> None:
         load_plain(pickle.dumps(value, 5))
 
 
+@pytest.mark.parametrize("head", [b"\x80\x02}()q\0", b"\x80\x04}()\x94"])
+@pytest.mark.parametrize("link", [b"%s%s\x86", b"%s%sK\x01\x87", b"(%s%sNNNNt", b"%sX\1\0\0\0a%s\x87"])
+def test_a_key_that_takes_for_ever_to_hash_is_refused(head: bytes, link: bytes) -> None:
+    places = [b"h%c" % place for place in range(40)]
+    puts = [b"q%c" % (place + 1) if head[1] == 2 else b"\x94" for place in range(40)]
+    chain = b"".join(link % (place, place) + put for place, put in zip(places, puts, strict=True))
+    with pytest.raises(InputError, match="a tuple that is used again"):
+        load_plain(head + chain + b"Nu.")
+
+
 @pytest.mark.parametrize(
     "value",
     [b"", b"\x80", b"\x80\x02", b"\x80\x02.", b"\x80\x02}", b"(.", b"0.", b"\x80\x02h\x05.",
