@@ -48,25 +48,21 @@ class SharedAnswers:
         """
         task = self._kept.get(key)
         if task is None:
-            task = self._begin(key, make, keep_s)
+            while len(self._kept) >= _MOST:
+                self._kept.popitem(last=False)
+
+            async def answer() -> Any:
+                return await make()
+
+            def finish(task: asyncio.Task[Any]) -> None:
+                """Drop it in time. A failure is shared too, but not for long: all would ask a sick service again."""
+                has_failed = task.cancelled() or task.exception() is not None  # asking for it marks it as seen
+                loop.call_later(min(keep_s, KEEP_S) if has_failed else keep_s, self._drop, key, task)
+
+            loop = asyncio.get_running_loop()
+            task = self._kept[key] = loop.create_task(answer())
+            task.add_done_callback(finish)
         return cast(T, await asyncio.shield(task))
-
-    def _begin(self, key: Hashable, make: Callable[[], Awaitable[Any]], keep_s: float) -> asyncio.Task[Any]:
-        while len(self._kept) >= _MOST:
-            self._kept.popitem(last=False)
-
-        async def answer() -> Any:
-            return await make()
-
-        def finish(task: asyncio.Task[Any]) -> None:
-            """Drop it in time. A failure is shared too, but not for long: all would ask a sick service again."""
-            has_failed = task.cancelled() or task.exception() is not None  # asking for it marks it as seen
-            loop.call_later(min(keep_s, KEEP_S) if has_failed else keep_s, self._drop, key, task)
-
-        loop = asyncio.get_running_loop()
-        task = self._kept[key] = loop.create_task(answer())
-        task.add_done_callback(finish)
-        return task
 
     def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
         if self._kept.get(key) is task:
@@ -179,7 +175,13 @@ class ConsoleDatabase:
     def _connected(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = _bounded(connect(self.settings))
+                client = connect(self.settings)
+                # A profile without the right to settings has bounds of its own.
+                known = client.server_settings.get("readonly")
+                if known is None or known.value != "1":
+                    client.set_client_setting("max_execution_time", int(ANSWER_S))
+                    client.set_client_setting("max_result_rows", _MOST_ROWS)
+                self._client = client
             return self._client
 
 
@@ -187,15 +189,6 @@ def _mark_seen(answer: asyncio.Future[Any]) -> None:
     """Retrieve the error of an answer that is no longer awaited: else asyncio logs it as never retrieved."""
     if not answer.cancelled():
         answer.exception()
-
-
-def _bounded(client: Client) -> Client:
-    """Bound the time and the rows of each question; a profile without the right to settings has its own bounds."""
-    known = client.server_settings.get("readonly")
-    if known is None or known.value != "1":
-        client.set_client_setting("max_execution_time", int(ANSWER_S))
-        client.set_client_setting("max_result_rows", _MOST_ROWS)
-    return client
 
 
 @dataclass(frozen=True, slots=True)

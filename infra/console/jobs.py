@@ -177,7 +177,14 @@ async def job_page(request: Request) -> Response:
     if chosen is None:
         raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
     shown = NEWEST if is_part(request) else SHOWN
-    times, irregular, blamed = await _asked(console, (job, chosen.attempt), shown)
+    start = (job, chosen.attempt)
+    ask, (job, attempt) = console.database.ask, start
+    values, of_job = {"job": job, "attempt": attempt, "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
+    times, irregular, blamed = await asyncio.gather(
+        ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
+        ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
+        ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
+    )
     charts = {} if is_part(request) else await _charts(console, (job, chosen.attempt), times, chosen.gpus)
     charts["numerics"] = await _numerics(console, (job, chosen.attempt), chosen.gpus)
     return render(
@@ -191,17 +198,6 @@ async def job_page(request: Request) -> Response:
         is_running=chosen is attempts[0]
         and (chosen.last_s is None or time.time() - chosen.last_s < console.silence_s), **charts,
     )  # fmt: skip
-
-
-async def _asked(console: Console, start: JobStart, shown: int) -> tuple[list[Iteration], Answer, Answer]:
-    """Return the newest iterations, the irregular ones, and the verdicts."""
-    ask, (job, attempt) = console.database.ask, start
-    values, of_job = {"job": job, "attempt": attempt, "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
-    return await asyncio.gather(
-        ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
-        ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
-        ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
-    )
 
 
 async def _charts(console: Console, start: JobStart, times: list[Iteration], gpus: int) -> dict[str, Any]:

@@ -73,7 +73,11 @@ def let_in(settings: Settings, wait_s: float) -> tuple[BrokerFacts, tuple[AdminC
     begin_s = time.monotonic()
     try:
         config = security.client()
-        logged = {**config, "log_level": _INFO, "logger": _collecting(lines)}
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logger = logging.Logger("irregulars.doctor.librdkafka")  # not of the tree: nothing of it is printed
+        logger.addHandler(handler)
+        logged = {**config, "log_level": _INFO, "logger": logger}
         admin, metadata = open_admin(settings.kafka_bootstrap, logged, wait_s)
     except InputError as error:
         return replace(facts, error=Obstacle("log_in_unusable", reason_of(error))), None
@@ -88,14 +92,6 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error).split(". Check ")[0]
-
-
-def _collecting(lines: list[str]) -> logging.Logger:
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.Logger("irregulars.doctor.librdkafka")  # not of the tree: nothing of it is printed
-    logger.addHandler(handler)
-    return logger
 
 
 def _obstacle(error: ServiceError, lines: list[str], security: KafkaSecurity, facts: BrokerFacts) -> Obstacle:

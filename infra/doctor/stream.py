@@ -70,21 +70,18 @@ class Tails:
                 if deadline.is_over:
                     raise ServiceUnavailable(f"Kafka at {self._bootstrap} must send all in time; got less")
                 for message in consumer.consume(_BATCH, _POLL_S):
-                    yield from self._taken(message, ends)
-
-    def _taken(self, message: Message, ends: dict[Place, int]) -> Iterator[Message]:
-        error = message.error()
-        place = str(message.topic()), message.partition() or 0
-        if error is None:
-            offset = message.offset() or 0
-            if offset < ends.get(place, 0):
-                yield message
-            if offset >= ends.get(place, 0) - 1:
-                ends.pop(place, None)
-        elif error.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
-            ends.pop(place, None)
-        elif is_refusal(error, self._security) or error.code() not in PASSING:
-            raise service_error(error, self._bootstrap, security=self._security)
+                    error = message.error()
+                    place = str(message.topic()), message.partition() or 0
+                    if error is None:
+                        offset = message.offset() or 0
+                        if offset < ends.get(place, 0):
+                            yield message
+                        if offset >= ends.get(place, 0) - 1:
+                            ends.pop(place, None)
+                    elif error.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
+                        ends.pop(place, None)
+                    elif is_refusal(error, self._security) or error.code() not in PASSING:
+                        raise service_error(error, self._bootstrap, security=self._security)
 
 
 HEARD_S: Final = 3600.0  # jobs that were heard within so long are looked at

@@ -302,7 +302,10 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         why = "it has no peers to compare with, and what it waited for may be a slow transfer or a late rank"
         return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: {why}"
     if len(irregular) >= VERDICTS.seen and len(trace.commops) < trace.world_size:
-        return _why_some_ranks(trace, irregular)
+        lacking = sorted(set(range(trace.world_size)) - trace.commops.keys())
+        is_one = len(lacking) == 1
+        why = f"{'it' if is_one else 'one of them'} may have been late, and its log is needed"
+        return f"{_some(irregular)} and {name_ranks(lacking)} {'is' if is_one else 'are'} not logged: {why}"
     return None
 
 
@@ -343,13 +346,6 @@ def _some(irregular: Sequence[int]) -> str:
     if len(irregular) == 1:
         return f"iteration {irregular[0]} was irregular,"
     return f"{len(irregular)} iterations were irregular,"
-
-
-def _why_some_ranks(trace: Trace, irregular: Sequence[int]) -> str:
-    lacking = sorted(set(range(trace.world_size)) - trace.commops.keys())
-    is_one = len(lacking) == 1
-    why = f"{'it' if is_one else 'one of them'} may have been late, and its log is needed"
-    return f"{_some(irregular)} and {name_ranks(lacking)} {'is' if is_one else 'are'} not logged: {why}"
 
 
 @dataclass(frozen=True, slots=True)

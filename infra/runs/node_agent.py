@@ -51,11 +51,32 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
         stack.enter_context(_locked(file))
         devices = _Devices(file)
         stack.callback(devices.source.close)
-        source = NodeSource(_open_sources(file, stack), devices.roster, devices.source)
+        opened: dict[str, Source] = {}
+        for table in file.sources:
+            opened[table.name] = open_source(table, file.spool.directory / "sources")
+            stack.callback(opened[table.name].close)
+        source = NodeSource(opened, devices.roster, devices.source)
         state = AgentState(source, devices.roster)
         if file.metrics.enabled:
             stack.callback(serve_metrics(state, file.metrics.host, file.metrics.port).close)
-        agent = _make_agent(settings, file, state)
+        spool = SpoolSettings(
+            file.spool.directory / "messages", file.spool.limit_mib * _MIB, file.spool.memory_mib * _MIB,
+            file.spool.final_s,
+        )  # fmt: skip
+
+        def make_publisher(own: AgentSettings) -> SpoolingPublisher:
+            state.publisher = SpoolingPublisher(own, spool)
+            return state.publisher
+
+        agent = Agent(
+            state.source,
+            replace(agent_settings(settings, is_asking=False), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
+            state.note,
+            topics=_TOPICS,
+            make_publisher=make_publisher,
+            idle_s=file.agent.poll_ms / 1000,
+            ends_ranks=False,
+        )
         _LOG.info("event=agent_started sources=%s gpus=%d", ",".join(source.names) or "none", devices.gpu_count)
         with stopping.on_stop(agent.stop):
             return agent.run()
@@ -114,35 +135,6 @@ def _fabric(path: Path | None) -> Fabric | None:
     counts = len(fabric.leaf_of), len(fabric.above), sum(fabric.skipped.values())
     _LOG.info("event=fabric_read nics=%d switches_below_others=%d skipped=%d", *counts)
     return fabric
-
-
-def _open_sources(file: AgentFile, stack: ExitStack) -> dict[str, Source]:
-    opened: dict[str, Source] = {}
-    for table in file.sources:
-        opened[table.name] = open_source(table, file.spool.directory / "sources")
-        stack.callback(opened[table.name].close)
-    return opened
-
-
-def _make_agent(settings: Settings, file: AgentFile, state: AgentState) -> Agent:
-    spool = SpoolSettings(
-        file.spool.directory / "messages", file.spool.limit_mib * _MIB, file.spool.memory_mib * _MIB,
-        file.spool.final_s,
-    )  # fmt: skip
-
-    def make_publisher(own: AgentSettings) -> SpoolingPublisher:
-        state.publisher = SpoolingPublisher(own, spool)
-        return state.publisher
-
-    return Agent(
-        state.source,
-        replace(agent_settings(settings, is_asking=False), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
-        state.note,
-        topics=_TOPICS,
-        make_publisher=make_publisher,
-        idle_s=file.agent.poll_ms / 1000,
-        ends_ranks=False,
-    )
 
 
 @contextmanager

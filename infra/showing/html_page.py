@@ -400,7 +400,15 @@ def _charts(screen: Screen) -> Iterator[str]:
         chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
-    yield from _bandwidth(screen)
+    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
+    if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
+        chart = rate_chart(screen.rate_samples, direction)
+        first = screen.verdict.suspects[0]
+        own = f"of {name_ranks(carried_by(first))}"
+        accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
+        legend = f"Red: {accused}; blue: the median of all others, within their least and most."
+        legend += f" {screen.nic}." if screen.nic else ""
+        yield _section(f"What NICs {direction}", chart, legend)
 
 
 def _standing(screen: Screen) -> str:
@@ -437,18 +445,6 @@ def _marks(screen: Screen) -> str:
     if not has_marks:
         return f"{times_text(screen)}."
     return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {text}."
-
-
-def _bandwidth(screen: Screen) -> Iterator[str]:
-    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
-    if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
-        chart = rate_chart(screen.rate_samples, direction)
-        first = screen.verdict.suspects[0]
-        own = f"of {name_ranks(carried_by(first))}"
-        accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
-        legend = f"Red: {accused}; blue: the median of all others, within their least and most."
-        legend += f" {screen.nic}." if screen.nic else ""
-        yield _section(f"What NICs {direction}", chart, legend)
 
 
 def _state(screen: Screen) -> str:

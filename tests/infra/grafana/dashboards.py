@@ -1,6 +1,6 @@
 """The SQL in Grafana's dashboards: ``python -m tests.infra.grafana.dashboards`` puts it into their files anew.
 
-``infra/grafana/dashboards`` holds them as Grafana exports them; their SQL is written down once, in files and questions.
+Files of ``infra/grafana/dashboards`` are as Grafana exports them; their SQL is written down once, elsewhere.
 """
 
 from __future__ import annotations
