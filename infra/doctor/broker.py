@@ -21,10 +21,11 @@ from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused
 from irregulars.infra.doctor.facts import BrokerFacts, KafkaFacts, Obstacle
-from irregulars.infra.doctor.findings import Finding, Level, count, finding, ok, span
+from irregulars.infra.doctor.findings import Finding, Level, finding, ok, span
 from irregulars.infra.settings import Settings
 from irregulars.kafka.broker import open_admin
 from irregulars.kafka.security import KafkaSecurity
+from irregulars.printing import counted
 
 GROUP: Final = "kafka"
 SLOW_S: Final = 2.0  # a broker that takes longer to answer its first request makes every step slow
@@ -162,7 +163,7 @@ def check_broker(seen: KafkaFacts) -> Iterator[Finding]:
     if broker.error is not None:
         yield finding("problem", GROUP, "broker", broker.error.text, broker.error.code)
     else:
-        text = f"{count(broker.brokers, 'broker')} at {broker.bootstrap}, answered in {span(broker.answered_in_s)}"
+        text = f"{counted(broker.brokers, 'broker')} at {broker.bootstrap}, answered in {span(broker.answered_in_s)}"
         is_slow = broker.answered_in_s > SLOW_S
         yield finding("warning", GROUP, "broker", text, "kafka_slow") if is_slow else ok(GROUP, "broker", text)
     if broker.error is None or broker.error.code != "certificate_expired":  # which is this, in other words

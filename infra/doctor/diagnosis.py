@@ -21,11 +21,12 @@ from confluent_kafka import KafkaException
 from irregulars.infra.doctor.broker import check_broker, let_in, reason_of
 from irregulars.infra.doctor.database import check_database, read_database
 from irregulars.infra.doctor.facts import KafkaFacts, StreamFacts
-from irregulars.infra.doctor.findings import GROUPS, Finding, Question, count, finding, ok, size, unread
+from irregulars.infra.doctor.findings import GROUPS, Finding, Question, finding, ok, size, unread
 from irregulars.infra.doctor.stream import StreamReading, Tails
 from irregulars.infra.doctor.topics import Deadline, check_rights, check_topics, read_group, read_topics
 from irregulars.infra.doctor.workers import check_alerts, check_jobs, check_workers, read_page
 from irregulars.infra.settings import FIELDS, LenientSettings, Settings
+from irregulars.printing import counted
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.version import VERSION
 
@@ -328,7 +329,7 @@ def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Findi
         else:
             sound += 1
     if sound:
-        yield ok(GROUP, "secrets", f"{count(sound, 'file')} that nobody else can read")
+        yield ok(GROUP, "secrets", f"{counted(sound, 'file')} that nobody else can read")
     if not seen.has_worker and role in (None, "worker"):
         yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
     if seen.free_bytes is not None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
 from irregulars.infra.doctor.broker import CLOCK_S, reason_of
 from irregulars.infra.doctor.facts import GroupFacts, JobFacts, Letter, Progress, StreamFacts, TopicFacts
-from irregulars.infra.doctor.findings import count, span
+from irregulars.infra.doctor.findings import span
 from irregulars.infra.doctor.topics import RECENT_S, Deadline, offsets_at
 from irregulars.infra.doctor.workers import ALIVE_S, FIRST_HOP
 from irregulars.infra.runs.dead_letters import DeadLetter
@@ -29,6 +29,7 @@ from irregulars.messages.announcements import (
     decode_announcement,
     decode_heartbeat,
 )
+from irregulars.printing import counted
 from irregulars.sinks.notices.mutes import decode_mute
 from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery
 
@@ -222,9 +223,9 @@ class StreamReading:
             given_up = [told for told in own if told.state in ("doubtful", "refused")
                         and told.told_ns / 1e9 > self._now_s - _DAY_S]  # fmt: skip
             if any(age_s > _TRYING_S for age_s in ages_s):
-                found[channel] = f"has not answered for {span(max(ages_s))} ({count(len(ages_s), 'notice')})"
+                found[channel] = f"has not answered for {span(max(ages_s))} ({counted(len(ages_s), 'notice')})"
             elif given_up:
-                found[channel] = f"{count(len(given_up), 'notice')} given up or refused within a day"
+                found[channel] = f"{counted(len(given_up), 'notice')} given up or refused within a day"
         return found
 
     # --- reading ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from irregulars.infra.doctor.findings import (
     Finding,
     Level,
     Question,
-    count,
     finding,
     names,
     numbers,
@@ -27,6 +26,7 @@ from irregulars.infra.doctor.findings import (
 from irregulars.kafka.access_roles import ROLES, Right, rights_of
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOGETHER, TOPICS, WORKER_TOPICS, TopicSettings
+from irregulars.printing import counted
 
 _LEAST_S: Final = 0.2
 
@@ -237,7 +237,9 @@ def check_topics(
                  for one in _configuration(name, topic, topic.config, grace_s)]  # fmt: skip
         yield from wrong
         if unknown:
-            yield unread("topics", "settings", f"we may not read the configuration of {count(len(unknown), 'topic')}")
+            yield unread(
+                "topics", "settings", f"we may not read the configuration of {counted(len(unknown), 'topic')}"
+            )
         elif not wrong:
             yield ok("topics", "settings", "kept, cleaned and bounded as they should be")
 
@@ -248,7 +250,7 @@ def _missing(topics: Topics, needed: tuple[Collection[str], Collection[str]]) ->
     for of_level, level in zip(needed, levels, strict=True):
         lacking = [topics[name].name for name in topics if name in of_level and topics[name].error == "missing"]
         if lacking:
-            text = f"{count(len(lacking), 'topic')} missing: {names(lacking)}"
+            text = f"{counted(len(lacking), 'topic')} missing: {names(lacking)}"
             yield finding(level, "topics", "topics", text, "topic_missing")
     if topics and all(topic.error is None for topic in topics.values()):
         yield ok("topics", "topics", f"{len(topics)} of {len(topics)} that are needed are there")
@@ -258,7 +260,7 @@ def _hidden(topics: Topics) -> Iterator[Finding]:
     """What we may not describe: Kafka gives the same answer whether it is there or not."""
     hidden = [topic.name for topic in topics.values() if topic.error == "refused"]
     if hidden:
-        text = f"{count(len(hidden), 'topic')} may not be seen with these credentials: {names(hidden)}"
+        text = f"{counted(len(hidden), 'topic')} may not be seen with these credentials: {names(hidden)}"
         yield finding("unknown", "topics", "topics", text, "topic_hidden")
     for topic in topics.values():
         if topic.error not in (None, "missing", "refused"):

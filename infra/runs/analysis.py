@@ -378,8 +378,9 @@ class Explained:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them; times are ns."""
-        values = _finite(asdict(replace(self, verdicts=())))
-        return values | {"verdicts": [one.to_json() for one in self.verdicts]}
+        from irregulars.infra.showing.found import plain  # judging alone needs nothing of it
+
+        return {**plain(replace(self, verdicts=())), "verdicts": [one.to_json() for one in self.verdicts]}
 
 
 @dataclass(slots=True)
@@ -460,14 +461,6 @@ def _name(lane: Lane, topology: Topology) -> str:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return _known(value)
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 
 from irregulars.dtypes import Floats, Ints
 from irregulars.infra.showing.numerics import Band
@@ -335,28 +336,23 @@ class Screen:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""
-        values = {name: _plain(getattr(self, name)) for name in self.__slots__ if name not in ("verdict", "cells")}
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("verdict", "cells")}
         first, past = self.verdict.iterations
         return {
             "verdict": self.verdict.to_json(),
             "range": {"first": first, "past_last": past, "last": past - 1},
-            **values,
-            "cells": [_plain(one) for one in self.cells],
+            **plain({**values, "cells": self.cells}),
         }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if hasattr(value, "__dataclass_fields__"):
-        return _plain({name: getattr(value, name) for name in value.__dataclass_fields__})
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.item() if isinstance(value, np.generic) else value
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: records as objects; null for what is no finite number."""
+
+    def rest(one: Any) -> Any:
+        return one._asdict() if hasattr(one, "_asdict") else dict(one)
+
+    kinds = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.loads(orjson.dumps(value, rest, kinds))
 
 
 def gather(found: Found, runbook_url: str | None = None) -> Screen:
