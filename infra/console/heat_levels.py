@@ -111,7 +111,7 @@ _LAST: Final = 0xFFFF
 class Bins:
     """Extremes of a rectangle of cells, ``[row bin, column bin]``."""
 
-    levels: Levels  # the largest level in each bin; `levels.MISSING` only where no cell of it is stored
+    levels: Levels  # the largest level in each bin; `MISSING` only where no cell of it is stored
     # row, column: Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first
     # row's, in it the first column's.
     row: Ints

@@ -39,12 +39,14 @@ from irregulars.infra.console.heat_levels import (
     tile_bytes,
 )
 from irregulars.infra.console.heat_matrix import MOST_PER_BIN, QUANTITIES, TILE, HeatMatrix, Quantity
-from irregulars.infra.console.heat_reading import MOST_TIMES, Start, read_cell
-from irregulars.infra.console.heat_store import (
+from irregulars.infra.console.heat_reading import (
     MOST_ITERATIONS,
+    MOST_TIMES,
     Changed,
     HeatMapStore,
+    Start,
     Version,
+    read_cell,
     version_of,
 )
 from irregulars.infra.console.rendering import NAME
