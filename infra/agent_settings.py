@@ -150,12 +150,17 @@ def read_agent_file(path: Path) -> AgentFile:
         if name in found:
             values[name] = read_table(found[name], table, f"{path}, table {name}")
     values["ranks"] = tuple(read_table(one, RankTable, where) for one, where in _array(found, "ranks", path))
-    values["sources"] = tuple(_source(one, where) for one, where in _array(found, "sources", path))
-    names: set[str] = set()
-    for one in values["sources"]:
-        if one.name in names:
-            raise InputError(f"name must be another than those before; got {one.name!r} ({one.where}, key name)")
-        names.add(one.name)
+    sources: dict[str, SourceTable] = {}
+    for one, where in _array(found, "sources", path):
+        if not isinstance(one, dict):
+            raise InputError(f"source must be a table, [[sources]]; got {shown(one)} ({where})")
+        kind = checked(one.get("kind"), Text, "kind", f"{where}, key kind")
+        name = checked(one.get("name", kind), Text, "name", f"{where}, key name")
+        if name in sources:
+            raise InputError(f"name must be another than those before; got {name!r} ({where}, key name)")
+        options = {key: value for key, value in one.items() if key not in ("kind", "name")}
+        sources[name] = SourceTable(kind, name, options, where)
+    values["sources"] = tuple(sources.values())
     return AgentFile(**values)
 
 
@@ -164,15 +169,6 @@ def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, s
     if not isinstance(tables, list):
         raise InputError(f"{name} must be an array of tables, [[{name}]]; got a table ({path}, key {name})")
     return [(one, f"{path}, {name} {place + 1}") for place, one in enumerate(tables)]
-
-
-def _source(found: Any, where: str) -> SourceTable:
-    if not isinstance(found, dict):
-        raise InputError(f"source must be a table, [[sources]]; got {shown(found)} ({where})")
-    kind = checked(found.get("kind"), Text, "kind", f"{where}, key kind")
-    name = checked(found.get("name", kind), Text, "name", f"{where}, key name")
-    options = {key: value for key, value in found.items() if key not in ("kind", "name")}
-    return SourceTable(kind, name, options, where)
 
 
 def agent_table() -> str:

@@ -84,18 +84,17 @@ def show_settings(context: typer.Context, json: Json = False) -> None:
     Example: irregulars --set delta=1.2 settings
     """
     settings = settings_of(context)
-    values = {one.name: _shown(one, getattr(settings, one.name)) for one in dataclasses.fields(settings)}
+    values: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        value = getattr(settings, one.name)
+        values[one.name] = str(value) if isinstance(value, Path) else value
+        if one.metadata["is_secret"]:
+            values[one.name] = "hidden" if value else None
     if json:
         print_json(values)
         return
     for one in dataclasses.fields(settings):
         print(f"{one.name:<22} {values[one.name]}")
-
-
-def _shown(one: dataclasses.Field[Any], value: Any) -> Any:
-    if one.metadata["is_secret"]:
-        return "hidden" if value else None
-    return str(value) if isinstance(value, Path) else value
 
 
 def kit(

@@ -217,7 +217,9 @@ def lay_out(
     widths = [max(map(_width, [name, *(row[at] for row in cells)])) for at, name in enumerate(head)]
     is_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
     has_lines = any("\n" in cell for row in cells for cell in row)
-    rightward = [_is_number(column) for column in zip(*answer.rows, strict=True)]
+    kinds = [{type(value) for value in column if value is not None} for column in zip(*answer.rows, strict=True)]
+    rightward = [bool(own) and all(issubclass(one, int | float | Decimal) and one is not bool for one in own)
+                 for own in kinds]  # fmt: skip
     # The first record, which matters most, must still be on the screen when all are printed.
     is_short = height is None or len(cells) <= _FEW or len(cells) * (len(head) + 1) < height
     if shape == "vertical" or (shape == "fitting" and (is_wide or has_lines) and is_short):
@@ -299,11 +301,6 @@ def _text(value: Any, unit: str) -> str:
     if isinstance(value, float) and len(str(value)) > _LONG_NUMBER:  # a Float32 of 1.53 comes as 1.5299999713897705
         return f"{value:.7g}"
     return printable_lines(value)
-
-
-def _is_number(column: Sequence[Any]) -> bool:
-    kinds = {type(value) for value in column if value is not None}
-    return bool(kinds) and all(issubclass(kind, int | float | Decimal) and kind is not bool for kind in kinds)
 
 
 def _width(text: str) -> int:

@@ -78,10 +78,6 @@ _MARGIN_S: Final = 3.0  # from the database's own limit to ours
 _MOST_ROWS: Final = 1_000_000
 
 
-def _note_nothing(seconds: float, error: BaseException | None) -> None:
-    """Count no answer."""
-
-
 class ConsoleDatabase:
     """Answers the questions of all pages.
 
@@ -90,7 +86,7 @@ class ConsoleDatabase:
     """
 
     def __init__(
-        self, settings: DatabaseSettings, on_answer: Callable[[float, BaseException | None], None] = _note_nothing
+        self, settings: DatabaseSettings, on_answer: Callable[[float, BaseException | None], None] = lambda *_: None
     ) -> None:
         self.settings = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
         self._on_answer: Final = on_answer
@@ -305,13 +301,12 @@ class RecentAlerts:
             self._is_over.wait(_RETRY_S)
 
     def _messages(self) -> Any:
-        kafka = self._kafka
-        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=self._is_readable)
+        def is_over() -> bool:
+            self.trouble = None  # that it is asked at all says that the topic is read
+            return self._is_over.is_set()
 
-    def _is_readable(self) -> bool:
-        """Return whether to stop; that it is asked at all says that the topic is read."""
-        self.trouble = None
-        return self._is_over.is_set()
+        kafka = self._kafka
+        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=is_over)
 
 
 def since_s(alert: Alert) -> float | None:

@@ -331,7 +331,12 @@ def now_of(
         )
         for row in named(jobs)
     ]  # fmt: skip
-    lines.sort(key=_order)
+
+    def urgency(line: JobLine) -> tuple[int, float, float]:
+        known = _URGENCY.get(str(line.row["severity"]), len(_URGENCY)) if line.row["open_verdicts"] else len(_URGENCY)
+        return known, -(line.cost or 0.0), -(line.seen_s or 0.0)
+
+    lines.sort(key=urgency)
     return Now(open_ones, lines, incidents.empty, jobs.empty)
 
 
@@ -343,11 +348,6 @@ def named(answer: Answer) -> list[dict[str, Any]]:
 def seconds(value: datetime | None) -> float | None:
     """Return a moment of the database as seconds since the epoch."""
     return None if value is None else value.replace(tzinfo=value.tzinfo or UTC).timestamp()
-
-
-def _order(line: JobLine) -> tuple[int, float, float]:
-    urgency = _URGENCY.get(str(line.row["severity"]), len(_URGENCY)) if line.row["open_verdicts"] else len(_URGENCY)
-    return urgency, -(line.cost or 0.0), -(line.seen_s or 0.0)
 
 
 def _cost(job: str, incidents: Sequence[Row]) -> float | None:

@@ -265,6 +265,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
     """Read the settings' files, the installed packages and the free disk."""
     settings = found.settings
     directory = None if settings is None else settings.data_dir
+    places = () if directory is None else (directory.absolute(), *directory.absolute().parents)
     return MachineFacts(
         VERSION,
         None if found.file is None else str(found.file),
@@ -273,7 +274,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
         # Faust, once imported, has no specification any more.
         all(name in sys.modules or find_spec(name) is not None for name in _WORKER),
         "" if directory is None else str(directory),
-        None if directory is None else _free_bytes(directory),
+        next((shutil.disk_usage(one).free for one in places if os.path.isdir(one)), None),
     )
 
 
@@ -292,13 +293,6 @@ def _look(setting: str, path: Path) -> SecretFile:
             return SecretFile(setting, str(path), path.stat().st_mode & 0o7777)
     except OSError as error:
         return SecretFile(setting, str(path), None, error.strerror or type(error).__name__)
-
-
-def _free_bytes(directory: Path) -> int | None:
-    for path in (directory.absolute(), *directory.absolute().parents):
-        if os.path.isdir(path):
-            return shutil.disk_usage(path).free
-    return None
 
 
 GROUP: Final = "machine"

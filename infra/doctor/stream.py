@@ -155,24 +155,22 @@ class StreamReading:
                 found[int(said["partition"])] = one
             except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
                 continue
-        found = found or self._from_commits(workers)
-        return {number: replace(one, positions=self._in_log(number, one)) for number, one in found.items()}
+        if not found:  # the group's commits stay long after the last worker ended
+            names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
+            read: defaultdict[int, dict[str, int]] = defaultdict(dict)
+            for (name, partition), at in workers.committed.items():
+                if name in names:
+                    read[partition][names[name]] = at
+            found = {partition: Progress(0.0, positions) for partition, positions in read.items()}
+        for number, one in found.items():
+            ends = {topic: self._topics[topic].ends.get(number) for topic in one.positions if topic in self._topics}
+            is_alive = self._is_alive(one)
+            positions = {topic: read_to(at, ends.get(topic), is_alive) for topic, at in one.positions.items()}
+            found[number] = replace(one, positions=positions)
+        return found
 
     def _is_alive(self, one: Progress | None) -> bool:
         return one is not None and one.time_s > self._now_s - ALIVE_S
-
-    def _in_log(self, partition: int, one: Progress) -> dict[str, int]:
-        ends = {topic: self._topics[topic].ends.get(partition) for topic in one.positions if topic in self._topics}
-        return {topic: read_to(at, ends.get(topic), self._is_alive(one)) for topic, at in one.positions.items()}
-
-    def _from_commits(self, workers: GroupFacts) -> dict[int, Progress]:
-        """Return the progress by the group's commits, which stay long after the last worker ended."""
-        names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
-        found: dict[int, dict[str, int]] = {}
-        for (name, partition), at in workers.committed.items():
-            if name in names:
-                found.setdefault(partition, {})[names[name]] = at
-        return {partition: Progress(0.0, positions) for partition, positions in found.items()}
 
     def _waiting(self, progress: Mapping[int, Progress], workers: GroupFacts) -> dict[tuple[str, int], float]:
         names = {self._topics[topic].name: topic for topic in (*FIRST_HOP, "evidence") if topic in self._topics}

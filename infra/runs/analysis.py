@@ -30,6 +30,7 @@ from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import OPERATORS, P2P, UNKNOWN, UNNUMBERED
+from irregulars.printing import counted
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.iterations import job_columns
@@ -290,7 +291,12 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         )
     judged = [one for one in iterations if one.is_irregular is not None]
     if not judged:
-        return _why_none_judged(iterations)
+        trained = sum(one.phase == "train" for one in iterations)
+        if not trained:
+            return "all of its iterations are evaluations or checkpoints"
+        count = f"{counted(trained, 'training iteration')} {'is' if trained == 1 else 'are'}"
+        least = IRREGULAR.min_iterations
+        return f"{count} too few: what is usual is known after {least}. Record {2 * least} or more"
     irregular = [one.iteration for one in judged if one.is_irregular]
     if not trace.commops:
         return f"{_some(irregular)} and there are no operators to tell why" if irregular else None
@@ -331,15 +337,6 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     text += f"{operator}{number} on {names[widest]}, on {name_ranks(ranks)}"
     text += f", and {name_ranks(lacking)} did not call it" if lacking else ", the same on all that are here"
     return f"{text}. {_LOOK_OUTSIDE}"
-
-
-def _why_none_judged(iterations: Sequence[JudgedIteration]) -> str:
-    trained = [one for one in iterations if one.phase == "train"]
-    if not trained:
-        return "all of its iterations are evaluations or checkpoints"
-    count = "1 training iteration is" if len(trained) == 1 else f"{len(trained)} training iterations are"
-    least = IRREGULAR.min_iterations
-    return f"{count} too few: what is usual is known after {least}. Record {2 * least} or more"
 
 
 def _some(irregular: Sequence[int]) -> str:
