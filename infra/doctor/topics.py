@@ -212,9 +212,10 @@ def check_topics(
     needed = {one.name for one in question.needed(settings)}
     topics = {name: topic for name, topic in seen.topics.items() if question.role is None or topic.name in needed}
     there = {name: topic for name, topic in topics.items() if topic.error is None}
-    needed = (WORKER_TOPICS, FOR_PEOPLE) if question.role is None else (tuple(topics), ())
-    levels: tuple[Level, Level] = ("problem", "warning")
-    for of_level, level in zip(needed, levels, strict=True):
+    must = WORKER_TOPICS if question.role is None else tuple(topics)
+    should = FOR_PEOPLE if question.role is None else ()
+    groups: tuple[tuple[Level, Sequence[str]], ...] = (("problem", must), ("warning", should))
+    for level, of_level in groups:
         lacking = [topics[name].name for name in topics if name in of_level and topics[name].error == "missing"]
         if lacking:
             text = f"{counted(len(lacking), 'topic')} missing: {names(lacking)}"
