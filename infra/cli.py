@@ -105,15 +105,15 @@ class _Commands(_Group):
             say(f"what is printed or written must find room; got {error.strerror}{where}")
             sys.exit(UNUSABLE)
         except Exception as raised:
-            error: Any = raised
-            if not hasattr(error, "format_message"):  # Typer keeps the class of its errors to itself
+            told: Any = raised
+            if not hasattr(told, "format_message"):  # Typer keeps the class of its errors to itself
                 raise
-            context = getattr(error, "ctx", None)
+            context = getattr(told, "ctx", None)
             path = context.command_path if context is not None else "irregulars"
-            if type(error).__name__ == "NoArgsIsHelpError":  # called without a command
-                print(error.message)
+            if type(told).__name__ == "NoArgsIsHelpError":  # called without a command
+                print(told.message)
                 sys.exit(0)
-            line = printable(" ".join(str(error.format_message()).split()).rstrip("."))
+            line = printable(" ".join(str(told.format_message()).split()).rstrip("."))
             say(f"{line}{'' if line.endswith('?') else '.'} See: {path} --help")
             sys.exit(UNUSABLE)
         sys.exit(status if isinstance(status, int) else 0)
