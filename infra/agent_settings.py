@@ -7,7 +7,7 @@ are the agent's own. An unknown key, a wrong type or a value out of bounds is an
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -150,17 +150,18 @@ def read_agent_file(path: Path) -> AgentFile:
         if name in found:
             values[name] = read_table(found[name], table, f"{path}, table {name}")
     values["ranks"] = tuple(read_table(one, RankTable, where) for one, where in _array(found, "ranks", path))
-    values["sources"] = tuple(_source(one, where) for one, where in _array(found, "sources", path))
-    _require_distinct(values["sources"])
+    sources: dict[str, SourceTable] = {}
+    for one, where in _array(found, "sources", path):
+        if not isinstance(one, dict):
+            raise InputError(f"source must be a table, [[sources]]; got {shown(one)} ({where})")
+        kind = checked(one.get("kind"), Text, "kind", f"{where}, key kind")
+        name = checked(one.get("name", kind), Text, "name", f"{where}, key name")
+        if name in sources:
+            raise InputError(f"name must be another than those before; got {name!r} ({where}, key name)")
+        options = {key: value for key, value in one.items() if key not in ("kind", "name")}
+        sources[name] = SourceTable(kind, name, options, where)
+    values["sources"] = tuple(sources.values())
     return AgentFile(**values)
-
-
-def _require_distinct(sources: Iterable[SourceTable]) -> None:
-    names: set[str] = set()
-    for one in sources:
-        if one.name in names:
-            raise InputError(f"name must be another than those before; got {one.name!r} ({one.where}, key name)")
-        names.add(one.name)
 
 
 def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, str]]:
@@ -168,15 +169,6 @@ def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, s
     if not isinstance(tables, list):
         raise InputError(f"{name} must be an array of tables, [[{name}]]; got a table ({path}, key {name})")
     return [(one, f"{path}, {name} {place + 1}") for place, one in enumerate(tables)]
-
-
-def _source(found: Any, where: str) -> SourceTable:
-    if not isinstance(found, dict):
-        raise InputError(f"source must be a table, [[sources]]; got {shown(found)} ({where})")
-    kind = checked(found.get("kind"), Text, "kind", f"{where}, key kind")
-    name = checked(found.get("name", kind), Text, "name", f"{where}, key name")
-    options = {key: value for key, value in found.items() if key not in ("kind", "name")}
-    return SourceTable(kind, name, options, where)
 
 
 def agent_table() -> str:
@@ -308,7 +300,17 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
         except InputError as error:
             raise InputError(f"{error} ({table.where})") from error
     if ":" in table.kind:
-        return _open_plugin(table)
+        module, _, name = table.kind.partition(":")
+        try:
+            source: Source = getattr(importlib.import_module(module), name)(**table.options)
+            missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(source, name)]
+            if missing:
+                raise TypeError(f"a {type(source).__name__} without {', '.join(missing)} is no source")
+        except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
+            found = " ".join(f"{type(error).__name__}: {error}".split())
+            text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
+            raise PluginError(text) from error
+        return source
     raise _unknown_kind(table)
 
 
@@ -326,17 +328,3 @@ def check_source(table: SourceTable) -> None:
 def _unknown_kind(table: SourceTable) -> InputError:
     rule = f"one of {', '.join(KINDS)}, or package.module:Name"
     return InputError(f"kind must be {rule}; got {table.kind!r} ({table.where}, key kind)")
-
-
-def _open_plugin(table: SourceTable) -> Source:
-    module, _, name = table.kind.partition(":")
-    try:
-        source: Source = getattr(importlib.import_module(module), name)(**table.options)
-        missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(source, name)]
-        if missing:
-            raise TypeError(f"a {type(source).__name__} without {', '.join(missing)} is no source")
-    except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
-        found = " ".join(f"{type(error).__name__}: {error}".split())
-        text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
-        raise PluginError(text) from error
-    return source

@@ -104,10 +104,18 @@ class _Commands(_Group):
             where = f" ({printable(error.filename)})" if error.filename else ""
             say(f"what is printed or written must find room; got {error.strerror}{where}")
             sys.exit(UNUSABLE)
-        except Exception as error:
-            if not hasattr(error, "format_message"):  # Typer keeps the class of its errors to itself
+        except Exception as raised:
+            told: Any = raised
+            if not hasattr(told, "format_message"):  # Typer keeps the class of its errors to itself
                 raise
-            sys.exit(_report_usage(error))
+            context = getattr(told, "ctx", None)
+            path = context.command_path if context is not None else "irregulars"
+            if type(told).__name__ == "NoArgsIsHelpError":  # called without a command
+                print(told.message)
+                sys.exit(0)
+            line = printable(" ".join(str(told.format_message()).split()).rstrip("."))
+            say(f"{line}{'' if line.endswith('?') else '.'} See: {path} --help")
+            sys.exit(UNUSABLE)
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -128,18 +136,6 @@ class _Commands(_Group):
             if not is_until_stopped:
                 raise
             raise typer.Exit from None
-
-
-def _report_usage(error: Any) -> int:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "irregulars"
-    if type(error).__name__ == "NoArgsIsHelpError":  # called without a command
-        print(error.message)
-        return 0
-    text = " ".join(str(error.format_message()).split())
-    line = printable(text.rstrip("."))
-    say(f"{line}{'' if line.endswith('?') else '.'} See: {path} --help")
-    return UNUSABLE
 
 
 def _fail(text: str) -> NoReturn:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -288,12 +289,22 @@ def load_settings(
     file that are no settings, since something else reads them. Raises `InputError` if a file can't be read, a name is
     unknown, or a value has the wrong type or breaks its rule.
     """
-    values = (
-        _from_file(settings_file(config, environment), others)
-        | _from_environment(environment)
-        | _from_flags(flags or {})
-    )
-    return Settings(**values)
+    file = settings_file(config, environment)
+    found = {} if file is None else read_toml(file, "settings file")
+    values = {name: _accept(name, value, where) for _, name, value, where in _given(found, file, others, environment)}
+    return Settings(**values | _from_flags(flags or {}))
+
+
+def _given(
+    found: Mapping[str, Any], file: Path | None, others: Collection[str], environment: Mapping[str, str]
+) -> Iterator[tuple[str, str, Any, str]]:
+    """Yield key or variable, name of the setting, value and place of all that file and environment set."""
+    for name, value in found.items():
+        if name not in others:
+            yield name, name, value, f"{file}, key {name}"
+    for variable, text in environment.items():
+        if variable.startswith(PREFIX) and variable != CONFIG_VARIABLE:
+            yield variable, variable.removeprefix(PREFIX).lower(), text, f"environment variable {variable}"
 
 
 def parse_assignment(text: str) -> tuple[str, str]:
@@ -308,21 +319,6 @@ def parse_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def single_faults(values: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the faults of the `values` in `file`, and of those of the environment, each for itself, by its name."""
-    given = [(name, name, value, f"{file}, key {name}") for name, value in values.items()]
-    own = [name for name in environment if name.startswith(PREFIX) and name != CONFIG_VARIABLE]
-    given += [(variable, variable.removeprefix(PREFIX).lower(), environment[variable],
-               f"environment variable {variable}") for variable in own]  # fmt: skip
-    found = {}
-    for place, name, value, where in given:
-        try:
-            _accept(name, value, where)
-        except InputError as error:
-            found[place] = str(error)
-    return found
-
-
 def settings_file(config: Path | None, environment: Mapping[str, str]) -> Path | None:
     """Return the file in force: the one that is named, else that of ``IRREGULARS_CONFIG``, else the usual one."""
     if config is not None:
@@ -330,19 +326,6 @@ def settings_file(config: Path | None, environment: Mapping[str, str]) -> Path |
     if environment.get(CONFIG_VARIABLE):
         return Path(environment[CONFIG_VARIABLE])
     return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
-
-
-def _from_file(path: Path | None, others: Collection[str]) -> dict[str, Any]:
-    if path is None:
-        return {}
-    found = read_toml(path, "settings file")
-    return {name: _accept(name, value, f"{path}, key {name}") for name, value in found.items() if name not in others}
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    given = {name: text for name, text in environment.items() if name.startswith(PREFIX) and name != CONFIG_VARIABLE}
-    names = {name: name.removeprefix(PREFIX).lower() for name in given}
-    return {names[name]: _accept(names[name], text, f"environment variable {name}") for name, text in given.items()}
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Any]:
@@ -357,22 +340,13 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, Any]:
 
 def _accept(name: str, value: object, where: str) -> Any:
     require_known(name, FIELDS, "setting", where, "infra/docs/settings.md lists them")
-    return _check(name, _parsed(name, value) if isinstance(value, str) else value, where)
-
-
-def _parsed(name: str, text: str) -> object:
-    """Read a text as its setting's type; one that can't be read stays, and is refused as a text."""
-    try:
-        return _PARSERS.get(_base(_KINDS[name]), str)(text)
-    except ValueError:
-        return text
-
-
-def _base(kind: Any) -> Any:
-    """The type under an annotation, and beside None."""
-    while get_args(kind) and kind != tuple[str, ...]:
-        kind = get_args(kind)[0]
-    return kind
+    if isinstance(value, str):
+        kind = _KINDS[name]
+        while get_args(kind) and kind != tuple[str, ...]:  # the type under an annotation, and beside None
+            kind = get_args(kind)[0]
+        with suppress(ValueError):  # a text that can't be read stays, and is refused as a text
+            value = _PARSERS.get(kind, str)(value)
+    return _check(name, value, where)
 
 
 def _check(name: str, value: object, where: str) -> Any:
@@ -448,7 +422,12 @@ def load_leniently(
             if config is not None:
                 raise
             unreadable.append(str(error))
-    faults = single_faults({name: value for name, value in values.items() if name not in others}, file, environment)
+    faults: dict[str, str] = {}  # by key or variable
+    for key, name, value, where in _given(values, file, others, environment):
+        try:
+            _accept(name, value, where)
+        except InputError as error:
+            faults[key] = str(error)
     usable = {name: text for name, text in environment.items() if name not in faults}
     if unreadable:
         usable[CONFIG_VARIABLE] = os.devnull

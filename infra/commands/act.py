@@ -145,7 +145,8 @@ def _open(
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
     return ActionFeed(
         *kafka_of(settings), group,
-        is_from_start=is_acting is not None, is_member=is_acting is not False, tell=_warn,
+        is_from_start=is_acting is not None, is_member=is_acting is not False,
+        tell=lambda line: print(printable(line), file=sys.stderr, flush=True),
     )  # fmt: skip
 
 
@@ -156,10 +157,6 @@ def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, 
         _say("dry run    nothing is changed; --do-it acts")
     with closing(feed):
         run_actor(feed, Actor(nodes, limits, is_acting, _say), is_ending=is_ending)
-
-
-def _warn(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _say(line: str) -> None:

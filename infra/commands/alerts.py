@@ -5,17 +5,12 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, settings_of
 from irregulars.printing import broken, json_text, printable, say
-
-if TYPE_CHECKING:
-    from irregulars.infra.doctor.diagnosis import BlockWatch
-    from irregulars.infra.settings import Settings
-
 
 _HANGING = " " * len("2026-11-22 20:37:14Z  ")  # below what an alert says, behind its time
 
@@ -37,24 +32,19 @@ def alerts(
     Example: irregulars alerts --from-start --end --json | jq .summary
     """
     from irregulars.errors import RecordError
+    from irregulars.infra.doctor.diagnosis import watch
     from irregulars.infra.runs.dead_letters import follow_alerts
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(*kafka_of(settings),
                          is_from_start=is_from_start, is_ending=is_ending)  # fmt: skip
-    with nullcontext() if is_ending else _watch(settings, group):
+    with nullcontext() if is_ending else watch(settings, group, say):
         for message in islice(feed, limit):
             try:
                 line = shown_alert(message, json=json)
                 print(line if json else broken(line, sys.stdout, _HANGING), flush=True)
             except RecordError as error:
                 say(f"alert skipped: {error}")
-
-
-def _watch(settings: Settings, group: str) -> BlockWatch:
-    from irregulars.infra.doctor.diagnosis import watch
-
-    return watch(settings, group, say)
 
 
 def shown_alert(message: bytes, *, json: bool) -> str:

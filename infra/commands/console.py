@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of, start_log
+from irregulars.printing import say
 
 if TYPE_CHECKING:
     import socket
@@ -19,55 +19,45 @@ if TYPE_CHECKING:
     from irregulars.infra.settings import Settings
 
 
-Listen = Annotated[
-    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where; port 0: any free one (console_listen).")
-]
-TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="Has the token; else a random one is printed.")
-]
-UserHeader = Annotated[
-    str | None,
-    typer.Option("--trust-proxy-header", metavar="NAME", help="Header in which a proxy says who somebody is."),
-]
-Proxies = Annotated[
-    list[str] | None,
-    typer.Option("--proxy", metavar="ADDRESS", help="Address or network of that proxy; may stand several times."),
-]
-ProxySecretFile = Annotated[
-    Path | None,
-    typer.Option("--proxy-secret-file", metavar="FILE", help="Has what that proxy must send in X-Proxy-Secret."),
-]
-HostNames = Annotated[
-    list[str] | None,
-    typer.Option("--host-name", metavar="NAME", help="Name by which browsers reach it; may stand several times."),
-]
-CertificateFile = Annotated[
-    Path | None, typer.Option("--certificate", metavar="FILE", help="Our certificate (PEM), for https.")
-]
-KeyFile = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key (PEM).")]
-PlainHttp = Annotated[
-    bool | None, typer.Option("--plain-http", help="Let other machines reach it unencrypted.", show_default=False)
-]
-Feedback = Annotated[
-    bool | None,
-    typer.Option("--feedback/--no-feedback", help="Let people say if a verdict was right.", show_default=False),
-]
-Kafka = Annotated[bool, typer.Option("--kafka/--no-kafka", help="Read alerts and dead letters from Kafka.")]
-
-
 def console(
     context: typer.Context,
-    listen: Listen = None,
-    token_file: TokenFile = None,
-    user_header: UserHeader = None,
-    proxies: Proxies = None,
-    proxy_secret_file: ProxySecretFile = None,
-    names: HostNames = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
-    takes_plain: PlainHttp = None,
-    takes_feedback: Feedback = None,
-    reads_kafka: Kafka = True,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Where; port 0: any free one (console_listen)."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Has the token; else a random one is printed.")
+    ] = None,
+    user_header: Annotated[
+        str | None,
+        typer.Option("--trust-proxy-header", metavar="NAME", help="Header in which a proxy says who somebody is."),
+    ] = None,
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option("--proxy", metavar="ADDRESS", help="Address or network of that proxy; may stand several times."),
+    ] = None,
+    proxy_secret_file: Annotated[
+        Path | None,
+        typer.Option("--proxy-secret-file", metavar="FILE", help="Has what that proxy must send in X-Proxy-Secret."),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--host-name", metavar="NAME", help="Name by which browsers reach it; may stand several times."),
+    ] = None,
+    certificate_file: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="Our certificate (PEM), for https.")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key (PEM).")] = None,
+    takes_plain: Annotated[
+        bool | None, typer.Option("--plain-http", help="Let other machines reach it unencrypted.", show_default=False)
+    ] = None,
+    takes_feedback: Annotated[
+        bool | None,
+        typer.Option("--feedback/--no-feedback", help="Let people say if a verdict was right.", show_default=False),
+    ] = None,
+    reads_kafka: Annotated[
+        bool, typer.Option("--kafka/--no-kafka", help="Read alerts and dead letters from Kafka.")
+    ] = True,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
     clickhouse_url: ClickHouseUrl = None,
@@ -85,7 +75,7 @@ def console(
     """
     settings = settings_of(
         context, console_listen=listen, console_token_file=token_file, console_user_header=user_header,
-        console_proxies=_tuple(proxies), console_proxy_secret_file=proxy_secret_file, console_hosts=_tuple(names),
+        console_proxies=proxies or None, console_proxy_secret_file=proxy_secret_file, console_hosts=names or None,
         console_certificate_file=certificate_file, console_key_file=key_file, console_plain_http=takes_plain,
         console_feedback=takes_feedback, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
         clickhouse_url=clickhouse_url, clickhouse_database=database,
@@ -112,32 +102,18 @@ def console(
     print("irregulars: console ended", file=sys.stderr)
 
 
-def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(given) if given else None
-
-
 def _print_address(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:
     """Print the address and the token: a random one here alone, behind the # that browsers send to no server."""
-    for warning in _warnings(policy, settings):
-        print(f"irregulars: {warning}", file=sys.stderr)
-    host, port = settings.console_listen.rpartition(":")[0], listening.getsockname()[1]
-    url = f"{'https' if policy.is_encrypted else 'http'}://{host}:{port}/"
-    path = settings.console_token_file
-    if policy.token is not None and path is None:
-        print(f"irregulars: console at {url}login#{policy.token}", flush=True)
-    else:
-        print(f"irregulars: console at {url}", flush=True)
-
-
-def _warnings(policy: AccessPolicy, settings: Settings) -> Iterator[str]:
-    """Yield warnings of settings that work and are less safe than they look."""
     from irregulars.infra.console.access import has_loopback, is_open_to_others
 
-    for path in (settings.console_token_file, settings.console_proxy_secret_file):
-        if path is not None and is_open_to_others(path):
-            yield f"{path} can be read by others on this machine; chmod 600 closes it"
+    # Settings that work and are less safe than they look
+    for secret in (settings.console_token_file, settings.console_proxy_secret_file):
+        if secret is not None and is_open_to_others(secret):
+            say(f"{secret} can be read by others on this machine; chmod 600 closes it")
     if policy.user_header is not None and policy.proxy_secret is None and has_loopback(policy.proxies):
-        yield (
-            f"whoever is logged in on this machine can send {policy.user_header} and be anybody, as the proxy stands "
-            "on it too; console_proxy_secret_file prevents that"
-        )
+        say(f"whoever is logged in on this machine can send {policy.user_header} and be anybody, as the proxy stands "
+            "on it too; console_proxy_secret_file prevents that")  # fmt: skip
+    host, port = settings.console_listen.rpartition(":")[0], listening.getsockname()[1]
+    url = f"{'https' if policy.is_encrypted else 'http'}://{host}:{port}/"
+    is_told = policy.token is not None and settings.console_token_file is None
+    print(f"irregulars: console at {url}{f'login#{policy.token}' if is_told else ''}", flush=True)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
@@ -85,7 +86,10 @@ def demo(
             console.print(_why_no_alert(services), style="bold red", markup=False)
         if is_kept:
             show_addresses(services)
-            _wait_for_interrupt(services)
+            with suppress(stopping.StopAsked):
+                while True:
+                    services.require_running()
+                    stopping.pause(_LOOK_S)
     if verdict is None:
         raise typer.Exit(1)
     console.print("Everything was stopped, and nothing is left behind.", style="dim")
@@ -114,15 +118,6 @@ def _why_no_alert(services: LocalServices) -> str:
         f"NO ALERT CAME: {judged} iterations were judged, {irregular} of them irregular. What went wrong cost too "
         "little for an alert (--set alert_least_severity=note shows all), or this machine is much too busy."
     )
-
-
-def _wait_for_interrupt(services: LocalServices) -> None:
-    try:
-        while True:
-            services.require_running()
-            stopping.pause(_LOOK_S)
-    except stopping.StopAsked:
-        return
 
 
 @dataclass(frozen=True, slots=True)

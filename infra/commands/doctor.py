@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,19 +15,13 @@ from irregulars.infra.commands.options import (
     Bootstrap,
     ClickHouseUrl,
     Database,
-    Invocation,
     Json,
     TopicPrefix,
+    call_of,
     open_console,
     print_json,
     settings_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from irregulars.infra.doctor.findings import Question
-    from irregulars.infra.settings import LenientSettings
 
 
 def doctor(
@@ -53,12 +47,22 @@ def doctor(
 
     Example: irregulars doctor --only kafka --only topics
     """
+    from irregulars.infra.agent_settings import ARRAYS, TABLES
     from irregulars.infra.doctor.diagnosis import diagnose
-    from irregulars.infra.doctor.findings import coloured, lines_of, status_of, summary
+    from irregulars.infra.doctor.findings import GROUPS, Question, coloured, lines_of, status_of, summary
+    from irregulars.infra.settings import load_leniently
+    from irregulars.kafka.access_roles import ROLES
+    from irregulars.validation import require_known
 
-    question = _question(only or (), group, role, within_s)
-    found = _settings(context, role, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
-                      clickhouse_url=clickhouse_url, clickhouse_database=database)  # fmt: skip
+    for name in only or ():
+        require_known(name, GROUPS, "group", "flag --only", f"One of {', '.join(GROUPS)}")
+    if role is not None:
+        require_known(role, ROLES, "role", "flag --role", f"One of {', '.join(ROLES)}")
+    question = Question(group, role, only or (), within_s)
+    others = (*TABLES, *ARRAYS) if role == "agent" else ()  # of the agent's own file
+    config, flags = call_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
+                            clickhouse_url=clickhouse_url, clickhouse_database=database)  # fmt: skip
+    found = load_leniently(flags, config, others=others)
     begin_s = time.monotonic()
     with open_console(is_error=True).status("looking") as status:
         findings = diagnose(found, question, status.update)
@@ -74,46 +78,23 @@ def doctor(
     raise typer.Exit(exit_status)
 
 
-def _question(only: Sequence[str], group: str, role: str | None, within_s: float) -> Question:
-    from irregulars.infra.doctor.findings import GROUPS, Question
-    from irregulars.kafka.access_roles import ROLES
-    from irregulars.validation import require_known
-
-    for name in only:
-        require_known(name, GROUPS, "group", "flag --only", f"One of {', '.join(GROUPS)}")
-    if role is not None:
-        require_known(role, ROLES, "role", "flag --role", f"One of {', '.join(ROLES)}")
-    return Question(group, role, only, within_s)
-
-
-def _settings(context: typer.Context, role: str | None, **flags: str | None) -> LenientSettings:
-    from irregulars.infra.agent_settings import ARRAYS, TABLES
-    from irregulars.infra.settings import load_leniently
-
-    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
-    given = {name: value for name, value in flags.items() if value is not None}
-    others = (*TABLES, *ARRAYS) if role == "agent" else ()  # of the agent's own file
-    return load_leniently({**invocation.assignments, **given}, invocation.config, others=others)
-
-
 def show_settings(context: typer.Context, json: Json = False) -> None:
     """Print the settings in force, from defaults, file, environment and --set; passwords stay hidden.
 
     Example: irregulars --set delta=1.2 settings
     """
     settings = settings_of(context)
-    values = {one.name: _shown(one, getattr(settings, one.name)) for one in dataclasses.fields(settings)}
+    values: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        value = getattr(settings, one.name)
+        values[one.name] = str(value) if isinstance(value, Path) else value
+        if one.metadata["is_secret"]:
+            values[one.name] = "hidden" if value else None
     if json:
         print_json(values)
         return
     for one in dataclasses.fields(settings):
         print(f"{one.name:<22} {values[one.name]}")
-
-
-def _shown(one: dataclasses.Field[Any], value: Any) -> Any:
-    if one.metadata["is_secret"]:
-        return "hidden" if value else None
-    return str(value) if isinstance(value, Path) else value
 
 
 def kit(

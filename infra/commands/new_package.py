@@ -187,7 +187,8 @@ def write_package(name: str, level: str, place: Path) -> list[Path]:
         raise InputError(f"name must be small letters, digits and single _, as of a module; got {name!r}")
     if name in installed_detectors():
         raise InputError(f"name must not be that of an installed detector; got {name!r}: settings could name neither")
-    if name in sys.stdlib_module_names or _is_installed(name):
+    spec = importlib.util.find_spec(name)
+    if name in sys.stdlib_module_names or (spec is not None and spec.origin is not None):
         raise InputError(f"name must not be that of another module; got {name!r}, which Python imports already")
     folder = place / name
     values = {**_LEVELS[level], "name": name, "kind": class_name(name), "dashed": name.replace("_", "-")}
@@ -201,8 +202,3 @@ def write_package(name: str, level: str, place: Path) -> list[Path]:
     except OSError as error:
         raise InputError(f"folder of the new detector must be writable; got {error.strerror} ({folder})") from error
     return [folder / file for file in texts]
-
-
-def _is_installed(name: str) -> bool:
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None

@@ -62,9 +62,15 @@ def settings_of(
     """
     from irregulars.infra.settings import load_settings
 
+    config, given = call_of(context, **flags)
+    return load_settings(given, file or config, others=others)
+
+
+def call_of(context: typer.Context, /, **flags: object) -> tuple[Path | None, dict[str, object]]:
+    """Return the settings file of this call, and what it sets: by ``--set``, and by the flags that were given."""
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
-    return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)
+    return invocation.config, {**invocation.assignments, **given}
 
 
 def kafka_of(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
@@ -95,10 +101,9 @@ def start_log(settings: Settings) -> None:
 
 def repeated(context: typer.Context, /, **flags: object) -> str:
     """Return how to call the command line with the settings of this call; `flags` as `settings_of` takes them."""
-    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
-    given = {**invocation.assignments, **{name: value for name, value in flags.items() if value is not None}}
-    config = "" if invocation.config is None else f" --config {shlex.quote(str(invocation.config))}"
-    return program() + config + "".join(f" --set {shlex.quote(f'{name}={given[name]}')}" for name in given)
+    config, given = call_of(context, **flags)
+    file = "" if config is None else f" --config {shlex.quote(str(config))}"
+    return program() + file + "".join(f" --set {shlex.quote(f'{name}={given[name]}')}" for name in given)
 
 
 def program() -> str:
@@ -116,25 +121,19 @@ def print_json(value: Any) -> None:
     print(json_text(value, indent=2))
 
 
-def require_writable(what: str, path: Path) -> None:
-    """Raise `InputError` where a file can't be written, before the work that it is for."""
-    place = path if path.exists() else path.parent
-    if path.is_dir() or not place.exists():
-        raise _unwritable(what, path, os.strerror(errno.EISDIR if path.is_dir() else errno.ENOENT))
-    if not os.access(place, os.W_OK):
-        raise _unwritable(what, path, os.strerror(errno.EACCES))
+def write_file(what: str, path: Path, text: str | None) -> None:
+    """Write a file that the caller named; without a text only see whether that is possible, before work begins.
 
-
-def write_file(what: str, path: Path, text: str) -> None:
-    """Write a file that the caller named; raises `InputError` where that is not possible."""
+    Raises `InputError` where it is not.
+    """
     try:
-        path.write_text(text, encoding="utf-8")
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        elif not os.access(path if path.exists() else path.parent, os.W_OK) or path.is_dir():
+            number = errno.EISDIR if path.is_dir() else errno.EACCES if path.parent.exists() else errno.ENOENT
+            raise OSError(number, os.strerror(number))
     except OSError as error:
-        raise _unwritable(what, path, error.strerror) from None
-
-
-def _unwritable(what: str, path: Path, reason: str | None) -> InputError:
-    return InputError(f"{what} must be a file that can be written; got {reason} ({path})")
+        raise InputError(f"{what} must be a file that can be written; got {error.strerror} ({path})") from None
 
 
 def plain(name: object) -> str:
@@ -178,34 +177,24 @@ class PlainValue:
             return Path(value)
         return self._converter().coerce(value, param=param, ctx=ctx)
 
+    def __call__(self) -> PlainValue:
+        """Stand in the place of ``get_runtime_param``."""
+        return self
+
     def _is_readable_path(self, value: str) -> bool:
         """Tell whether a path is wanted, of which Typer would check nothing that isn't so."""
         info = self._descriptor.parameter_info
         is_checked = info.writable or info.resolve_path or not (info.file_okay and info.dir_okay)
         is_special = is_checked or info.parser is not None or info.path_type is not None
-        return self._descriptor.annotation is Path and not is_special and _can_be_read(value)
-
-
-def _can_be_read(path: str) -> bool:
-    try:
-        return os.access(path, os.R_OK)
-    except ValueError:  # half of a surrogate pair, or a zero byte: no file has such a name
-        return False
+        try:
+            return self._descriptor.annotation is Path and not is_special and os.access(value, os.R_OK)
+        except ValueError:  # half of a surrogate pair, or a zero byte: no file has such a name
+            return False
 
 
 def spare_models(parameters: list[Any]) -> list[Any]:
     """Let the parameters of a command take plain values as they are; older versions of Typer do so by themselves."""
     for one in parameters:
-        if hasattr(one, "get_runtime_param") and not isinstance(one.get_runtime_param, _Giving):
-            one.get_runtime_param = _Giving(PlainValue(one))
+        if hasattr(one, "get_runtime_param") and not isinstance(one.get_runtime_param, PlainValue):
+            one.get_runtime_param = PlainValue(one)
     return parameters
-
-
-class _Giving:
-    """A function that returns the same value always, and is told from others by its type."""
-
-    def __init__(self, value: PlainValue) -> None:
-        self._value = value
-
-    def __call__(self) -> PlainValue:
-        return self._value

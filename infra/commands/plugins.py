@@ -18,7 +18,6 @@ from irregulars.infra.commands.options import (
     Json,
     print_json,
     program,
-    require_writable,
     settings_of,
     write_file,
 )
@@ -26,7 +25,6 @@ from irregulars.printing import counted, printable, printable_lines
 
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Level as FrameLevel
-    from irregulars.infra.runs.backtest import Result
     from irregulars.infra.runs.scoring import JobFrames
     from irregulars.infra.settings import Settings
 
@@ -160,6 +158,10 @@ def backtest(
 
     Example: irregulars backtest our_plugins.nic:NicDrift --job llama-7b --plot nic_drift.svg
     """
+    from irregulars.detectors.plugins.loading import load_from_here
+    from irregulars.infra.runs.backtest import backtest as run
+    from irregulars.infra.runs.backtest import draw, shipped_detectors, text_table
+
     if bool(recordings) == bool(job):
         raise InputError(
             "backtest must have recordings or --job NAME, one of both; got " + ("both" if job else "none")
@@ -167,11 +169,13 @@ def backtest(
     if plot is not None and plot.suffix != ".svg":
         raise InputError(f"plot must be a file that ends in .svg; got {str(plot)!r}")
     if plot is not None:
-        require_writable("plot", plot)
+        write_file("plot", plot, None)
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
-    results = _results(settings, detector, recordings or [], job, is_alone=is_alone)
-    from irregulars.infra.runs.backtest import draw, text_table
-
+    make = load_from_here(detector)  # checked, unless it ships, as a worker does
+    level: FrameLevel = make().level
+    detectors = {detector: make} if is_alone else {detector: make} | shipped_detectors(level)
+    jobs = _recorded(settings, recordings or [], level) if job is None else _stored(settings, job, level)
+    results = run(detectors, jobs)
     if plot is not None:
         write_file("plot", plot, draw(results, f"Backtest on {job or 'recordings'}"))
     if json:
@@ -185,20 +189,6 @@ def backtest(
         print(f"Truth: what Irregulars judged of {printable(job)}, right or wrong; not what was true.")
     if plot is not None:
         print(f"Picture: {printable(str(plot))}")
-
-
-def _results(
-    settings: Settings, detector: str, recordings: list[Path], job: str | None, *, is_alone: bool
-) -> list[Result]:
-    from irregulars.detectors.plugins.loading import load_from_here
-    from irregulars.infra.runs.backtest import backtest as run
-    from irregulars.infra.runs.backtest import shipped_detectors
-
-    make = load_from_here(detector)  # checked, unless it ships, as a worker does
-    level: FrameLevel = make().level
-    detectors = {detector: make} if is_alone else {detector: make} | shipped_detectors(level)
-    jobs = _recorded(settings, recordings, level) if job is None else _stored(settings, job, level)
-    return run(detectors, jobs)
 
 
 def _recorded(settings: Settings, recordings: list[Path], level: FrameLevel) -> Iterator[JobFrames]:

@@ -19,10 +19,8 @@ from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, ope
 from irregulars.printing import broken, counted, printable, printable_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from irregulars.infra.settings import Settings
-    from irregulars.sinks.investigations import Answer, Investigation
+    from irregulars.sinks.investigations import Answer
 
 
 def _question_names(incomplete: str) -> list[tuple[str, str]]:
@@ -93,8 +91,11 @@ def sql(
     if question is None or not question.strip():
         got = "none" if question is None else "an empty text"
         raise InputError(f"question must be SQL or the name of a question; got {got}. See: irregulars sql --list")
-    shape = _shape(json, is_csv, is_vertical, is_table)
-    answer = _ask(settings, wait_s, question, _pairs([*(values or []), *(parameters or [])]), is_writing)
+    flags = {"--json": json, "--csv": is_csv, "--vertical": is_vertical, "--table": is_table}
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        raise InputError(f"form must be one of {', '.join(flags)}; got {' '.join(given)}")
+    answer = _ask(settings, wait_s, question, [*(values or []), *(parameters or [])], is_writing)
     if json:
         print_json([dict(zip(answer.columns, map(plain_value, row), strict=True)) for row in answer.rows])
     elif is_csv:
@@ -103,22 +104,9 @@ def sql(
         if answer.chosen:
             chosen = " ".join(f"{name}={value}" for name, value in answer.chosen.items())
             open_console(is_error=True).print(f"{chosen} (the newest)", style="dim", markup=False)
-        show_answer(answer, shape)
+        show_answer(answer, "vertical" if is_vertical else "table" if is_table else "fitting")
     sys.stdout.flush()
-    _print_cut(answer)  # last, where it is still to be seen
-
-
-def _shape(json: bool, is_csv: bool, is_vertical: bool, is_table: bool) -> Shape:
-    flags = {"--json": json, "--csv": is_csv, "--vertical": is_vertical, "--table": is_table}
-    given = [flag for flag, is_given in flags.items() if is_given]
-    if len(given) > 1:
-        raise InputError(f"form must be one of {', '.join(flags)}; got {' '.join(given)}")
-    return "vertical" if is_vertical else "table" if is_table else "fitting"
-
-
-def _print_cut(answer: Answer) -> None:
-    """Say on standard error, for scripts as well, that there are more rows."""
-    if answer.cut_at is not None:
+    if answer.cut_at is not None:  # last, where it is still to be seen; on standard error, for scripts as well
         text = f"irregulars: the first {counted(answer.cut_at, 'row')}, there are more: limit=… shows them"
         open_console(is_error=True).print(text, style="dim", markup=False)
 
@@ -154,18 +142,15 @@ def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool
     print(printable(f"{sum(found.values()):>15,}  rows of {job} in {target.database}: {done}"))
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    for text in texts:
-        if not text.partition("=")[0].isidentifier() or "=" not in text:
-            raise InputError(f"parameter must be key=value; got {text!r}")
-    return {name: value for name, _, value in (text.partition("=") for text in texts)}
-
-
-def _ask(settings: Settings, wait_s: float, question: str, values: dict[str, str], is_writing: bool) -> Answer:
+def _ask(settings: Settings, wait_s: float, question: str, pairs: Sequence[str], is_writing: bool) -> Answer:
     from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
     from irregulars.sinks.investigations import bind, find_investigation, run, run_sql
 
+    for text in pairs:
+        if not text.partition("=")[0].isidentifier() or "=" not in text:
+            raise InputError(f"parameter must be key=value; got {text!r}")
+    values = {name: value for name, _, value in (text.partition("=") for text in pairs)}
     is_name = question.isidentifier()
     if is_name:
         bind(find_investigation(question), values)  # a wrong name or parameter shows before we ask for a connection
@@ -188,16 +173,12 @@ def _list(json: bool) -> None:
     for theme, questions in groupby(shipped, lambda one: one.theme):
         console.print(f"\n[bold]{theme.upper()}[/bold]")
         for one in questions:
-            _list_one(console, one)
-
-
-def _list_one(console: Console, one: Investigation) -> None:
-    stop = "" if one.title.endswith("?") else "."
-    console.print(f"\n[bold]{one.name}[/bold]: {one.title}{stop} {one.description}")
-    for p in one.parameters:
-        default = "" if p.is_required or p.default in ("''", "NULL", "NEWEST") else f" = {p.default}"
-        name = f"    {p.name}{default}  "
-        console.print(broken(f"{name}{p.description}", sys.stdout, " " * len(name)), markup=False)
+            stop = "" if one.title.endswith("?") else "."
+            console.print(f"\n[bold]{one.name}[/bold]: {one.title}{stop} {one.description}")
+            for p in one.parameters:
+                default = "" if p.is_required or p.default in ("''", "NULL", "NEWEST") else f" = {p.default}"
+                name = f"    {p.name}{default}  "
+                console.print(broken(f"{name}{p.description}", sys.stdout, " " * len(name)), markup=False)
 
 
 # ``fitting``: a table if the width suffices and no value has several lines; else vertical if the height does, or
@@ -236,7 +217,9 @@ def lay_out(
     widths = [max(map(_width, [name, *(row[at] for row in cells)])) for at, name in enumerate(head)]
     is_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
     has_lines = any("\n" in cell for row in cells for cell in row)
-    rightward = [_is_number(column) for column in zip(*answer.rows, strict=True)]
+    kinds = [{type(value) for value in column if value is not None} for column in zip(*answer.rows, strict=True)]
+    rightward = [bool(own) and all(issubclass(one, int | float | Decimal) and one is not bool for one in own)
+                 for own in kinds]  # fmt: skip
     # The first record, which matters most, must still be on the screen when all are printed.
     is_short = height is None or len(cells) <= _FEW or len(cells) * (len(head) + 1) < height
     if shape == "vertical" or (shape == "fitting" and (is_wide or has_lines) and is_short):
@@ -288,17 +271,12 @@ def _records(head: Sequence[str], cells: Sequence[Sequence[str]], width: int | N
     for number, row in enumerate(cells, 1):
         yield f"{number} of {len(cells)}" if len(cells) > 1 else "1 row", True
         for name, cell in zip(head, row, strict=True):
-            first, *others = _wrapped(cell, room)
+            lines = cell.split("\n")
+            if room is not None:  # between words where that is possible
+                lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
+            first, *others = lines
             yield f"{name}{' ' * (indent - _width(name))}{first}", False
             yield from ((" " * indent + line, False) for line in others)
-
-
-def _wrapped(cell: str, room: int | None) -> list[str]:
-    """Break a text into lines of at most `room`, between words where that is possible."""
-    lines = cell.split("\n")
-    if room is None:
-        return lines
-    return [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
 
 
 def _texts(column: Sequence[Any]) -> list[str]:
@@ -323,11 +301,6 @@ def _text(value: Any, unit: str) -> str:
     if isinstance(value, float) and len(str(value)) > _LONG_NUMBER:  # a Float32 of 1.53 comes as 1.5299999713897705
         return f"{value:.7g}"
     return printable_lines(value)
-
-
-def _is_number(column: Sequence[Any]) -> bool:
-    kinds = {type(value) for value in column if value is not None}
-    return bool(kinds) and all(issubclass(kind, int | float | Decimal) and kind is not bool for kind in kinds)
 
 
 def _width(text: str) -> int:

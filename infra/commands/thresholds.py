@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -58,9 +61,22 @@ def set_thresholds(
 
     Example: irregulars thresholds set delta=1.3 --job llama-7b --reason "its iterations are short and noisy"
     """
-    from irregulars.infra.commands.live_thresholds import parse_values
+    from irregulars.messages.threshold_changes import LIVE, require_live
+    from irregulars.validation import checked, shown
 
-    values = parse_values(assignments)
+    values: dict[str, Any] = {}
+    for text in assignments:
+        name, sign, value = (part.strip() for part in text.partition("="))
+        if not sign or not name:
+            raise InputError(f"threshold must be NAME=VALUE; got {shown(text)}")
+        require_live(name)
+        if name in values:
+            raise InputError(f"threshold must be given once; got {name} twice")
+        number: int | float | str = value  # a text that is no number is refused as a text
+        with suppress(ValueError):
+            number = float(value)
+            number = int(value)
+        values[name] = checked(number, LIVE[name], name, "change of thresholds")
     if not is_forced:
         silence_s = values.get("silence_s")
         if silence_s is not None and silence_s < LEAST_SILENCE_S:
@@ -106,7 +122,6 @@ def list_thresholds(
     """
     import time
 
-    from irregulars.infra.commands.live_thresholds import in_force, planned
     from irregulars.messages.threshold_changes import LIVE
 
     settings, now_ns = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix), time.time_ns()
@@ -119,7 +134,8 @@ def list_thresholds(
             return
         print("\n".join(printable(_words(one)) for one in own) or "nobody changed anything")
         return
-    found, later = in_force(changes, now_ns, job), planned(changes, now_ns)
+    found = in_force(changes, now_ns, job)
+    later = [one for one in changes if one.values_at(now_ns) != one.values]
     changed = {one.name for one in found}
     as_set = {} if job is None else {name: getattr(settings, name) for name in LIVE if name not in changed}
     if json:
@@ -127,7 +143,9 @@ def list_thresholds(
         print_json(own_json)
         return
     for one in found:
-        print(printable(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {one.describe()}"))
+        by = one.change
+        told = f"{_when(by)} by {by.who}: {by.reason} [{by.change_id}]"
+        print(printable(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {told}"))
     for name, value in as_set.items():
         print(f"as set: {name} = {value:g}")
     for change in later:
@@ -147,13 +165,24 @@ def _change(
     topic_prefix: str | None,
     json: bool,
 ) -> None:
+    import secrets
     import time
 
-    from irregulars.infra.commands.live_thresholds import new_change
-    from irregulars.sinks.notices.mutes import time_ns_of
+    from irregulars.messages.threshold_changes import ThresholdChange
+    from irregulars.sinks.notices.mutes import this_user, time_ns_of
+    from irregulars.validation import checked
 
-    from_ns = None if begin is None else time_ns_of(begin, "--from")
-    change = new_change(values, reason, who, job, from_ns, time.time_ns())
+    now_ns = time.time_ns()
+    fields = {
+        "change_id": f"t-{datetime.fromtimestamp(now_ns // 10**9, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+        "values": values,
+        "who": who or this_user(),
+        "reason": " ".join(reason.split()),
+        "time_ns": now_ns,
+        "job": job,
+        "from_ns": None if begin is None else time_ns_of(begin, "--from"),
+    }
+    change: ThresholdChange = checked(fields, ThresholdChange, "change")
     with state_log(context, bootstrap, topic_prefix, "thresholds") as log:
         log.change(change)
     if json:
@@ -163,7 +192,44 @@ def _change(
 
 
 def _words(change: ThresholdChange) -> str:
-    from irregulars.infra.commands.live_thresholds import when
-
     where = change.job or "all jobs"
-    return f"{change.change_id}: {where}: {change.describe()}, {when(change)} by {change.who}: {change.reason}"
+    return f"{change.change_id}: {where}: {change.describe()}, {_when(change)} by {change.who}: {change.reason}"
+
+
+def _when(change: ThresholdChange) -> str:
+    """Say since when a change holds."""
+    from irregulars.sinks.notices.mutes import utc
+
+    begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {utc(change.begin_ns)} on"
+    return f"said {utc(change.time_ns)}{begin}"
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """One threshold that is not as set."""
+
+    # name, value: of the setting, and by which is judged
+    name: str
+    value: float
+    job: str | None  # where; None: in all jobs that have no value of their own
+    change: ThresholdChange  # who said so, when and why
+
+
+def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = None) -> list[InForce]:
+    """Return the thresholds that are not as set for an iteration that starts now; by job and name.
+
+    `job`: those by which this job is judged; None: those of all jobs, and of each that has some of its own.
+    """
+    newest: dict[tuple[str | None, str], ThresholdChange] = {}
+    for change in changes:
+        if job is None or change.job in (None, job):
+            newest |= dict.fromkeys(((change.job, name) for name in change.values_at(now_ns)), change)
+    found = [
+        InForce(name, value, own, change)
+        for (own, name), change in newest.items()
+        if (value := change.values[name]) is not None
+    ]
+    if job is not None:  # what is said of the job beats what is said of all
+        own_names = {one.name for one in found if one.job is not None}
+        found = [one for one in found if one.job is not None or one.name not in own_names]
+    return sorted(found, key=lambda one: (one.job is not None, one.job or "", one.name))

@@ -269,8 +269,9 @@ def show(
     for name, one in fields.items():
         print(f"{name:<12} {printable(one)}")
     print()
-    for line in _dump((value or b"")[:_SHOWN_BYTES]):
-        print(line)
+    for at in range(0, min(len(value or b""), _SHOWN_BYTES), 16):
+        part = (value or b"")[:_SHOWN_BYTES][at : at + 16]
+        print(f"{at:06x}  {part.hex(' '):<47}  {''.join(chr(code) if 32 <= code < 127 else '.' for code in part)}")
 
 
 @deadletter.command()
@@ -323,13 +324,3 @@ def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Any:
     for one in box.letters():
         if (topic is None or one.topic.endswith(topic)) and (reason is None or reason in one.reason):
             yield one
-
-
-def _dump(value: bytes) -> list[str]:
-    """Return bytes for people: offset, hexadecimal, ASCII."""
-    lines = []
-    for at in range(0, len(value), 16):
-        part = value[at : at + 16]
-        text = "".join(chr(code) if 32 <= code < 127 else "." for code in part)
-        lines.append(f"{at:06x}  {part.hex(' '):<47}  {text}")
-    return lines

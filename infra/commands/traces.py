@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from irregulars.infra.runs.trace_reports import LateRank
-    from irregulars.messages.records import Batch
     from irregulars.producers.importers.imported import ImportedJob
     from irregulars.producers.publishing.agent import Progress
     from irregulars.producers.simulator.settings import SimulatorSettings
@@ -131,7 +130,11 @@ def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
     }
     names_of_rows = {**names, "start": start_of_recording(trace)}
     batches: dict[str, Any] = {
-        schema: _rename_headers(trace.batches(schema), names_of_rows) for schema in TRACE_SCHEMAS
+        schema: {
+            rank: replace(batch, header=replace(batch.header, **names_of_rows))
+            for rank, batch in trace.batches(schema).items()
+        }
+        for schema in TRACE_SCHEMAS
     }
     announcements = tuple(replace(announcement, **names_of_rows) for announcement in trace.announcements)
     return replace(trace, announcements=announcements, **names, **batches)
@@ -150,10 +153,6 @@ def start_of_recording(trace: Trace) -> str:
     for batch in trace.commops.values():
         digest.update(batch.columns["start_ns"][:_FIRST_ROWS].tobytes())
     return digest.hexdigest()
-
-
-def _rename_headers(batches: Mapping[int, Batch], names: Mapping[str, Any]) -> dict[int, Batch]:
-    return {rank: replace(batch, header=replace(batch.header, **names)) for rank, batch in batches.items()}
 
 
 class Acknowledged:

@@ -14,6 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -243,7 +244,11 @@ class Sessions:
         version, until_s, name = body.split(".")
         if version != _VERSION or int(until_s) <= now_s:
             return None
-        return Visitor(_unpacked(name), is_sure=False, csrf=self._signed("form", cookie))
+        try:
+            name = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode(errors="replace")
+        except binascii.Error:
+            name = ""
+        return Visitor(name, is_sure=False, csrf=self._signed("form", cookie))
 
     def known_by_proxy(self, name: str) -> Visitor:
         """Return the visitor that a proxy names. Only we can make the form's word: it needs our key."""
@@ -257,13 +262,6 @@ def same_word(one: str, other: str) -> bool:
     """Compare two secrets in a time that depends on neither, nor on their lengths."""
     digests = (hashlib.sha256(text.encode(errors="replace")).digest() for text in (one, other))
     return hmac.compare_digest(*digests)
-
-
-def _unpacked(text: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode(errors="replace")
-    except binascii.Error:
-        return ""
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -322,7 +320,10 @@ class Gate:
         if policy.user_header is not None and is_from_proxy(request, policy):
             names = request.headers.getlist(policy.user_header)
             if len(names) == 1 and names[0].strip():  # two show that the proxy lets one of its clients' through
-                return self._sessions.known_by_proxy(_as_utf8(names[0].strip()))
+                name = names[0].strip()
+                with suppress(UnicodeError):  # ASGI gives one character a byte, and proxies mean UTF-8
+                    name = name.encode("latin-1").decode()
+                return self._sessions.known_by_proxy(name)
         cookie = request.cookies.get(policy.cookie)
         if policy.token is None or cookie is None:
             return None
@@ -347,14 +348,6 @@ def path_of(request: HTTPConnection) -> str:
     """Return the path by which a page is found. `Request.url` won't do: ``Host`` goes into it, unchecked."""
     path: str = request.scope["path"]
     return path
-
-
-def _as_utf8(header: str) -> str:
-    """Return a header's text as proxies mean it, where ASGI gives one character a byte."""
-    try:
-        return header.encode("latin-1").decode()
-    except UnicodeError:
-        return header
 
 
 def is_from_here(headers: Headers) -> bool:

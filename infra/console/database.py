@@ -48,25 +48,21 @@ class SharedAnswers:
         """
         task = self._kept.get(key)
         if task is None:
-            task = self._begin(key, make, keep_s)
+            while len(self._kept) >= _MOST:
+                self._kept.popitem(last=False)
+
+            async def answer() -> Any:
+                return await make()
+
+            def finish(task: asyncio.Task[Any]) -> None:
+                """Drop it in time. A failure is shared too, but not for long: all would ask a sick service again."""
+                has_failed = task.cancelled() or task.exception() is not None  # asking for it marks it as seen
+                loop.call_later(min(keep_s, KEEP_S) if has_failed else keep_s, self._drop, key, task)
+
+            loop = asyncio.get_running_loop()
+            task = self._kept[key] = loop.create_task(answer())
+            task.add_done_callback(finish)
         return cast(T, await asyncio.shield(task))
-
-    def _begin(self, key: Hashable, make: Callable[[], Awaitable[Any]], keep_s: float) -> asyncio.Task[Any]:
-        while len(self._kept) >= _MOST:
-            self._kept.popitem(last=False)
-
-        async def answer() -> Any:
-            return await make()
-
-        def finish(task: asyncio.Task[Any]) -> None:
-            """Drop it in time. A failure is shared too, but not for long: all would ask a sick service again."""
-            has_failed = task.cancelled() or task.exception() is not None  # asking for it marks it as seen
-            loop.call_later(min(keep_s, KEEP_S) if has_failed else keep_s, self._drop, key, task)
-
-        loop = asyncio.get_running_loop()
-        task = self._kept[key] = loop.create_task(answer())
-        task.add_done_callback(finish)
-        return task
 
     def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
         if self._kept.get(key) is task:
@@ -82,10 +78,6 @@ _MARGIN_S: Final = 3.0  # from the database's own limit to ours
 _MOST_ROWS: Final = 1_000_000
 
 
-def _note_nothing(seconds: float, error: BaseException | None) -> None:
-    """Count no answer."""
-
-
 class ConsoleDatabase:
     """Answers the questions of all pages.
 
@@ -94,7 +86,7 @@ class ConsoleDatabase:
     """
 
     def __init__(
-        self, settings: DatabaseSettings, on_answer: Callable[[float, BaseException | None], None] = _note_nothing
+        self, settings: DatabaseSettings, on_answer: Callable[[float, BaseException | None], None] = lambda *_: None
     ) -> None:
         self.settings = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
         self._on_answer: Final = on_answer
@@ -179,7 +171,13 @@ class ConsoleDatabase:
     def _connected(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = _bounded(connect(self.settings))
+                client = connect(self.settings)
+                # A profile without the right to settings has bounds of its own.
+                known = client.server_settings.get("readonly")
+                if known is None or known.value != "1":
+                    client.set_client_setting("max_execution_time", int(ANSWER_S))
+                    client.set_client_setting("max_result_rows", _MOST_ROWS)
+                self._client = client
             return self._client
 
 
@@ -187,15 +185,6 @@ def _mark_seen(answer: asyncio.Future[Any]) -> None:
     """Retrieve the error of an answer that is no longer awaited: else asyncio logs it as never retrieved."""
     if not answer.cancelled():
         answer.exception()
-
-
-def _bounded(client: Client) -> Client:
-    """Bound the time and the rows of each question; a profile without the right to settings has its own bounds."""
-    known = client.server_settings.get("readonly")
-    if known is None or known.value != "1":
-        client.set_client_setting("max_execution_time", int(ANSWER_S))
-        client.set_client_setting("max_result_rows", _MOST_ROWS)
-    return client
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +301,12 @@ class RecentAlerts:
             self._is_over.wait(_RETRY_S)
 
     def _messages(self) -> Any:
-        kafka = self._kafka
-        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=self._is_readable)
+        def is_over() -> bool:
+            self.trouble = None  # that it is asked at all says that the topic is read
+            return self._is_over.is_set()
 
-    def _is_readable(self) -> bool:
-        """Return whether to stop; that it is asked at all says that the topic is read."""
-        self.trouble = None
-        return self._is_over.is_set()
+        kafka = self._kafka
+        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=is_over)
 
 
 def since_s(alert: Alert) -> float | None:

@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Final
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -37,13 +36,7 @@ def read_page(name: str) -> tuple[str, Markup]:
         raise HTTPException(404, f"No page of the name {name!r} ships.")
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(_COMMENT.sub("", place.read_text("utf-8")))
-    _lead(tokens)
-    title = next(tokens[at + 1].content for at, one in enumerate(tokens) if one.type == "heading_open")
-    return title, Markup(reader.renderer.render(tokens, reader.options, {}))
-
-
-def _lead(tokens: Sequence[Token]) -> None:
-    """Name headings as GitHub does, let links lead to pages of the console, and leave out what is not served."""
+    # Name headings as GitHub does, let links lead to pages of the console, and leave out what is not served.
     for at, one in enumerate(tokens):
         if one.type == "heading_open":
             one.attrSet("id", _NO_WORD.sub("", tokens[at + 1].content.strip().lower()).replace(" ", "-"))
@@ -57,6 +50,8 @@ def _lead(tokens: Sequence[Token]) -> None:
                     inner.attrs.pop("href")
             elif inner.type == "image":
                 inner.type, inner.tag = "text", ""
+    title = next(tokens[at + 1].content for at, one in enumerate(tokens) if one.type == "heading_open")
+    return title, Markup(reader.renderer.render(tokens, reader.options, {}))
 
 
 ROUTES: Final[Sequence[BaseRoute]] = (

@@ -111,7 +111,7 @@ _LAST: Final = 0xFFFF
 class Bins:
     """Extremes of a rectangle of cells, ``[row bin, column bin]``."""
 
-    levels: Levels  # the largest level in each bin; `levels.MISSING` only where no cell of it is stored
+    levels: Levels  # the largest level in each bin; `MISSING` only where no cell of it is stored
     # row, column: Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first
     # row's, in it the first column's.
     row: Ints
@@ -133,8 +133,12 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
     ([[6], [9]], [[1], [1]], [[1], [1]])
     """
     columns, rows = -(-cells.shape[0] // columns_per_bin), -(-cells.shape[1] // rows_per_bin)
-    padded = _padded(cells, columns * columns_per_bin, rows * rows_per_bin)
-    in_column = _over_columns(padded.reshape(columns, columns_per_bin, -1))
+    whole = (columns * columns_per_bin, rows * rows_per_bin)
+    if cells.shape != whole:  # fill up with cells that are missing: never an extreme where another is stored
+        padded = np.zeros(whole, dtype=cells.dtype)
+        padded[: cells.shape[0], : cells.shape[1]] = cells
+        cells = padded
+    in_column = _over_columns(cells.reshape(columns, columns_per_bin, -1))
     in_row = _over_rows(in_column.levels.reshape(columns, rows, rows_per_bin))
     at = in_column.at.reshape(columns, rows, rows_per_bin)
     column = np.take_along_axis(at, in_row.at[:, :, None], axis=2)[:, :, 0]
@@ -173,15 +177,6 @@ def _over_rows(cells: Levels) -> _Largest:
     return _Largest(
         (largest >> np.uint32(16)).astype(np.uint16), _LAST - (largest & np.uint32(_LAST)).astype(np.int64)
     )
-
-
-def _padded(cells: Levels, columns: int, rows: int) -> Levels:
-    """Fill up with cells that are missing: they are never an extreme where another is stored."""
-    if cells.shape == (columns, rows):
-        return cells
-    padded = np.zeros((columns, rows), dtype=cells.dtype)
-    padded[: cells.shape[0], : cells.shape[1]] = cells
-    return padded
 
 
 HEADER: Final = struct.Struct("<ddIIII")
@@ -314,19 +309,15 @@ def order_of(places: Places, name: str, strangeness: Ints | None = None) -> Orde
         return _grouped(stages, [f"stage {stage}" for stage in range(int(stages.max(initial=UNKNOWN)) + 1)])
     if name in ("host", "switch"):
         names = places.host if name == "host" else places.switch
-        return _grouped(*_by_name(names))
+        # Numbered as people sort them: node-2 before node-10
+        order = sorted(range(len(names.names)), key=lambda at: natural_key(names.names[at]))
+        number = np.empty(len(order) + 1, dtype=np.int64)
+        number[order] = np.arange(len(order))
+        number[UNKNOWN] = UNKNOWN
+        return _grouped(number[names.codes], [names.names[at] for at in order])
     if name in places.groups:
         return _grouped(places.groups[name].codes, places.groups[name].names)
     return Order(np.arange(len(places.ranks)))
-
-
-def _by_name(names: Names) -> tuple[Ints, Sequence[str]]:
-    """Number names as people sort them: node-2 before node-10."""
-    order = sorted(range(len(names.names)), key=lambda at: natural_key(names.names[at]))
-    number = np.empty(len(order) + 1, dtype=np.int64)
-    number[order] = np.arange(len(order))
-    number[UNKNOWN] = UNKNOWN
-    return number[names.codes], [names.names[at] for at in order]
 
 
 def natural_key(text: str) -> tuple[tuple[int, str], ...]:

@@ -39,12 +39,14 @@ from irregulars.infra.console.heat_levels import (
     tile_bytes,
 )
 from irregulars.infra.console.heat_matrix import MOST_PER_BIN, QUANTITIES, TILE, HeatMatrix, Quantity
-from irregulars.infra.console.heat_reading import MOST_TIMES, Start, read_cell
-from irregulars.infra.console.heat_store import (
+from irregulars.infra.console.heat_reading import (
     MOST_ITERATIONS,
+    MOST_TIMES,
     Changed,
     HeatMapStore,
+    Start,
     Version,
+    read_cell,
     version_of,
 )
 from irregulars.infra.console.rendering import NAME
@@ -78,7 +80,10 @@ def _guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
 
     async def endpoint(request: Request) -> Response:
         try:
-            start = Start(request.path_params["job"], _attempt_of(request.path_params["attempt"]))
+            text = request.path_params["attempt"]
+            if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 1 << 63):
+                raise InputError(f"attempt must be a number from 0 to below 2^63; got {text[:40]!r}")
+            start = Start(request.path_params["job"], int(text))
             return await answer(request, start)
         except Changed:
             return _json(request, {"error": "these rows changed: ask for the window again"}, 410)
@@ -88,12 +93,6 @@ def _guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
             return _json(request, {"error": str(error)}, 503)
 
     return endpoint
-
-
-def _attempt_of(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 1 << 63):
-        raise InputError(f"attempt must be a number from 0 to below 2^63; got {text[:40]!r}")
-    return int(text)
 
 
 class _Endpoints:

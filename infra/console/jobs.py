@@ -24,6 +24,7 @@ from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
 from irregulars.infra.showing.html_page import extremes_of, heat_map, numerics_charts, small_line, times_chart
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, read_bands
 from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
+from irregulars.printing import counted
 from irregulars.sinks.investigations import Answer, run
 from irregulars.words import duration
 
@@ -84,20 +85,6 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND kind IN {kinds:Array(
 ORDER BY first_iteration"""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One start of a job; times are None where no iteration of it is judged."""
-
-    attempt: int
-    gpus: int
-    hosts: int
-    first_s: float | None
-    last_s: float | None
-    iterations: int
-    irregular: int
-    newest: int | None
-
-
 def newest_iterations(
     client: Client, starts: Sequence[JobStart], each: int = NEWEST
 ) -> Mapping[JobStart, list[Iteration]]:
@@ -114,13 +101,12 @@ def newest_iterations(
     return found
 
 
-def attempts_of(client: Client, job: str, limit: int = 50) -> list[Attempt]:
-    """Return the starts of a job, the newest first."""
+def attempts_of(client: Client, job: str, limit: int = 50) -> list[dict[str, Any]]:
+    """Return the starts of a job, the newest first; times are None where no iteration of it is judged."""
+    names = ("attempt", "gpus", "hosts", "first_s", "last_s", "iterations", "irregular", "newest")
     rows = client.query(_ATTEMPTS, parameters={"job": job, "limit": limit}).result_rows
-    return [
-        Attempt(attempt, gpus, hosts, seconds(first), seconds(last), iterations, irregular, newest)
-        for attempt, gpus, hosts, first, last, iterations, irregular, newest in rows
-    ]
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return [one | {name: seconds(one[name]) for name in ("first_s", "last_s")} for one in found]
 
 
 def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> tuple[list[Cell], int]:
@@ -173,13 +159,20 @@ async def job_page(request: Request) -> Response:
     job, console = request.path_params["job"], console_of(request)
     attempts = await console.database.ask(("attempts", job), lambda client: attempts_of(client, job))
     wanted = request.query_params.get("attempt")
-    chosen = next((one for one in attempts if wanted is None or str(one.attempt) == wanted), None)
+    chosen = next((one for one in attempts if wanted is None or str(one["attempt"]) == wanted), None)
     if chosen is None:
         raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
     shown = NEWEST if is_part(request) else SHOWN
-    times, irregular, blamed = await _asked(console, (job, chosen.attempt), shown)
-    charts = {} if is_part(request) else await _charts(console, (job, chosen.attempt), times, chosen.gpus)
-    charts["numerics"] = await _numerics(console, (job, chosen.attempt), chosen.gpus)
+    start = (job, chosen["attempt"])
+    ask, (job, attempt) = console.database.ask, start
+    values, of_job = {"job": job, "attempt": attempt, "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
+    times, irregular, blamed = await asyncio.gather(
+        ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
+        ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
+        ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
+    )
+    charts = {} if is_part(request) else await _charts(console, (job, chosen["attempt"]), times, chosen["gpus"])
+    charts["numerics"] = await _numerics(console, (job, chosen["attempt"]), chosen["gpus"])
     return render(
         request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
         verdicts=table_of(blamed, _VERDICT_COLUMNS),
@@ -189,19 +182,8 @@ async def job_page(request: Request) -> Response:
         verdict_count=len({row[blamed.columns.index("verdict_id")] for row in blamed.rows}),
         irregular=table_of(irregular),
         is_running=chosen is attempts[0]
-        and (chosen.last_s is None or time.time() - chosen.last_s < console.silence_s), **charts,
+        and (chosen["last_s"] is None or time.time() - chosen["last_s"] < console.silence_s), **charts,
     )  # fmt: skip
-
-
-async def _asked(console: Console, start: JobStart, shown: int) -> tuple[list[Iteration], Answer, Answer]:
-    """Return the newest iterations, the irregular ones, and the verdicts."""
-    ask, (job, attempt) = console.database.ask, start
-    values, of_job = {"job": job, "attempt": attempt, "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
-    return await asyncio.gather(
-        ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
-        ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
-        ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
-    )
 
 
 async def _charts(console: Console, start: JobStart, times: list[Iteration], gpus: int) -> dict[str, Any]:
@@ -304,9 +286,9 @@ class Now:
         """The page in one sentence, for titles and screen readers."""
         pages = sum(one["severity"] == "page" for one in self.incidents)
         late = sum(one.state == "late" for one in self.jobs)
-        parts = [_count(len(self.incidents), "open incident")]
-        parts += [_count(pages, "page")] if pages else []
-        parts.append(f"{_count(sum(one.state in _HEARD for one in self.jobs), 'job')} heard")
+        parts = [counted(len(self.incidents), "open incident")]
+        parts += [counted(pages, "page")] if pages else []
+        parts.append(f"{counted(sum(one.state in _HEARD for one in self.jobs), 'job')} heard")
         parts += [f"{late} late"] if late else []
         return ", ".join(parts)
 
@@ -349,7 +331,12 @@ def now_of(
         )
         for row in named(jobs)
     ]  # fmt: skip
-    lines.sort(key=_order)
+
+    def urgency(line: JobLine) -> tuple[int, float, float]:
+        known = _URGENCY.get(str(line.row["severity"]), len(_URGENCY)) if line.row["open_verdicts"] else len(_URGENCY)
+        return known, -(line.cost or 0.0), -(line.seen_s or 0.0)
+
+    lines.sort(key=urgency)
     return Now(open_ones, lines, incidents.empty, jobs.empty)
 
 
@@ -363,19 +350,10 @@ def seconds(value: datetime | None) -> float | None:
     return None if value is None else value.replace(tzinfo=value.tzinfo or UTC).timestamp()
 
 
-def _order(line: JobLine) -> tuple[int, float, float]:
-    urgency = _URGENCY.get(str(line.row["severity"]), len(_URGENCY)) if line.row["open_verdicts"] else len(_URGENCY)
-    return urgency, -(line.cost or 0.0), -(line.seen_s or 0.0)
-
-
 def _cost(job: str, incidents: Sequence[Row]) -> float | None:
     known = [one["gpu_hours_per_hour"] for one in incidents if one["job"] == job]
     told = [float(one) for one in known if one is not None and math.isfinite(one)]
     return sum(told) if told else None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 ROUTES: Final[Sequence[BaseRoute]] = (

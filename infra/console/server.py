@@ -185,15 +185,12 @@ class ConsoleMetrics:
             try:
                 await app(scope, receive, note_status)
             finally:
-                self._pages.labels(_name(scope), str(status)).observe(clock() - begun_s)
+                endpoint = scope.get("endpoint")
+                self._pages.labels(
+                    getattr(endpoint, "__name__", "other") if endpoint is not None else "none", str(status)
+                ).observe(clock() - begun_s)
 
         return measure
-
-
-def _name(scope: Scope) -> str:
-    """Return the name of the page that answered; never its path, which holds names of jobs."""
-    endpoint = scope.get("endpoint")
-    return getattr(endpoint, "__name__", "other") if endpoint is not None else "none"
 
 
 LOG: Final = logging.getLogger("irregulars.console")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -134,16 +133,6 @@ _DEVICE_COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostLoss:
-    """Loss on all devices of one host, GPU-hours."""
-
-    host: str
-    gpu_hours: float
-    devices: int
-    open_verdicts: int
-
-
 async def devices_page(request: Request) -> Response:
     """Show the devices on which time was lost within a range of days."""
     database, days = console_of(request).database, days_of(request.query_params.get("days"))
@@ -201,18 +190,18 @@ def days_of(text: str | None) -> int:
     return next((days for days in RANGES if str(days) == text), _USUAL_DAYS)
 
 
-def hosts_of(devices: Sequence[Mapping[str, Any]]) -> list[HostLoss]:
+def hosts_of(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Add up the loss of each host's devices, the costliest host first; devices without a host are left out. Pure."""
     by_host: dict[str, list[Mapping[str, Any]]] = {}
     for row in devices:
         if row["host"] is not None:
             by_host.setdefault(row["host"], []).append(row)
     found = [
-        HostLoss(host, sum(float(one["expected_gpu_hours_lost"] or 0) for one in own), len(own),
-                 sum(int(one["open_verdicts"]) for one in own))
+        {"host": host, "gpu_hours": sum(float(one["expected_gpu_hours_lost"] or 0) for one in own),
+         "devices": len(own), "open_verdicts": sum(int(one["open_verdicts"]) for one in own)}
         for host, own in by_host.items()
     ]  # fmt: skip
-    return sorted(found, key=lambda one: (-one.gpu_hours, one.host))
+    return sorted(found, key=lambda one: (-one["gpu_hours"], one["host"]))
 
 
 _LETTERS: Final = 50
@@ -277,76 +266,50 @@ _HISTORY_COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One opinion on a verdict: ``word`` is right, wrong or withdrawn."""
-
-    who: str
-    word: str
-    said_s: float
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """All of the page."""
-
-    screen: Screen
-    history: Answer
-
-    @property
-    def title(self) -> str:
-        """What is wrong, in which job, and the device."""
-        return headline(self.screen)
-
-    @property
-    def body(self) -> Markup:
-        """What `irregulars show --html` shows; its texts are escaped."""
-        return Markup(body_of(self.screen))
-
-    @property
-    def revisions(self) -> Table:
-        """The history as a table."""
-        return table_of(self.history, _HISTORY_COLUMNS)
-
-
 async def incident_page(request: Request) -> Response:
     """Show a verdict; a job's name leads to its newest one."""
     which, console = request.path_params["verdict_id"], console_of(request)
     try:
-        found = await read_incident(console, which)
+        screen, history = await read_incident(console, which)
     except InputError:
         raise HTTPException(404, f"No verdict of the name {which!r} is stored.") from None
-    verdict = found.screen.verdict
+    verdict = screen.verdict
     if verdict.verdict_id != which:
         return RedirectResponse(incident_path(verdict.verdict_id), 303)
     said = await console.database.ask(("said", which), lambda client: words_on(client, verdict.job, which))
     asked = request.query_params.get("said")
-    return render(request, "incident.html", incident=found, verdict=verdict, said=said,
-                  thanks=asked if asked in WORDS else None, now_s=time.time())  # fmt: skip
+    return render(
+        request, "incident.html", verdict=verdict, title=headline(screen),
+        body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
+        revisions=table_of(history, _HISTORY_COLUMNS), said=said, thanks=asked if asked in WORDS else None,
+        now_s=time.time(),
+    )  # fmt: skip
 
 
-async def read_incident(console: Console, which: str) -> Incident:
-    """Return the page of a verdict. Raises `InputError` where it is not stored, and `ServiceError`."""
+async def read_incident(console: Console, which: str) -> tuple[Screen, Answer]:
+    """Return a verdict's screen and history. Raises `InputError` where it is not stored, and `ServiceError`."""
     verdict = await console.database.ask(("verdict", which), lambda client: find_verdict(client, which))
     if verdict is None:
         raise InputError(f"verdict must be one that is stored; got {which!r}")
 
-    def read(client: Client) -> Incident:
+    def read(client: Client) -> tuple[Screen, Answer]:
         found = found_in_database(client, verdict, console.database.source, time.time_ns())
         screen = gather(found, console.runbook_url)
         wanted = {"verdict_id": verdict.verdict_id, "limit": _REVISIONS}
-        return Incident(screen, run(client, "suspicion_history", wanted))
+        return screen, run(client, "suspicion_history", wanted)
 
     keep_s = _CLOSED_S if verdict.state == "closed" else _OPEN_S
     return await console.database.ask(("incident", verdict.verdict_id, verdict.revision), read, keep_s)
 
 
-def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Word]:
+def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Mapping[str, Any]]:
     """Return the opinions on a verdict, the newest first."""
     rows = client.query(_SAID, parameters={"job": job, "verdict_id": verdict_id}).result_rows
     words = {None: "withdrawn", True: "right", False: "wrong"}
-    return [Word(who, words[is_right], seconds(said_at) or 0.0, note) for who, is_right, said_at, note in rows]
+    return [
+        {"who": who, "word": words[is_right], "said_s": seconds(said_at), "note": note}
+        for who, is_right, said_at, note in rows
+    ]
 
 
 async def feedback(request: Request) -> Response:
@@ -359,7 +322,7 @@ async def feedback(request: Request) -> Response:
     if not who:
         raise InputError("name must be given with feedback; got none. Others read who said it")
     verdict_id = fields.get("verdict_id", "")
-    verdict = (await read_incident(console, verdict_id)).screen.verdict
+    verdict = (await read_incident(console, verdict_id))[0].verdict
     if verdict.verdict_id != verdict_id:
         raise InputError(f"verdict must be given by its id; got {verdict_id!r}")
     said = (console.kafka, verdict, fields.get("word", ""), who, fields.get("note", ""))

@@ -122,44 +122,6 @@ def _type(one: Mapping[str, Any]) -> str:
     return " or ".join(one["type"] if isinstance(one["type"], list) else [one["type"]])
 
 
-def frame_columns(level: str) -> str:
-    """Return the columns of a detector's frames of a level."""
-    return table(("column", "type", "meaning"), [(name, str(c.dtype), c.about) for name, c in FRAMES[level].items()])
-
-
-def checks() -> str:
-    """Return the promises that a detector is held against."""
-    return table(("check", "promise"), [(name, str(check.__doc__)) for name, check in CHECKS.items()])
-
-
-def verdict_kinds() -> str:
-    """Return the kinds of verdicts."""
-    rows = [(name, one.meaning, one.suspects) for name, one in kinds.KINDS.items()]
-    return table(("`kind`", "meaning", "first suspect"), rows)
-
-
-def live_thresholds() -> str:
-    """Return the settings that may change while workers run."""
-    rows = [(name, describe(kind), FIELDS[name].metadata["about"]) for name, kind in LIVE.items()]
-    return table(("setting", "value", "meaning"), rows)
-
-
-def fixed_thresholds() -> str:
-    """Return the settings of judgement that may not, with the reasons."""
-    return table(("setting", "why not"), list(FIXED.items()))
-
-
-def channel_options(kind: str) -> str:
-    """Return the options of a kind of channel."""
-    return options_table(KINDS[kind][0])
-
-
-def keys_of_simulate() -> str:
-    """Return the keys of ``irregulars simulate --set``."""
-    rows = [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]
-    return table(("key and default", "meaning"), rows)
-
-
 def questions() -> str:
     """Return the questions of ``irregulars sql``, by theme; parameters that must be given are bold."""
     lines = []
@@ -176,6 +138,11 @@ def commands() -> str:
     whole: Any = typer.main.get_command(cli.app)
     rows = [(f"irregulars {name}", one.get_short_help_str(1000)) for name, one in sorted(whole.commands.items())]
     return table(("command", "use"), rows)
+
+
+def frame_columns(level: str) -> str:
+    """Return the columns of a detector's frames of a level."""
+    return table(("column", "type", "meaning"), [(name, str(c.dtype), c.about) for name, c in FRAMES[level].items()])
 
 
 @dataclass
@@ -298,14 +265,17 @@ def _number(value: object) -> str:
 MAKERS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
     "settings": settings_table,
-    "live thresholds": live_thresholds,
-    "fixed thresholds": fixed_thresholds,
+    "live thresholds": lambda: table(
+        ("setting", "value", "meaning"),
+        [(name, describe(kind), FIELDS[name].metadata["about"]) for name, kind in LIVE.items()],
+    ),
+    "fixed thresholds": lambda: table(("setting", "why not"), list(FIXED.items())),
     "thresholds": thresholds,
     "settings of the agent": agent_table,
     "metrics of a worker": worker_metrics,
     "log events": log_events,
     "options of every channel": partial(options_table, ChannelTable),
-    **{f"options of {name}": partial(channel_options, name) for name in KINDS},
+    **{f"options of {name}": partial(options_table, options) for name, (options, *_) in KINDS.items()},
     **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
     "columns evidence": evidence_columns,
     "fields of notices": partial(fields_of, "notices"),
@@ -317,12 +287,19 @@ MAKERS: Final[Mapping[str, Callable[[], str]]] = {
     "fields of alerts": partial(fields_of, "alerts", left_out="verdicts"),
     "fields of actions": partial(fields_of, "actions"),
     "fields of an action": partial(fields_of, "actions", "actions"),
-    "kinds of verdicts": verdict_kinds,
-    "keys of simulate": keys_of_simulate,
+    "kinds of verdicts": lambda: table(
+        ("`kind`", "meaning", "first suspect"),
+        [(name, one.meaning, one.suspects) for name, one in kinds.KINDS.items()],
+    ),
+    "keys of simulate": lambda: table(
+        ("key and default", "meaning"), [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]
+    ),
     "questions": questions,
     "columns of operators": partial(frame_columns, "operator"),
     "columns of ranks": partial(frame_columns, "rank"),
-    "checks of detectors": checks,
+    "checks of detectors": lambda: table(
+        ("check", "promise"), [(name, str(check.__doc__)) for name, check in CHECKS.items()]
+    ),
 }
 
 

@@ -21,10 +21,11 @@ from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused
 from irregulars.infra.doctor.facts import BrokerFacts, KafkaFacts, Obstacle
-from irregulars.infra.doctor.findings import Finding, Level, count, finding, ok, span
+from irregulars.infra.doctor.findings import Finding, Level, finding, ok, span
 from irregulars.infra.settings import Settings
 from irregulars.kafka.broker import open_admin
 from irregulars.kafka.security import KafkaSecurity
+from irregulars.printing import counted
 
 GROUP: Final = "kafka"
 SLOW_S: Final = 2.0  # a broker that takes longer to answer its first request makes every step slow
@@ -73,7 +74,11 @@ def let_in(settings: Settings, wait_s: float) -> tuple[BrokerFacts, tuple[AdminC
     begin_s = time.monotonic()
     try:
         config = security.client()
-        logged = {**config, "log_level": _INFO, "logger": _collecting(lines)}
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logger = logging.Logger("irregulars.doctor.librdkafka")  # not of the tree: nothing of it is printed
+        logger.addHandler(handler)
+        logged = {**config, "log_level": _INFO, "logger": logger}
         admin, metadata = open_admin(settings.kafka_bootstrap, logged, wait_s)
     except InputError as error:
         return replace(facts, error=Obstacle("log_in_unusable", reason_of(error))), None
@@ -88,14 +93,6 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error).split(". Check ")[0]
-
-
-def _collecting(lines: list[str]) -> logging.Logger:
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.Logger("irregulars.doctor.librdkafka")  # not of the tree: nothing of it is printed
-    logger.addHandler(handler)
-    return logger
 
 
 def _obstacle(error: ServiceError, lines: list[str], security: KafkaSecurity, facts: BrokerFacts) -> Obstacle:
@@ -166,7 +163,7 @@ def check_broker(seen: KafkaFacts) -> Iterator[Finding]:
     if broker.error is not None:
         yield finding("problem", GROUP, "broker", broker.error.text, broker.error.code)
     else:
-        text = f"{count(broker.brokers, 'broker')} at {broker.bootstrap}, answered in {span(broker.answered_in_s)}"
+        text = f"{counted(broker.brokers, 'broker')} at {broker.bootstrap}, answered in {span(broker.answered_in_s)}"
         is_slow = broker.answered_in_s > SLOW_S
         yield finding("warning", GROUP, "broker", text, "kafka_slow") if is_slow else ok(GROUP, "broker", text)
     if broker.error is None or broker.error.code != "certificate_expired":  # which is this, in other words

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
 from irregulars.infra.doctor.broker import clock_finding
 from irregulars.infra.doctor.facts import Obstacle
-from irregulars.infra.doctor.findings import Finding, Level, Question, count, finding, names, ok, size, span, unread
+from irregulars.infra.doctor.findings import Finding, Level, Question, finding, names, ok, size, span, unread
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings, keep_days
+from irregulars.printing import counted
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.migrate import shipped_migrations
 from irregulars.sinks.tables import TABLES
@@ -274,7 +275,7 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
             yield ok(GROUP, "reader", f"{seen.reader} may read, and only read")
     yield from _room(seen)
     for table, (found, wanted) in sorted(seen.keeps_days.items()):
-        text = f"{table} keeps rows {found}, and the settings say {count(wanted, 'day')}"
+        text = f"{table} keeps rows {found}, and the settings say {counted(wanted, 'day')}"
         yield finding("warning", GROUP, "retention", text, "retention_differs")
     stands = [table for table, lag_s in seen.replicas.items() if lag_s is None]
     late = {table: lag_s for table, lag_s in seen.replicas.items() if lag_s is not None and lag_s > LAG_S}
@@ -285,7 +286,7 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
         level: Level = "problem" if late[worst] > STUCK_LAG_S else "warning"
         yield finding(level, GROUP, "replicas", f"{worst} is {span(late[worst])} behind the others", "replica_stands")
     if seen.replicas and not stands and not late:
-        yield ok(GROUP, "replicas", f"{count(len(seen.replicas), 'table')} are replicated, and keep up")
+        yield ok(GROUP, "replicas", f"{counted(len(seen.replicas), 'table')} are replicated, and keep up")
     if seen.stored_s is not None:
         yield ok(GROUP, "stored", f"the newest iteration was stored {span(max(now_s - seen.stored_s, 0.0))} ago")
     for reason in dict.fromkeys(seen.unread.values()):
@@ -296,7 +297,7 @@ def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
     if "tables" in seen.unread:
         return
     if seen.missing_migrations:
-        text = f"{count(len(seen.missing_migrations), 'migration')} not applied: {names(seen.missing_migrations)}"
+        text = f"{counted(len(seen.missing_migrations), 'migration')} not applied: {names(seen.missing_migrations)}"
         yield finding("problem", GROUP, "tables", text, "migrations_missing")
     elif seen.missing_tables:
         text = f"tables are gone although their migrations were applied: {names(seen.missing_tables)}"
@@ -332,8 +333,8 @@ def _room(seen: DatabaseFacts) -> Iterator[Finding]:
             yield ok(GROUP, "disk", text)
     if seen.parts is not None:
         table, parts = seen.parts
-        text = f"{table} has {count(parts, 'part')} in one partition"
+        text = f"{table} has {counted(parts, 'part')} in one partition"
         if parts >= MANY_PARTS:
             yield finding("problem" if parts >= TOO_MANY_PARTS else "warning", GROUP, "parts", text, "many_parts")
         else:
-            yield ok(GROUP, "parts", f"{count(parts, 'part')} in one partition at most ({table})")
+            yield ok(GROUP, "parts", f"{counted(parts, 'part')} in one partition at most ({table})")

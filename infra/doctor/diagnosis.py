@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -20,12 +20,13 @@ from confluent_kafka import KafkaException
 
 from irregulars.infra.doctor.broker import check_broker, let_in, reason_of
 from irregulars.infra.doctor.database import check_database, read_database
-from irregulars.infra.doctor.facts import KafkaFacts, StreamFacts, TopicFacts
-from irregulars.infra.doctor.findings import GROUPS, Finding, Question, count, finding, ok, size, unread
+from irregulars.infra.doctor.facts import KafkaFacts, StreamFacts
+from irregulars.infra.doctor.findings import GROUPS, Finding, Question, finding, ok, size, unread
 from irregulars.infra.doctor.stream import StreamReading, Tails
 from irregulars.infra.doctor.topics import Deadline, check_rights, check_topics, read_group, read_topics
 from irregulars.infra.doctor.workers import check_alerts, check_jobs, check_workers, read_page
 from irregulars.infra.settings import FIELDS, LenientSettings, Settings
+from irregulars.printing import counted
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.version import VERSION
 
@@ -133,18 +134,14 @@ def read_kafka(settings: Settings, question: Question, on_step: OnStep) -> Kafka
         stream = StreamReading(admin, tails, topics, now_s, deadline).read(workers, on_step)
     except KafkaException as error:
         stream = StreamFacts({name: reason_of(error) for name in topics})
-    broker = replace(broker, broker_clock_s=_broker_clock_s(topics, now_s))
-    page = read_page(settings.metrics_listen)
-    return KafkaFacts(now_s, broker, topics, workers, notifying, others, stream, page)
-
-
-def _broker_clock_s(topics: Mapping[str, TopicFacts], now_s: float) -> float | None:
-    """Return the least lead of the broker's clock over ours, where it sets the times of a topic's messages."""
     stamped = [
         one.newest_s for one in topics.values()
         if one.newest_s is not None and (one.config or {}).get("message.timestamp.type") == "LogAppendTime"
     ]  # fmt: skip
-    return max(max(stamped) - now_s, 0.0) if stamped else None
+    # The least lead of its clock over ours, where it sets the times of a topic's messages
+    broker = replace(broker, broker_clock_s=max(max(stamped) - now_s, 0.0) if stamped else None)
+    page = read_page(settings.metrics_listen)
+    return KafkaFacts(now_s, broker, topics, workers, notifying, others, stream, page)
 
 
 def _of_kafka(seen: KafkaFacts | None, settings: Settings, question: Question) -> Iterator[Finding]:
@@ -268,6 +265,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
     """Read the settings' files, the installed packages and the free disk."""
     settings = found.settings
     directory = None if settings is None else settings.data_dir
+    places = () if directory is None else (directory.absolute(), *directory.absolute().parents)
     return MachineFacts(
         VERSION,
         None if found.file is None else str(found.file),
@@ -276,7 +274,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
         # Faust, once imported, has no specification any more.
         all(name in sys.modules or find_spec(name) is not None for name in _WORKER),
         "" if directory is None else str(directory),
-        None if directory is None else _free_bytes(directory),
+        next((shutil.disk_usage(one).free for one in places if os.path.isdir(one)), None),
     )
 
 
@@ -297,13 +295,6 @@ def _look(setting: str, path: Path) -> SecretFile:
         return SecretFile(setting, str(path), None, error.strerror or type(error).__name__)
 
 
-def _free_bytes(directory: Path) -> int | None:
-    for path in (directory.absolute(), *directory.absolute().parents):
-        if os.path.isdir(path):
-            return shutil.disk_usage(path).free
-    return None
-
-
 GROUP: Final = "machine"
 # Of the disk of ``data_dir``: a worker keeps little there, an agent's spool 1 GiB by default
 LEAST_FREE_BYTES: Final = 1 << 30
@@ -318,18 +309,8 @@ def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Findi
         yield ok(GROUP, "settings", "no settings file; defaults, environment and flags count")
     elif not seen.refused:
         yield ok(GROUP, "settings", f"read from {seen.settings_file}")
-    yield from _check_secrets(seen.secrets)
-    if not seen.has_worker and role in (None, "worker"):
-        yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
-    if seen.free_bytes is not None:
-        text = f"{size(seen.free_bytes)} free for data_dir ({seen.data_directory})"
-        is_small = seen.free_bytes < LEAST_FREE_BYTES
-        yield finding("warning", GROUP, "disk", text, "disk_small") if is_small else ok(GROUP, "disk", text)
-
-
-def _check_secrets(files: tuple[SecretFile, ...]) -> Iterator[Finding]:
     sound = 0
-    for one in files:
+    for one in seen.secrets:
         if one.mode is None:
             text = f"{one.setting} can't be read: {one.reason} ({one.path})"
             yield finding("problem", GROUP, "secrets", text, "secret_missing")
@@ -342,4 +323,10 @@ def _check_secrets(files: tuple[SecretFile, ...]) -> Iterator[Finding]:
         else:
             sound += 1
     if sound:
-        yield ok(GROUP, "secrets", f"{count(sound, 'file')} that nobody else can read")
+        yield ok(GROUP, "secrets", f"{counted(sound, 'file')} that nobody else can read")
+    if not seen.has_worker and role in (None, "worker"):
+        yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
+    if seen.free_bytes is not None:
+        text = f"{size(seen.free_bytes)} free for data_dir ({seen.data_directory})"
+        is_small = seen.free_bytes < LEAST_FREE_BYTES
+        yield finding("warning", GROUP, "disk", text, "disk_small") if is_small else ok(GROUP, "disk", text)

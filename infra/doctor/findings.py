@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from irregulars.infra.doctor.facts import TopicFacts
 from irregulars.kafka.access_roles import Right, rights_of
 from irregulars.kafka.topics import TopicSettings
-from irregulars.printing import printable
+from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -93,15 +93,6 @@ def span(seconds: float) -> str:
     if 0 < seconds < 1:
         return f"{max(round(seconds * 1000), 1)} ms"
     return f"{seconds:.1f} s" if seconds < 5 and seconds != int(seconds) else f"{seconds:.0f} s"
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "message"), count(12_000, "message"), count(2, "copy", "copies")
-    ('1 message', '12,000 messages', '2 copies')
-    """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def names(found: Iterable[str]) -> str:
@@ -326,8 +317,8 @@ def summary(findings: Iterable[Finding], took_s: float) -> str:
     '0 problems, 0 warnings, 0 not known, 0 ok, in 1.2 s'
     """
     found = Counter(one.level for one in findings)
-    counted = (count(found["problem"], "problem"), count(found["warning"], "warning"))
-    return f"{', '.join(counted)}, {found['unknown']} not known, {found['ok']} ok, in {span(took_s)}"
+    bad = (counted(found["problem"], "problem"), counted(found["warning"], "warning"))
+    return f"{', '.join(bad)}, {found['unknown']} not known, {found['ok']} ok, in {span(took_s)}"
 
 
 def coloured(line: str, style: str) -> Text:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
 from irregulars.infra.doctor.broker import CLOCK_S, reason_of
 from irregulars.infra.doctor.facts import GroupFacts, JobFacts, Letter, Progress, StreamFacts, TopicFacts
-from irregulars.infra.doctor.findings import count, span
+from irregulars.infra.doctor.findings import span
 from irregulars.infra.doctor.topics import RECENT_S, Deadline, offsets_at
 from irregulars.infra.doctor.workers import ALIVE_S, FIRST_HOP
 from irregulars.infra.runs.dead_letters import DeadLetter
@@ -29,6 +29,7 @@ from irregulars.messages.announcements import (
     decode_announcement,
     decode_heartbeat,
 )
+from irregulars.printing import counted
 from irregulars.sinks.notices.mutes import decode_mute
 from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery
 
@@ -70,21 +71,18 @@ class Tails:
                 if deadline.is_over:
                     raise ServiceUnavailable(f"Kafka at {self._bootstrap} must send all in time; got less")
                 for message in consumer.consume(_BATCH, _POLL_S):
-                    yield from self._taken(message, ends)
-
-    def _taken(self, message: Message, ends: dict[Place, int]) -> Iterator[Message]:
-        error = message.error()
-        place = str(message.topic()), message.partition() or 0
-        if error is None:
-            offset = message.offset() or 0
-            if offset < ends.get(place, 0):
-                yield message
-            if offset >= ends.get(place, 0) - 1:
-                ends.pop(place, None)
-        elif error.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
-            ends.pop(place, None)
-        elif is_refusal(error, self._security) or error.code() not in PASSING:
-            raise service_error(error, self._bootstrap, security=self._security)
+                    error = message.error()
+                    place = str(message.topic()), message.partition() or 0
+                    if error is None:
+                        offset = message.offset() or 0
+                        if offset < ends.get(place, 0):
+                            yield message
+                        if offset >= ends.get(place, 0) - 1:
+                            ends.pop(place, None)
+                    elif error.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
+                        ends.pop(place, None)
+                    elif is_refusal(error, self._security) or error.code() not in PASSING:
+                        raise service_error(error, self._bootstrap, security=self._security)
 
 
 HEARD_S: Final = 3600.0  # jobs that were heard within so long are looked at
@@ -157,24 +155,22 @@ class StreamReading:
                 found[int(said["partition"])] = one
             except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
                 continue
-        found = found or self._from_commits(workers)
-        return {number: replace(one, positions=self._in_log(number, one)) for number, one in found.items()}
+        if not found:  # the group's commits stay long after the last worker ended
+            names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
+            read: defaultdict[int, dict[str, int]] = defaultdict(dict)
+            for (name, partition), at in workers.committed.items():
+                if name in names:
+                    read[partition][names[name]] = at
+            found = {partition: Progress(0.0, positions) for partition, positions in read.items()}
+        for number, one in found.items():
+            ends = {topic: self._topics[topic].ends.get(number) for topic in one.positions if topic in self._topics}
+            is_alive = self._is_alive(one)
+            positions = {topic: read_to(at, ends.get(topic), is_alive) for topic, at in one.positions.items()}
+            found[number] = replace(one, positions=positions)
+        return found
 
     def _is_alive(self, one: Progress | None) -> bool:
         return one is not None and one.time_s > self._now_s - ALIVE_S
-
-    def _in_log(self, partition: int, one: Progress) -> dict[str, int]:
-        ends = {topic: self._topics[topic].ends.get(partition) for topic in one.positions if topic in self._topics}
-        return {topic: read_to(at, ends.get(topic), self._is_alive(one)) for topic, at in one.positions.items()}
-
-    def _from_commits(self, workers: GroupFacts) -> dict[int, Progress]:
-        """Return the progress by the group's commits, which stay long after the last worker ended."""
-        names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
-        found: dict[int, dict[str, int]] = {}
-        for (name, partition), at in workers.committed.items():
-            if name in names:
-                found.setdefault(partition, {})[names[name]] = at
-        return {partition: Progress(0.0, positions) for partition, positions in found.items()}
 
     def _waiting(self, progress: Mapping[int, Progress], workers: GroupFacts) -> dict[tuple[str, int], float]:
         names = {self._topics[topic].name: topic for topic in (*FIRST_HOP, "evidence") if topic in self._topics}
@@ -225,9 +221,9 @@ class StreamReading:
             given_up = [told for told in own if told.state in ("doubtful", "refused")
                         and told.told_ns / 1e9 > self._now_s - _DAY_S]  # fmt: skip
             if any(age_s > _TRYING_S for age_s in ages_s):
-                found[channel] = f"has not answered for {span(max(ages_s))} ({count(len(ages_s), 'notice')})"
+                found[channel] = f"has not answered for {span(max(ages_s))} ({counted(len(ages_s), 'notice')})"
             elif given_up:
-                found[channel] = f"{count(len(given_up), 'notice')} given up or refused within a day"
+                found[channel] = f"{counted(len(given_up), 'notice')} given up or refused within a day"
         return found
 
     # --- reading ----------------------------------------------------------------------------------------------------

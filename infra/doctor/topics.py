@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,6 @@ from irregulars.infra.doctor.findings import (
     Finding,
     Level,
     Question,
-    count,
     finding,
     names,
     numbers,
@@ -27,6 +26,7 @@ from irregulars.infra.doctor.findings import (
 from irregulars.kafka.access_roles import ROLES, Right, rights_of
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOGETHER, TOPICS, WORKER_TOPICS, TopicSettings
+from irregulars.printing import counted
 
 _LEAST_S: Final = 0.2
 
@@ -94,7 +94,16 @@ def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
     try:
         asked = partial(admin.describe_consumer_groups, [name], include_authorized_operations=True,
                         request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
-        group = _patiently(lambda: asked()[name].result(), deadline)
+        patience = Deadline(deadline.left_s(_COORDINATOR_S))
+        while True:
+            try:
+                group = asked()[name].result()
+                break
+            except KafkaException as error:
+                # The broker looks for the group's coordinator; where there was no group before, it makes one.
+                if error.args[0].code() not in _NO_COORDINATOR or patience.is_over:
+                    raise
+                time.sleep(_PAUSE_S)
         members = tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
         state, operations = group.state.name, _operations(group.authorized_operations)
     except KafkaException as error:
@@ -106,18 +115,6 @@ def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
         members, state, operations = (), "DEAD", None
     committed = _committed(admin, name, deadline)
     return GroupFacts(name, None, members, state in _SETTLING, state == "STABLE", operations, committed)
-
-
-def _patiently(ask: Callable[[], Any], deadline: Deadline) -> Any:
-    """Ask again while the broker looks for the group's coordinator: where there was no group before, it makes one."""
-    patience = Deadline(deadline.left_s(_COORDINATOR_S))
-    while True:
-        try:
-            return ask()
-        except KafkaException as error:
-            if error.args[0].code() not in _NO_COORDINATOR or patience.is_over:
-                raise
-            time.sleep(_PAUSE_S)
 
 
 def _committed(admin: AdminClient, name: str, deadline: Deadline) -> dict[tuple[str, int], int]:
@@ -215,8 +212,23 @@ def check_topics(
     needed = {one.name for one in question.needed(settings)}
     topics = {name: topic for name, topic in seen.topics.items() if question.role is None or topic.name in needed}
     there = {name: topic for name, topic in topics.items() if topic.error is None}
-    yield from _missing(topics, (WORKER_TOPICS, FOR_PEOPLE) if question.role is None else (tuple(topics), ()))
-    yield from _hidden(topics)
+    must = WORKER_TOPICS if question.role is None else tuple(topics)
+    should = FOR_PEOPLE if question.role is None else ()
+    groups: tuple[tuple[Level, Sequence[str]], ...] = (("problem", must), ("warning", should))
+    for level, of_level in groups:
+        lacking = [topics[name].name for name in topics if name in of_level and topics[name].error == "missing"]
+        if lacking:
+            text = f"{counted(len(lacking), 'topic')} missing: {names(lacking)}"
+            yield finding(level, "topics", "topics", text, "topic_missing")
+    if topics and all(topic.error is None for topic in topics.values()):
+        yield ok("topics", "topics", f"{len(topics)} of {len(topics)} that are needed are there")
+    hidden = [topic.name for topic in topics.values() if topic.error == "refused"]
+    if hidden:
+        text = f"{counted(len(hidden), 'topic')} may not be seen with these credentials: {names(hidden)}"
+        yield finding("unknown", "topics", "topics", text, "topic_hidden")
+    for topic in topics.values():
+        if topic.error not in (None, "missing", "refused"):
+            yield unread("topics", topic.name, str(topic.error))
     if not there:
         return
     yield from _partitions(there, settings)
@@ -237,32 +249,11 @@ def check_topics(
                  for one in _configuration(name, topic, topic.config, grace_s)]  # fmt: skip
         yield from wrong
         if unknown:
-            yield unread("topics", "settings", f"we may not read the configuration of {count(len(unknown), 'topic')}")
+            yield unread(
+                "topics", "settings", f"we may not read the configuration of {counted(len(unknown), 'topic')}"
+            )
         elif not wrong:
             yield ok("topics", "settings", "kept, cleaned and bounded as they should be")
-
-
-def _missing(topics: Topics, needed: tuple[Collection[str], Collection[str]]) -> Iterator[Finding]:
-    """Yield topics that are certainly missing: Kafka tells a user who may describe them. The first are vital."""
-    levels: tuple[Level, Level] = ("problem", "warning")
-    for of_level, level in zip(needed, levels, strict=True):
-        lacking = [topics[name].name for name in topics if name in of_level and topics[name].error == "missing"]
-        if lacking:
-            text = f"{count(len(lacking), 'topic')} missing: {names(lacking)}"
-            yield finding(level, "topics", "topics", text, "topic_missing")
-    if topics and all(topic.error is None for topic in topics.values()):
-        yield ok("topics", "topics", f"{len(topics)} of {len(topics)} that are needed are there")
-
-
-def _hidden(topics: Topics) -> Iterator[Finding]:
-    """What we may not describe: Kafka gives the same answer whether it is there or not."""
-    hidden = [topic.name for topic in topics.values() if topic.error == "refused"]
-    if hidden:
-        text = f"{count(len(hidden), 'topic')} may not be seen with these credentials: {names(hidden)}"
-        yield finding("unknown", "topics", "topics", text, "topic_hidden")
-    for topic in topics.values():
-        if topic.error not in (None, "missing", "refused"):
-            yield unread("topics", topic.name, str(topic.error))
 
 
 def _partitions(there: Topics, settings: TopicSettings) -> Iterator[Finding]:

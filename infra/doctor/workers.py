@@ -14,7 +14,6 @@ from irregulars.infra.doctor.facts import JobFacts, KafkaFacts, TopicFacts, Work
 from irregulars.infra.doctor.findings import (
     Finding,
     Level,
-    count,
     finding,
     names,
     numbers,
@@ -26,6 +25,7 @@ from irregulars.infra.doctor.findings import (
 )
 from irregulars.infra.doctor.topics import RECENT_S
 from irregulars.pages import parse_listen
+from irregulars.printing import counted
 
 _ANSWER_S: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where it listens, not where we do
@@ -145,7 +145,7 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     if group.error is not None:
         yield unread(GROUP, "group", why_not(f"consumer group {group.name}", group.error))
     elif group.members:
-        yield ok(GROUP, "group", f"{count(len(group.members), 'worker')} in {group.name}: {names(group.members)}")
+        yield ok(GROUP, "group", f"{counted(len(group.members), 'worker')} in {group.name}: {names(group.members)}")
         return
     elif group.is_settling or (group.is_stable and not is_read(seen)):
         yield ok(GROUP, "group", f"{group.name} has workers, and shares out its partitions or has just done so")
@@ -154,7 +154,7 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
         yield ok(GROUP, "reading", f"a worker last said {ago} ago how far it is")
     elif group.error is None or seen.stream.progress:
         since = f"; the last one was heard {ago} ago" if _newest_s(seen) else ""
-        left = f"; {count(sum(waiting.values()), 'message')} wait" if waiting else ""
+        left = f"; {counted(sum(waiting.values()), 'message')} wait" if waiting else ""
         text = f"no worker reads (consumer group {group.name}){since}{left}"
         yield finding("problem", GROUP, "group", text, "no_worker", group=group.name)
 
@@ -166,7 +166,7 @@ def _unread_partitions(seen: KafkaFacts) -> Iterator[Finding]:
     late = [number for number in range(seen.topics["commops"].partitions)
             if number not in told or told[number].time_s < seen.now_s - ALIVE_S]  # fmt: skip
     if late and not (seen.workers and seen.workers.is_settling):
-        text = f"{count(len(late), 'partition')} not read for {span(ALIVE_S)}: {numbers(late)}"
+        text = f"{counted(len(late), 'partition')} not read for {span(ALIVE_S)}: {numbers(late)}"
         yield finding("problem", GROUP, "partitions", text, "partitions_unread")
 
 
@@ -179,12 +179,12 @@ def _lag(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     oldest = {place: seen.now_s - at_s for place, at_s in seen.stream.waiting_s.items() if place[0] != "evidence"}
     longest_s = max(oldest.values(), default=0.0)
     if longest_s < LATE_S:
-        left = f"{count(sum(waiting.values()), 'message')} not read" if waiting else "everything is read"
+        left = f"{counted(sum(waiting.values()), 'message')} not read" if waiting else "everything is read"
         yield ok(GROUP, "lag", f"{left}, the oldest of {span(longest_s)} ago" if waiting and oldest else left)
         return
     late = sorted((place for place, s in oldest.items() if s >= LATE_S), key=lambda place: -oldest[place])
     where = names(f"{topic}/{partition} ({span(oldest[topic, partition])})" for topic, partition in late)
-    text = f"{count(sum(waiting.values()), 'message')} not read; the oldest of {span(longest_s)} ago: {where}"
+    text = f"{counted(sum(waiting.values()), 'message')} not read; the oldest of {span(longest_s)} ago: {where}"
     level: Level = "problem" if longest_s >= BEHIND_S else "warning"
     yield finding(level, GROUP, "lag", text, "behind")
 
@@ -257,7 +257,7 @@ def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
             text = f"clocks of {len(off) - _MOST_JOBS} more hosts are off"
             yield finding("warning", "jobs", "clock", text, "clock_off")
         if seen.stream.host_clocks_s and not off:
-            text = f"clocks of {count(len(seen.stream.host_clocks_s), 'host')} are not seen to be off by more than "
+            text = f"clocks of {counted(len(seen.stream.host_clocks_s), 'host')} are not seen to be off by more than "
             yield ok("jobs", "clock", text + span(CLOCK_S))
     yield from _letters(seen)
 
@@ -277,7 +277,9 @@ def _heard(seen: KafkaFacts, running: Sequence[JobFacts]) -> Iterator[Finding]:
     hosts = {host for job in running for host in job.hosts.values()}
     ranks = sum(len(job.announced) for job in running)
     yield ok(
-        "jobs", "jobs", f"{count(len(running), 'job')}, {count(ranks, 'rank')} on {count(len(hosts), 'host')}{ended}"
+        "jobs",
+        "jobs",
+        f"{counted(len(running), 'job')}, {counted(ranks, 'rank')} on {counted(len(hosts), 'host')}{ended}",
     )
 
 
@@ -292,14 +294,14 @@ def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
     yield from _silent(seen, job)
     lost = {source: rows for source, rows in job.lost_rows.items() if rows}
     if lost:
-        told = ", ".join(f"{count(rows, 'row')} of {source}" for source, rows in sorted(lost.items()))
+        told = ", ".join(f"{counted(rows, 'row')} of {source}" for source, rows in sorted(lost.items()))
         yield finding("warning", "jobs", f"job {job.job}", f"lost before Kafka: {told}", "rows_lost")
     yield from _closing(seen, job, grace_s)
     if job.unsampled and len(job.unsampled) == len(job.announced):
         text = "no rank samples its NIC: a slow NIC in a ring, and one that was always slow, are not told apart"
         yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
     elif job.unsampled:
-        text = f"{count(len(job.unsampled), 'rank')} do not sample their NIC: {numbers(job.unsampled)}"
+        text = f"{counted(len(job.unsampled), 'rank')} do not sample their NIC: {numbers(job.unsampled)}"
         yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
     if "per_host" in job.clocks and len(set(job.hosts.values())) > 1:
         yield ok("jobs", f"job {job.job}", "clocks are each host's own: durations count, and order within a host")
@@ -320,7 +322,7 @@ def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
     living = job.announced - job.ended
     silent = {rank for rank in living if max(job.heard_s.get(rank, 0.0), job.announced_s) < since_s}
     if not silent:
-        yield ok("jobs", f"job {job.job}", f"attempt {job.attempt}: all of {count(len(living), 'rank')} are heard")
+        yield ok("jobs", f"job {job.job}", f"attempt {job.attempt}: all of {counted(len(living), 'rank')} are heard")
     elif silent == living:
         for_s = span(seen.now_s - max((*job.heard_s.values(), job.announced_s)))
         text = f"attempt {job.attempt}: no rank heard for {for_s}, and it did not say that it ended"
@@ -361,7 +363,7 @@ def _letters(seen: KafkaFacts) -> Iterator[Finding]:
     if topic is None or topic.error is not None:
         return
     if "deadletter" in seen.stream.unread:
-        text = f"{count(topic.messages, 'message')} kept; we may not read why: {seen.stream.unread['deadletter']}"
+        text = f"{counted(topic.messages, 'message')} kept; we may not read why: {seen.stream.unread['deadletter']}"
         yield ok("jobs", "dead letters", text) if not topic.recent else unread("jobs", "dead letters", text)
         return
     recent = [one for one in seen.stream.letters if one.time_s > seen.now_s - RECENT_S]
@@ -372,7 +374,7 @@ def _letters(seen: KafkaFacts) -> Iterator[Finding]:
     ago = span(max(seen.now_s - newest.time_s, 0.0))
     if not recent:
         yield ok(
-            "jobs", "dead letters", f"{count(topic.messages, 'message')} kept; none is new, the last was {ago} ago"
+            "jobs", "dead letters", f"{counted(topic.messages, 'message')} kept; none is new, the last was {ago} ago"
         )
         return
     sent = seen.topics["commops"].recent if "commops" in seen.topics else 0
@@ -396,7 +398,7 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
             ago = (
                 "" if alerts.newest_s is None else f", the newest {span(max(seen.now_s - alerts.newest_s, 0.0))} ago"
             )
-            text = f"{count(alerts.messages, 'alert')} kept{ago}"
+            text = f"{counted(alerts.messages, 'alert')} kept{ago}"
         elif verdicts is not None and verdicts.error is None and verdicts.messages > 0:
             text = f"none yet, and {verdicts.messages:,} revisions of verdicts below {least_severity}"
         else:
@@ -407,7 +409,7 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
         yield finding("warning", "alerts", f"channel {channel}", text, "channel_fails")
     failing = [one for one in seen.stream.letters if one.channel]
     if failing:
-        text = f"{count(len(failing), 'notice')} given up, the last of {failing[-1].channel}: {failing[-1].reason}"
+        text = f"{counted(len(failing), 'notice')} given up, the last of {failing[-1].channel}: {failing[-1].reason}"
         yield finding("warning", "alerts", "notices", text, "channel_fails")
     mutes = seen.topics.get("mutes")
     if mutes is None or mutes.error is not None:
@@ -415,7 +417,7 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
     if "mutes" in seen.stream.unread:
         yield unread("alerts", "mutes", seen.stream.unread["mutes"])
     elif seen.stream.mutes:
-        yield ok("alerts", "mutes", f"{count(len(seen.stream.mutes), 'mute')} in force: {names(seen.stream.mutes)}")
+        yield ok("alerts", "mutes", f"{counted(len(seen.stream.mutes), 'mute')} in force: {names(seen.stream.mutes)}")
     else:
         yield ok("alerts", "mutes", "none in force")
 
@@ -432,10 +434,10 @@ def _notify(seen: KafkaFacts, alerts: TopicFacts | None) -> Iterator[Finding]:
         read_to = {partition: at for (topic, partition), at in group.committed.items() if topic == alerts.name}
         unread_alerts = sum(max(end - read_to.get(number, end), 0) for number, end in alerts.ends.items())
     if group.members:
-        left = f", {count(unread_alerts, 'alert')} not told yet" if unread_alerts else ""
+        left = f", {counted(unread_alerts, 'alert')} not told yet" if unread_alerts else ""
         yield ok("alerts", "notify", f"runs on {names(group.members)}{left}")
     elif group.committed:
-        text = f"has run and does not run now; {count(unread_alerts, 'alert')} since then"
+        text = f"has run and does not run now; {counted(unread_alerts, 'alert')} since then"
         yield finding("problem", "alerts", "notify", text, "notify_stopped")
     else:
         yield ok("alerts", "notify", "has never run here: alerts stand on the topic, and nobody else is told")

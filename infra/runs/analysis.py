@@ -30,6 +30,7 @@ from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import OPERATORS, P2P, UNKNOWN, UNNUMBERED
+from irregulars.printing import counted
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.iterations import job_columns
@@ -290,7 +291,12 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         )
     judged = [one for one in iterations if one.is_irregular is not None]
     if not judged:
-        return _why_none_judged(iterations)
+        trained = sum(one.phase == "train" for one in iterations)
+        if not trained:
+            return "all of its iterations are evaluations or checkpoints"
+        count = f"{counted(trained, 'training iteration')} {'is' if trained == 1 else 'are'}"
+        least = IRREGULAR.min_iterations
+        return f"{count} too few: what is usual is known after {least}. Record {2 * least} or more"
     irregular = [one.iteration for one in judged if one.is_irregular]
     if not trace.commops:
         return f"{_some(irregular)} and there are no operators to tell why" if irregular else None
@@ -302,7 +308,10 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         why = "it has no peers to compare with, and what it waited for may be a slow transfer or a late rank"
         return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: {why}"
     if len(irregular) >= VERDICTS.seen and len(trace.commops) < trace.world_size:
-        return _why_some_ranks(trace, irregular)
+        lacking = sorted(set(range(trace.world_size)) - trace.commops.keys())
+        is_one = len(lacking) == 1
+        why = f"{'it' if is_one else 'one of them'} may have been late, and its log is needed"
+        return f"{_some(irregular)} and {name_ranks(lacking)} {'is' if is_one else 'are'} not logged: {why}"
     return None
 
 
@@ -330,26 +339,10 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     return f"{text}. {_LOOK_OUTSIDE}"
 
 
-def _why_none_judged(iterations: Sequence[JudgedIteration]) -> str:
-    trained = [one for one in iterations if one.phase == "train"]
-    if not trained:
-        return "all of its iterations are evaluations or checkpoints"
-    count = "1 training iteration is" if len(trained) == 1 else f"{len(trained)} training iterations are"
-    least = IRREGULAR.min_iterations
-    return f"{count} too few: what is usual is known after {least}. Record {2 * least} or more"
-
-
 def _some(irregular: Sequence[int]) -> str:
     if len(irregular) == 1:
         return f"iteration {irregular[0]} was irregular,"
     return f"{len(irregular)} iterations were irregular,"
-
-
-def _why_some_ranks(trace: Trace, irregular: Sequence[int]) -> str:
-    lacking = sorted(set(range(trace.world_size)) - trace.commops.keys())
-    is_one = len(lacking) == 1
-    why = f"{'it' if is_one else 'one of them'} may have been late, and its log is needed"
-    return f"{_some(irregular)} and {name_ranks(lacking)} {'is' if is_one else 'are'} not logged: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +375,9 @@ class Explained:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them; times are ns."""
-        values = _finite(asdict(replace(self, verdicts=())))
-        return values | {"verdicts": [one.to_json() for one in self.verdicts]}
+        from irregulars.infra.showing.found import plain  # judging alone needs nothing of it
+
+        return {**plain(replace(self, verdicts=())), "verdicts": [one.to_json() for one in self.verdicts]}
 
 
 @dataclass(slots=True)
@@ -464,14 +458,6 @@ def _name(lane: Lane, topology: Topology) -> str:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return _known(value)
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

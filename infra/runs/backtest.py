@@ -17,7 +17,6 @@ import orjson
 from irregulars.detectors.job.topology import topology_of
 from irregulars.detectors.plugins.loading import Comparable, installed_detectors, load_detector
 from irregulars.detectors.plugins.protocol import NUMBERS, Level, MakeDetector
-from irregulars.dtypes import Column
 from irregulars.errors import InputError, PluginError
 from irregulars.infra.runs.analysis import judge_whole, take_rank
 from irregulars.infra.runs.scoring import Counts, Fault, FrameTap, JobFrames, TaughtFrame, count_job, replay
@@ -281,23 +280,19 @@ def read_stored_job(client: Client, job: str) -> JobFrames:
     frames = []
     for _, group in groupby(rows, key=lambda row: row[1]):
         own = list(group)
-        frame = _frame(own)
+        rank, iteration, elapsed_ns, work_ns, operators, _ = zip(*own, strict=True)
+        unknown = np.full(len(own), np.nan)
+        frame = {
+            "rank": np.array(rank, dtype=np.int64),
+            "iteration": np.array(iteration, dtype=np.int64),
+            "elapsed_ns": np.array(elapsed_ns, dtype=np.float64),
+            "work_ns": np.array(work_ns, dtype=np.float64),
+            "operators": np.array(operators, dtype=np.float64),
+            **dict.fromkeys(("communication_ns", "tokens", *NUMBERS), unknown),
+        }
         frame["stage"] = stages(frame["rank"])
         frames.append(TaughtFrame(frame, is_taught=not own[0][5]))
     return JobFrames(job, faults, (frames,), (None,))
-
-
-def _frame(rows: Sequence[Sequence[Any]]) -> dict[str, Column]:
-    rank, iteration, elapsed_ns, work_ns, operators, _ = zip(*rows, strict=True)
-    unknown = np.full(len(rows), np.nan)
-    return {
-        "rank": np.array(rank, dtype=np.int64),
-        "iteration": np.array(iteration, dtype=np.int64),
-        "elapsed_ns": np.array(elapsed_ns, dtype=np.float64),
-        "work_ns": np.array(work_ns, dtype=np.float64),
-        "operators": np.array(operators, dtype=np.float64),
-        **dict.fromkeys(("communication_ns", "tokens", *NUMBERS), unknown),
-    }
 
 
 def _announcements(job: str, rows: Sequence[Sequence[Any]]) -> list[Announcement]:

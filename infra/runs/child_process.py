@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -148,13 +148,8 @@ def _start(
     try:
         return started.result()
     except BaseException:  # Ctrl-C while we wait: nobody would know of the child
-        started.add_done_callback(_kill_started)
+        started.add_done_callback(lambda done: None if done.cancelled() or done.exception() else done.result().kill())
         raise
-
-
-def _kill_started(started: Future[subprocess.Popen[bytes]]) -> None:
-    if not started.cancelled() and started.exception() is None:
-        started.result().kill()
 
 
 def _last_words(text: str) -> str:

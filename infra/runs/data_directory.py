@@ -26,23 +26,18 @@ def lock_directory(directory: Path) -> int:
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LETTING_GO_S
-    while not _is_locked(descriptor):
-        if time.monotonic() > deadline:
-            os.close(descriptor)
-            raise InputError(
-                f"data directory must not be in use; got one that another process holds ({directory}). "
-                "Stop that process, or choose another directory"
-            )
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise InputError(
+                    f"data directory must not be in use; got one that another process holds ({directory}). "
+                    "Stop that process, or choose another directory"
+                ) from None
         time.sleep(_POLL_S)
-    return descriptor
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class DataDirectory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
@@ -41,7 +41,8 @@ class DeadLetter:
     @classmethod
     def of(cls, message: Message) -> Self:
         """Read one from the topic; a header that is missing is left out."""
-        headers = {name: (value or b"").decode(errors="replace") for name, value in _headers(message)}
+        given: Any = message.headers() or ()
+        headers = {name: (value or b"").decode(errors="replace") for name, value in dict(given).items()}
         partition, offset = message.partition() or 0, message.offset()
         return cls(f"{partition}/{offset}" if partition else str(offset), message.key(), message.value(), headers)
 
@@ -161,11 +162,6 @@ class DeadLetterBox:
         return letter.topic, partition, offset
 
 
-def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
-    headers: Any = message.headers() or ()
-    return list(headers.items()) if isinstance(headers, dict) else list(headers)
-
-
 def _number(text: str | None) -> int | None:
     """Return the number in a header, an offset, a size or a time; None where it is malformed."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
@@ -248,7 +244,14 @@ def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, An
         for topic, partitions in there.items():
             for partition in partitions:
                 messages = reader.messages(topics.name(topic), partition)
-                found += [Kept(topic, partition, key) for key in _keys(messages, topic, job)]
+                is_ours: dict[bytes, bool] = {}  # whether the newest message of a key is of the job
+                for message in messages:
+                    key, value = message.key(), message.value()
+                    if key is not None:
+                        is_ours[key] = False
+                        with suppress(RecordError):
+                            is_ours[key] = value is not None and decode_json(value, topic).get("job") == job
+                found += [Kept(topic, partition, key) for key, is_kept in is_ours.items() if is_kept]
     return found
 
 
@@ -262,20 +265,3 @@ def erase(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], ke
     failure = producer.deliver(tombstones, _ERASE_S)
     if failure is not None:
         raise service_error(failure, bootstrap, _ERASE_S, security)
-
-
-def _keys(messages: Iterator[Message], topic: str, job: str) -> list[bytes]:
-    """Return the keys whose newest message is of a job, in the order in which they came first."""
-    is_kept: dict[bytes, bool] = {}
-    for message in messages:
-        key = message.key()
-        if key is not None:
-            is_kept[key] = _job_of(message.value(), topic) == job
-    return [key for key, is_ours in is_kept.items() if is_ours]
-
-
-def _job_of(value: bytes | None, topic: str) -> object:
-    try:
-        return None if value is None else decode_json(value, topic).get("job")
-    except RecordError:
-        return None

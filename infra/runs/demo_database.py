@@ -164,7 +164,15 @@ class DemoDatabase(Service):
             require_free(self._given_port, "the demo database")
         try:
             with self._stopped_if_it_fails():
-                self._prepare()
+                path = str(self._data.choose())
+                if "'" in path or "\\" in path:
+                    raise InputError(f"data directory must have no ' and no \\ in its path; got {path!r}")
+                self._data.take()
+                make_private_directory(self._data.path / "data")
+                self._fifo.unlink(missing_ok=True)
+                os.mkfifo(self._fifo, 0o600)
+                self.password = _password(self._data.path / "password")
+                self.reader_password = _password(self._data.path / "reader-password")
                 start_on_free_ports(
                     lambda within_s: self._start_on(self._given_port or free_port(), free_port(), within_s),
                     self._start_timeout_s,
@@ -204,18 +212,6 @@ class DemoDatabase(Service):
     @property
     def _fifo(self) -> Path:
         return self._data.path / "stop"
-
-    def _prepare(self) -> None:
-        """Take the directory: lock before anything is written, and find or make the password."""
-        path = str(self._data.choose())
-        if "'" in path or "\\" in path:
-            raise InputError(f"data directory must have no ' and no \\ in its path; got {path!r}")
-        self._data.take()
-        make_private_directory(self._data.path / "data")
-        self._fifo.unlink(missing_ok=True)
-        os.mkfifo(self._fifo, 0o600)
-        self.password = _password(self._data.path / "password")
-        self.reader_password = _password(self._data.path / "reader-password")
 
     def _start_on(self, http_port: int, native_port: int, within_s: float) -> None:
         ports = {"host": HOST, "http_port": http_port, "native_port": native_port}

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from irregulars import stopping
@@ -20,7 +19,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
-from irregulars.producers.importers.fabric import Fabric, read_fabric
+from irregulars.producers.importers.fabric import read_fabric
 from irregulars.producers.node.device_source import DeviceSource, Feed
 from irregulars.producers.node.events import ErrorFiles, NodeEvents
 from irregulars.producers.node.kernel_log import Devices, KernelLog
@@ -51,11 +50,32 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
         stack.enter_context(_locked(file))
         devices = _Devices(file)
         stack.callback(devices.source.close)
-        source = NodeSource(_open_sources(file, stack), devices.roster, devices.source)
+        opened: dict[str, Source] = {}
+        for table in file.sources:
+            opened[table.name] = open_source(table, file.spool.directory / "sources")
+            stack.callback(opened[table.name].close)
+        source = NodeSource(opened, devices.roster, devices.source)
         state = AgentState(source, devices.roster)
         if file.metrics.enabled:
             stack.callback(serve_metrics(state, file.metrics.host, file.metrics.port).close)
-        agent = _make_agent(settings, file, state)
+        spool = SpoolSettings(
+            file.spool.directory / "messages", file.spool.limit_mib * _MIB, file.spool.memory_mib * _MIB,
+            file.spool.final_s,
+        )  # fmt: skip
+
+        def make_publisher(own: AgentSettings) -> SpoolingPublisher:
+            state.publisher = SpoolingPublisher(own, spool)
+            return state.publisher
+
+        agent = Agent(
+            state.source,
+            replace(agent_settings(settings, is_asking=False), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
+            state.note,
+            topics=_TOPICS,
+            make_publisher=make_publisher,
+            idle_s=file.agent.poll_ms / 1000,
+            ends_ranks=False,
+        )
         _LOG.info("event=agent_started sources=%s gpus=%d", ",".join(source.names) or "none", devices.gpu_count)
         with stopping.on_stop(agent.stop):
             return agent.run()
@@ -72,12 +92,17 @@ class _Devices:
 
             self.gpu_count = count_gpus()
         nics = {name: nic.place for name, nic in find_nics(sysfs).items() if nic.place is not None}
+        fabric = None
+        if file.agent.fabric is not None:
+            fabric = read_fabric(file.agent.fabric)
+            counts = len(fabric.leaf_of), len(fabric.above), sum(fabric.skipped.values())
+            _LOG.info("event=fabric_read nics=%d switches_below_others=%d skipped=%d", *counts)
         self.roster = Roster(
             file.agent.host or socket.gethostname(),
             nearest_nics(find_gpus(sysfs), nics),
             range(self.gpu_count),
             is_sampling_nics=file.nics.enabled,
-            fabric=_fabric(file.agent.fabric),
+            fabric=fabric,
         )
         for rank in file.ranks:
             self.roster.assign(Owner(rank.job, rank.attempt, rank.rank), rank.gpu, rank.nic)
@@ -105,44 +130,6 @@ def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
     errors = None if file.events.error_files is None else ErrorFiles(file.events.error_files)
     host = file.agent.host or socket.gethostname()
     return NodeEvents(roster, host, Devices(gpus, nics), sysfs, log, error_files=errors)
-
-
-def _fabric(path: Path | None) -> Fabric | None:
-    if path is None:
-        return None
-    fabric = read_fabric(path)
-    counts = len(fabric.leaf_of), len(fabric.above), sum(fabric.skipped.values())
-    _LOG.info("event=fabric_read nics=%d switches_below_others=%d skipped=%d", *counts)
-    return fabric
-
-
-def _open_sources(file: AgentFile, stack: ExitStack) -> dict[str, Source]:
-    opened: dict[str, Source] = {}
-    for table in file.sources:
-        opened[table.name] = open_source(table, file.spool.directory / "sources")
-        stack.callback(opened[table.name].close)
-    return opened
-
-
-def _make_agent(settings: Settings, file: AgentFile, state: AgentState) -> Agent:
-    spool = SpoolSettings(
-        file.spool.directory / "messages", file.spool.limit_mib * _MIB, file.spool.memory_mib * _MIB,
-        file.spool.final_s,
-    )  # fmt: skip
-
-    def make_publisher(own: AgentSettings) -> SpoolingPublisher:
-        state.publisher = SpoolingPublisher(own, spool)
-        return state.publisher
-
-    return Agent(
-        state.source,
-        replace(agent_settings(settings, is_asking=False), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
-        state.note,
-        topics=_TOPICS,
-        make_publisher=make_publisher,
-        idle_s=file.agent.poll_ms / 1000,
-        ends_ranks=False,
-    )
 
 
 @contextmanager

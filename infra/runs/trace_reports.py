@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.runs import run_starts
-from irregulars.detectors.job.topology import Topology, topology_of
-from irregulars.detectors.nics.steadiness import Stretch, Traffic, steady_stretches
+from irregulars.detectors.job.topology import topology_of
+from irregulars.detectors.nics.steadiness import Traffic, steady_stretches
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
 from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.trace.directory import Trace
@@ -29,7 +29,14 @@ def report_traffic(trace: Trace) -> Iterator[str]:
     if trace.clock == "per_host":  # nothing connects the clocks: let all recordings begin at once
         traffic = {rank: _since_first(own) for rank, own in traffic.items()}
     for stretch in steady_stretches(traffic, topology):
-        yield _line(stretch, topology)
+        (nic, way), place = stretch.end, topology.place(stretch.end[0].ranks[0])
+        ranks = ", ".join(map(str, nic.ranks))
+        where = f"NIC {place.nic or 'of unknown name'}{f' on {place.host}' if place.host else ''} (rank {ranks})"
+        yield (
+            f"{where} {'received' if way else 'sent'} a steady {stretch.bytes_per_s * 8 / 1e6:.4g} Mbit/s "
+            f"(± {stretch.swing:.0%}) from {stretch.begin_s:.1f} s to {stretch.past_s:.1f} s of the recording, "
+            "while the other NICs burst and idled"
+        )
 
 
 def _traffic(trace: Trace, rank: int, nic: str | None) -> Traffic:
@@ -43,17 +50,6 @@ def _since_first(own: Traffic) -> Traffic:
         return own
     first_ns = own.begin_ns[0]
     return own._replace(begin_ns=own.begin_ns - first_ns, end_ns=own.end_ns - first_ns)
-
-
-def _line(stretch: Stretch, topology: Topology) -> str:
-    (nic, way), place = stretch.end, topology.place(stretch.end[0].ranks[0])
-    ranks = ", ".join(map(str, nic.ranks))
-    where = f"NIC {place.nic or 'of unknown name'}{f' on {place.host}' if place.host else ''} (rank {ranks})"
-    return (
-        f"{where} {'received' if way else 'sent'} a steady {stretch.bytes_per_s * 8 / 1e6:.4g} Mbit/s "
-        f"(± {stretch.swing:.0%}) from {stretch.begin_s:.1f} s to {stretch.past_s:.1f} s of the recording, "
-        "while the other NICs burst and idled"
-    )
 
 
 _COLUMNS = ("operator", "sequence", "start_ns", "iteration")

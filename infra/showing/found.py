@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 
 from irregulars.dtypes import Floats, Ints
 from irregulars.infra.showing.numerics import Band
@@ -335,28 +336,23 @@ class Screen:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""
-        values = {name: _plain(getattr(self, name)) for name in self.__slots__ if name not in ("verdict", "cells")}
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("verdict", "cells")}
         first, past = self.verdict.iterations
         return {
             "verdict": self.verdict.to_json(),
             "range": {"first": first, "past_last": past, "last": past - 1},
-            **values,
-            "cells": [_plain(one) for one in self.cells],
+            **plain({**values, "cells": self.cells}),
         }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if hasattr(value, "__dataclass_fields__"):
-        return _plain({name: getattr(value, name) for name in value.__dataclass_fields__})
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.item() if isinstance(value, np.generic) else value
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: records as objects; null for what is no finite number."""
+
+    def rest(one: Any) -> Any:
+        return one._asdict() if hasattr(one, "_asdict") else dict(one)
+
+    kinds = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.loads(orjson.dumps(value, rest, kinds))
 
 
 def gather(found: Found, runbook_url: str | None = None) -> Screen:
@@ -372,6 +368,9 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     ratio = verdict.recovers_ratio
     until_ns = found.now_ns if verdict.state == "open" else None
     stands_ns = None if until_ns is None or since_ns is None else until_ns - since_ns
+    next_step = advise(verdict)
+    if found.recording is not None and verdict.state != "open":  # it is over: in the past tense
+        next_step = f"while it lasted, {advise(replace(verdict, state='open', close_reason=None))}"
     return Screen(
         verdict=verdict,
         recording=found.recording, source=found.source, now_ns=found.now_ns,
@@ -391,19 +390,11 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         ways=found.ways, standing=found.standing,
         earlier=found.earlier,
         others=found.others,
-        next_step=_next_step(found),
+        next_step=next_step,
         look_further=where_to_look(verdict),
         runbook=runbook_of(verdict.kind, runbook_url),
         missing=tuple(_missing(found, periods)),
     )  # fmt: skip
-
-
-def _next_step(found: Found) -> str:
-    """Return the advice; of a recording, which is over, in the past tense."""
-    verdict = found.verdict
-    if found.recording is None or verdict.state == "open":
-        return advise(verdict)
-    return f"while it lasted, {advise(replace(verdict, state='open', close_reason=None))}"
 
 
 def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
@@ -438,13 +429,12 @@ def lowered_peaks(
     for direction in directions:
         others = median_of([one.peaks(direction)[1] for one in rates if one.rank not in ranks])
         found.append(Peaks(direction, *own.peaks(direction), others))
-    return min(found, key=_lowered)
 
+    def lowered(peaks: Peaks) -> float:  # against the lower one of before and others; infinite: not known
+        known = [value for value in (peaks.before, peaks.others) if value > 0]
+        return peaks.during / min(known) if known and math.isfinite(peaks.during) else math.inf
 
-def _lowered(peaks: Peaks) -> float:
-    """Return the peak against the lower one of before and others; infinite where that is not known."""
-    known = [value for value in (peaks.before, peaks.others) if value > 0]
-    return peaks.during / min(known) if known and math.isfinite(peaks.during) else math.inf
+    return min(found, key=lowered)
 
 
 def nic_text(found: Found) -> str:

@@ -347,18 +347,13 @@ def page_of(screen: Screen) -> str:
 
 def body_of(screen: Screen) -> str:
     """Return the part under the title, for pages that have a head and a style of their own."""
-    return "".join(_body(screen))
+    # The answer (its cost, the next step, who waited for whom), then charts, then the history
+    answer, charts = "".join(_answer(screen)), "".join(_charts(screen))
+    return f'<div class="answer">{answer}</div>\n<div class="charts">{charts}</div>\n{_state(screen)}'
 
 
 def _safe(text: object) -> str:
     return escape(printable(text))
-
-
-def _body(screen: Screen) -> Iterator[str]:
-    """Yield the answer (what it costs, what to do, who waited for whom), then charts, then the history."""
-    yield f'<div class="answer">{"".join(_answer(screen))}</div>\n<div class="charts">'
-    yield from _charts(screen)
-    yield f"</div>\n{_state(screen)}"
 
 
 def _answer(screen: Screen) -> Iterator[str]:
@@ -368,7 +363,9 @@ def _answer(screen: Screen) -> Iterator[str]:
     }  # fmt: skip
     rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
     rows += [f"<dt>{name}</dt><dd>{_command(text)}</dd>" for name, text in checks_of(screen)]
-    rows.append(f"<dt>Runbook</dt><dd>{_link(screen.runbook)}</dd>")
+    runbook = _safe(screen.runbook)  # no link where it is a path in the repository: it leads nowhere from here
+    link = f'<a href="{runbook}">{runbook}</a>' if screen.runbook.startswith(("http", "/")) else runbook
+    rows.append(f"<dt>Runbook</dt><dd>{link}</dd>")
     yield f"<dl>{''.join(rows)}</dl>\n"
     reasons = screen.verdict.explanation
     if reasons is not None and reasons.path:
@@ -389,7 +386,10 @@ def _charts(screen: Screen) -> Iterator[str]:
         yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
     if screen.iterations:
         unended = verdict.iterations[1] - 1 if verdict.kind in STANDSTILLS else None
-        yield _section("Iteration times", times_chart(screen.iterations, unended), _marks(screen))
+        told = times_text(screen)
+        if median := told.partition("; median ")[2]:
+            told = f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {median}"
+        yield _section("Iteration times", times_chart(screen.iterations, unended), f"{told}.")
     for title, chart, legend in numerics_charts(screen.numerics, [(verdict.iterations[0], verdict.kind)]):
         yield _section(title, chart, legend)
     if screen.ways:
@@ -400,7 +400,15 @@ def _charts(screen: Screen) -> Iterator[str]:
         chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
-    yield from _bandwidth(screen)
+    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
+    if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
+        chart = rate_chart(screen.rate_samples, direction)
+        first = screen.verdict.suspects[0]
+        own = f"of {name_ranks(carried_by(first))}"
+        accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
+        legend = f"Red: {accused}; blue: the median of all others, within their least and most."
+        legend += f" {screen.nic}." if screen.nic else ""
+        yield _section(f"What NICs {direction}", chart, legend)
 
 
 def _standing(screen: Screen) -> str:
@@ -425,30 +433,6 @@ def _command(text: str) -> str:
     if not text.startswith("irregulars "):
         return _safe(text)
     return f'<code>{_safe(text)}</code> <button type="button" class="copy">Copy</button>'
-
-
-def _link(target: str) -> str:
-    """Return a link where it is a URL or a page of the console; a path in the repository leads nowhere from here."""
-    return f'<a href="{_safe(target)}">{_safe(target)}</a>' if target.startswith(("http", "/")) else _safe(target)
-
-
-def _marks(screen: Screen) -> str:
-    _, has_marks, text = times_text(screen).partition("; median ")
-    if not has_marks:
-        return f"{times_text(screen)}."
-    return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {text}."
-
-
-def _bandwidth(screen: Screen) -> Iterator[str]:
-    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
-    if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
-        chart = rate_chart(screen.rate_samples, direction)
-        first = screen.verdict.suspects[0]
-        own = f"of {name_ranks(carried_by(first))}"
-        accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
-        legend = f"Red: {accused}; blue: the median of all others, within their least and most."
-        legend += f" {screen.nic}." if screen.nic else ""
-        yield _section(f"What NICs {direction}", chart, legend)
 
 
 def _state(screen: Screen) -> str:

@@ -79,7 +79,7 @@ def ways_of(transfers: Iterable[Sequence[Any]], members: Members, suspect: Suspe
         accused = [_is_through(way, members, suspect) for way in own]
         usual_ns = float(np.median([took_ns for took in own.values() for took_ns in took.values()]))
         if len(own) > 1 and (suspect is None or len(set(accused)) > 1):
-            found += [Way(_name(way), is_own, usual_ns, took)
+            found += [Way(way[0] if way[1] is None else f"rank {way[1]} to {way[2]}", is_own, usual_ns, took)
                       for (way, took), is_own in zip(own.items(), accused, strict=True)]  # fmt: skip
     found.sort(key=lambda way: (-way.ratio, way.name))
     mine, others = ([way for way in found if way.is_accused is own] for own in (True, False))
@@ -98,11 +98,6 @@ def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None)
     if suspect.device == "link":
         return (sender, receiver) == (suspect.rank, suspect.peer)
     return not {sender, receiver}.isdisjoint(suspect.ranks)
-
-
-def _name(way: tuple[Any, ...]) -> str:
-    communicator, sender, receiver = way
-    return str(communicator) if sender is None else f"rank {sender} to {receiver}"
 
 
 def transfers_in(operators: Columns, wanted: Iterable[int]) -> Iterator[Sequence[Any]]:

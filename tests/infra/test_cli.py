@@ -37,6 +37,13 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return call
 
 
+def refused(run: Run, *arguments: str) -> str:
+    """Return the one line with which a call is refused; it ends with status 2, and prints nothing else."""
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    return err
+
+
 def test_without_a_command_it_helps(run: Run) -> None:
     status, out, _ = run()
     assert status == 0
@@ -80,11 +87,7 @@ def test_the_version_is_the_distributions(run: Run) -> None:
     ],
 )
 def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str], message: str) -> None:
-    status, out, err = run(*arguments)
-    assert status == 2
-    assert out == ""
-    assert message in err
-    assert len(err.splitlines()) == 1
+    assert message in refused(run, *arguments)
 
 
 def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

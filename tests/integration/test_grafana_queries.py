@@ -16,9 +16,8 @@ from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_opinions, table_of_samples
 from tests.conftest import ClickHouseAddress
-from tests.infra.grafana.dashboards import DASHBOARDS
+from tests.infra.grafana.dashboards import DASHBOARDS, Json
 from tests.infra.grafana.macros import View, expand
-from tests.infra.grafana.panels import Json
 from tests.infra.grafana.queries import query
 from tests.integration.pipelines import own_database, store
 from tests.integration.test_questions import columns, open_job, with_columns

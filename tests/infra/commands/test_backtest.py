@@ -8,7 +8,7 @@ import pytest
 
 from irregulars.infra import wiring
 from tests.conftest import RECORDINGS
-from tests.infra.test_cli import Run, run
+from tests.infra.test_cli import Run, refused, run
 
 __all__ = ["run"]  # the fixture
 
@@ -89,10 +89,7 @@ def test_a_detector_that_breaks_its_promises_is_one_line(
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.delitem(sys.modules, "made_up_bad", raising=False)
     (tmp_path / "made_up_bad.py").write_text(_BAD)
-    status, out, err = run("backtest", f"made_up_bad:{kind}", SLOW_RANK, "--alone")
-    assert (status, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+    assert message in refused(run, "backtest", f"made_up_bad:{kind}", SLOW_RANK, "--alone")
 
 
 def test_a_module_that_leaves_is_no_end_of_the_command(run: Run, tmp_path: Path) -> None:
@@ -120,7 +117,4 @@ def test_a_call_that_cannot_be_is_one_line(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.setattr(wiring.database_settings, "__defaults__", (0.3,))  # seconds that it waits for the database
-    status, out, err = run("backtest", *arguments)
-    assert (status, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+    assert message in refused(run, "backtest", *arguments)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from irregulars.infra.commands.demo import _cost, _Standstill, bars_of, progress_line
 from tests.infra.showing.made_up_verdicts import verdict_of
-from tests.infra.test_cli import Run, run
+from tests.infra.test_cli import Run, refused, run
 
 __all__ = ["run"]  # the fixture
 
@@ -16,9 +16,7 @@ def test_a_live_demo_without_torch_is_refused_before_any_service_starts(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    status, out, err = run("demo", "--live")
-    assert (status, out, len(err.splitlines())) == (2, "", 1)
-    assert "torch must be installed for --live; got none. Run in a checkout" in err
+    assert "torch must be installed for --live; got none. Run in a checkout" in refused(run, "demo", "--live")
 
 
 @pytest.mark.parametrize(("width", "is_terminal"), [(80, True), (62, True), (400, False)])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.sample_frames import sample_frame
-from tests.infra.test_cli import ROOT, Run, run
+from tests.infra.test_cli import ROOT, Run, refused, run
 
 __all__ = ["run"]  # the fixture
 
@@ -60,9 +60,7 @@ def test_a_new_package_passes_its_own_test(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_new_package_must_not_hide_a_detector_that_is_installed(run: Run, tmp_path: Path) -> None:
-    status, out, err = run("plugins", "new", "peers")
-    assert (status, out, len(err.splitlines())) == (2, "", 1)
-    assert "name must not be that of an installed detector; got 'peers'" in err
+    assert "name must not be that of an installed detector; got 'peers'" in refused(run, "plugins", "new", "peers")
     assert not (tmp_path / "peers").exists()
 
 
@@ -120,9 +118,7 @@ def test_a_name_that_no_module_can_have_is_refused(run: Run, tmp_path: Path, nam
 
 @pytest.mark.parametrize("name", ["json", "numpy", "irregulars"])
 def test_a_name_that_another_module_has_is_refused(run: Run, name: str) -> None:
-    status, _, err = run("plugins", "new", name)
-    assert status == 2
-    assert f"name must not be that of another module; got '{name}'" in err
+    assert f"name must not be that of another module; got '{name}'" in refused(run, "plugins", "new", name)
 
 
 def test_the_list_says_what_each_detector_does(run: Run) -> None:
@@ -135,7 +131,4 @@ def test_the_list_says_what_each_detector_does(run: Run) -> None:
 
 
 def test_an_unknown_detector_is_answered_with_the_nearest(run: Run) -> None:
-    status, _, err = run("plugins", "check", "peerz")
-    assert status == 2
-    assert "did you mean peers?" in err
-    assert len(err.splitlines()) == 1
+    assert "did you mean peers?" in refused(run, "plugins", "check", "peerz")

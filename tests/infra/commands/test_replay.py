@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from irregulars.infra.commands import traces
 from irregulars.infra.commands.traces import in_time, rename_job
 from irregulars.messages.records import SCHEMAS
+from irregulars.producers.publishing.agent import Progress
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import moved, span_ns
-from tests.infra.test_cli import Run, run
+from tests.infra.test_cli import Run, refused, run
 
 __all__ = ["run"]  # the fixture
 
@@ -28,9 +33,7 @@ def test_without_a_name_the_job_keeps_its_own() -> None:
 
 
 def test_a_speed_below_zero_is_one_line(run: Run) -> None:
-    status, _, err = run("replay", str(RECORDING), "--speed", "-1")
-    assert status == 2
-    assert "speed must be a number of at least 0; got -1" in err
+    assert "speed must be a number of at least 0; got -1" in refused(run, "replay", str(RECORDING), "--speed", "-1")
 
 
 def test_times_that_lie_in_the_future_are_moved_to_now_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,3 +57,48 @@ def test_times_of_the_past_stay_unless_somebody_says_now(capsys: pytest.CaptureF
     told = in_time(trace, end_ns + 86_400 * 10**9, True, ends_now=True)
     assert span_ns(told) == span_ns(moved(trace, 86_400 * 10**9))
     assert "1.0 days later" in capsys.readouterr().err
+
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "QUIET_S", 0.05)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def wait_for(capsys: pytest.CaptureFixture[str], text: str) -> str:
+    deadline, said = time.monotonic() + DEADLINE_S, ""
+    while text not in said and time.monotonic() < deadline:
+        said += capsys.readouterr().err
+        time.sleep(0.01)
+    return said
+
+
+@pytest.mark.usefixtures("impatient")
+def test_silence_of_the_broker_is_said_loudly(capsys: pytest.CaptureFixture[str], silent_port: int) -> None:
+    with traces.Acknowledged(f"127.0.0.1:{silent_port}"):
+        said = wait_for(capsys, "NOTHING WAS ACKNOWLEDGED")
+    assert f"by Kafka at 127.0.0.1:{silent_port} within 0.05 s" in said
+
+
+def test_what_is_acknowledged_in_time_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = traces.Acknowledged("127.0.0.1:9092")
+    with waiting:
+        first = waiting.timer
+        waiting.note(Progress(delivered_messages=1))
+        assert waiting.timer is not first  # it waits anew
+        second = waiting.timer
+        waiting.note(Progress(delivered_messages=1))
+        assert waiting.timer is second  # nothing more was acknowledged
+    waiting.timer.join(DEADLINE_S)
+    assert not waiting.timer.is_alive()
+    assert capsys.readouterr().err == ""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
+from tests.integration.pipelines import store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 OVER = ("bench/ddp16-nic-both", "bench/tp2pp2dp2-nic-send")  # jobs that ended some hours ago
@@ -25,18 +23,13 @@ HUNG = "bench/pp4dp2-hang-inside"
 def fill(settings: DatabaseSettings, now_s: float | None = None) -> None:
     """Store them."""
     now_s = time.time() if now_s is None else now_s
-    sink = ClickHouseSink(settings)
-    sink.open()
-    try:
-        for at, name in enumerate(OVER):
-            sink.write(moved_to(rows_of_recording(name), now_s - 3600 * (at + 2)))
-        for name in LIVE:
-            sink.write(moved_to(while_it_lasts(rows_of_recording(name)), now_s - 1))
-        for name in HEALTHY:
-            sink.write(moved_to(without_end(rows_of_recording(name)), now_s - 2))
-        sink.write(moved_to(silent(rows_of_recording(HUNG)), now_s - 900))
-    finally:
-        sink.close()
+    store(
+        settings,
+        *(moved_to(rows_of_recording(name), now_s - 3600 * (at + 2)) for at, name in enumerate(OVER)),
+        *(moved_to(while_it_lasts(rows_of_recording(name)), now_s - 1) for name in LIVE),
+        *(moved_to(without_end(rows_of_recording(name)), now_s - 2) for name in HEALTHY),
+        moved_to(silent(rows_of_recording(HUNG)), now_s - 900),
+    )
 
 
 def moved_to(rows: Rows, newest_s: float) -> Rows:
@@ -86,8 +79,3 @@ def silent(rows: Rows) -> Rows:
         field = verdicts.schema.field(at)
         verdicts = verdicts.set_column(at, field, pa.array([value] * verdicts.num_rows, field.type))
     return {**without_end(rows), "verdicts": verdicts}
-
-
-def reader_of(settings: DatabaseSettings, login: Mapping[str, str]) -> DatabaseSettings:
-    """Return the settings of the user who reads."""
-    return replace(settings, **login)

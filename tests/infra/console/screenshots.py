@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from irregulars.infra.runs.demo_database import DemoDatabase
-from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.infra.console.browser import chromium
 from tests.infra.console.filled import fill, moved_to
 from tests.infra.console.visits import RunningConsole, running_console
+from tests.integration.pipelines import store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(folder: Path = FOLDER) -> None:
     with DemoDatabase() as database, chromium() as browser:
         own = DatabaseSettings(database.url, database.user, database.password, database.database)
         fill(own)
-        add(own, SLOW_GPU)
+        store(own, moved_to(rows_of_recording(f"bench/{SLOW_GPU}"), time.time() - 1800))
         reader = DatabaseSettings(database.url, database.reader, database.reader_password, database.database)
         with running_console(reader) as console:
             take(console, browser, folder)
@@ -67,16 +67,6 @@ def main(folder: Path = FOLDER) -> None:
                 page.wait_for_timeout(800)
                 write(heat_map.screenshot(), folder / f"heat-map-{theme}.png")
                 page.context.close()
-
-
-def add(settings: DatabaseSettings, name: str) -> None:
-    """Store one more recorded job, as if it had ended half an hour ago."""
-    sink = ClickHouseSink(settings)
-    sink.open()
-    try:
-        sink.write(moved_to(rows_of_recording(f"bench/{name}"), time.time() - 1800))
-    finally:
-        sink.close()
 
 
 def take(console: RunningConsole, browser: Browser, folder: Path) -> None:

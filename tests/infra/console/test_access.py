@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from starlette.datastructures import Headers
 
 from irregulars.errors import InputError
 from irregulars.infra.console.access import CONTENT_POLICY, LEAST_TOKEN, is_from_here, is_open_to_others, make_policy
-from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
-from tests.infra.console.visits import NOWHERE, PAGE, Visit, serving, text_of, visit
-from tests.integration.secured_kafka import Authority
+from tests.infra.console.visits import PAGE, Visit, text_of, visit
 
 HERE = "/questions"  # a page that asks no service anything
 OTHERS = ("192.0.2.1", "10.0.0.0/8")
@@ -351,18 +347,3 @@ def test_a_file_that_others_can_read_is_known(tmp_path: Path) -> None:
     for mode in (0o640, 0o604, 0o620):
         path.chmod(mode)
         assert is_open_to_others(path)
-
-
-def test_with_a_certificate_it_speaks_tls_and_a_wrong_one_is_one_clear_line(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "ca")
-    certificate, key = authority.issue("console")
-    with listen_on("127.0.0.1", 0) as listening:
-        policy = make_policy(("127.0.0.1", listening.getsockname()[1]), is_encrypted=True)
-        app = make_app(ConsoleSettings(NOWHERE, policy))
-        with pytest.raises(InputError, match=r"must be a certificate and its key \(PEM\)"):
-            config_of(app, (certificate, tmp_path / "none.key"))
-        trusting = ssl.create_default_context(cafile=authority.certificate)
-        with serving(config_of(app, (certificate, key)), listening) as url:
-            answer = httpx.get(url.replace("http:", "https:") + "/healthz", verify=trusting)
-    assert (answer.status_code, answer.text) == (200, "ok\n")
-    assert answer.headers["strict-transport-security"] == "max-age=31536000"

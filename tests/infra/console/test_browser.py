@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from irregulars.sinks.clickhouse import ClickHouseSink
-from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import fill, moved_to, while_it_lasts
 from tests.infra.console.visits import RunningConsole, running_console
-from tests.integration.pipelines import own_database
+from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 if TYPE_CHECKING:
@@ -37,16 +35,12 @@ OpenPage = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="module")
-def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+def console(clickhouse: ClickHouseAddress) -> Iterator[RunningConsole]:
+    # Filled anew: of what was stored for an earlier module's tests no job may be heard any more
     with own_database(clickhouse) as own:
         fill(own)
-        yield own
-
-
-@pytest.fixture(scope="module")
-def console(database: DatabaseSettings) -> Iterator[RunningConsole]:
-    with running_console(database) as running:
-        yield running
+        with running_console(own) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +180,7 @@ def test_the_first_screen_of_an_incident_answers_what_somebody_woken_asks(open_p
     assert chain["y"] + chain["height"] < 900
 
 
-def test_the_tabs_title_counts_what_is_open(open_page: OpenPage, database: DatabaseSettings) -> None:
+def test_the_tabs_title_counts_what_is_open(open_page: OpenPage) -> None:
     page = open_page()
     assert page.title().startswith("2 open incidents, 1 page, 2 jobs heard")
     page = open_page("/incidents/gloo-slow-nic:0:60:0")
@@ -269,20 +263,14 @@ def test_the_heat_map_moves_zooms_and_tells_by_keys(open_page: OpenPage) -> None
     assert "Rank 1 in iteration 1" in details.inner_text()
 
 
-def test_an_incident_appears_while_somebody_looks(database: DatabaseSettings, open_page: OpenPage) -> None:
-    page = open_page()
-    assert "gloo-slow-link" not in page.locator("#live").inner_text()
-    sink = ClickHouseSink(database)
-    sink.open()
-    sink.write(moved_to(while_it_lasts(rows_of_recording("gloo-slow-link")), time.time() - 1))
-    sink.close()
-    page.locator(".incident", has_text="gloo-slow-link").wait_for()
-    assert "3 open incidents" in page.locator("#status").inner_text()
-
-
-def test_a_page_says_that_it_is_old_when_its_server_is_away(database: DatabaseSettings, open_page: OpenPage) -> None:
-    with running_console(database) as short_lived:
+def test_an_incident_appears_while_somebody_looks_and_the_page_is_old_when_its_server_is_away(
+    clickhouse: ClickHouseAddress, open_page: OpenPage
+) -> None:
+    with own_database(clickhouse) as own, running_console(own) as short_lived:
         page = open_page(at=short_lived)
+        store(own, moved_to(while_it_lasts(rows_of_recording("gloo-slow-link")), time.time() - 1))
+        page.locator(".incident", has_text="gloo-slow-link").wait_for()
+        assert "1 open incident" in page.locator("#status").inner_text()
         assert page.locator("#trouble").is_hidden()
     page.locator("#trouble", has_text="can't be reached").wait_for()
     assert page.locator("#trouble").get_attribute("role") == "alert"

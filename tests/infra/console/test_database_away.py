@@ -11,9 +11,9 @@ from irregulars.infra.console.database import KafkaAddress
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.kafka.topics import TopicSettings
-from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from tests.infra.console.visits import NOWHERE, Visit, text_of, visit
+from tests.integration.pipelines import store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
@@ -30,10 +30,8 @@ def test_pages_say_that_the_database_is_away_and_are_back_with_it(tmp_path: Path
     port = free_port()
     with DemoDatabase(data_directory=tmp_path / "data", port=port) as database:
         reader = DatabaseSettings(database.url, database.reader, database.reader_password, database.database)
-        sink = ClickHouseSink(DatabaseSettings(database.url, database.user, database.password, database.database))
-        sink.open()
-        sink.write(rows_of_recording("gloo-slow-nic"))
-        sink.close()
+        writer = DatabaseSettings(database.url, database.user, database.password, database.database)
+        store(writer, rows_of_recording("gloo-slow-nic"))
         with visit(reader) as somebody:
             somebody.log_in()
             assert {somebody.get(path).status_code for path in set(PATHS) - set(SHARED)} == {200}

@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 import pytest
 
 from irregulars.infra.console import heat_reading as reading
-from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import moved_to
 from tests.infra.console.visits import RunningConsole, running_console
-from tests.integration.pipelines import own_database
+from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 if TYPE_CHECKING:
@@ -55,17 +54,11 @@ class Running:
             self.store_verdicts()
 
     def store_iterations(self, past: int) -> None:
-        self._write({name: self._cut(name, past) for name in self.rows if name not in VERDICTS})
+        store(self.database, {name: self._cut(name, past) for name in self.rows if name not in VERDICTS})
         self.stored = past
 
     def store_verdicts(self) -> None:
-        self._write({name: self.rows[name] for name in VERDICTS})
-
-    def _write(self, rows: Rows) -> None:
-        sink = ClickHouseSink(self.database)
-        sink.open()
-        sink.write(rows)
-        sink.close()
+        store(self.database, {name: self.rows[name] for name in VERDICTS})
 
     def _cut(self, name: str, past: int) -> pa.Table:
         table = self.rows[name]

@@ -10,6 +10,8 @@ import pytest
 
 from irregulars.infra import locked_install
 from irregulars.infra.settings import load_settings
+from irregulars.kafka.topics import TOPICS
+from irregulars.streams.snapshots.records import STATE_VERSION
 from tests.infra.kit.command_lines import parse
 from tests.infra.kit.manifests import named, rendered
 from tests.infra.kit.test_dockerfile import stage
@@ -20,6 +22,7 @@ GUIDE = re.compile(
     r"^## On your own Kafka and ClickHouse\n.*?(?=^## )", re.MULTILINE | re.DOTALL
 )  # test_guides.py types it
 PAGE = GUIDE.sub("", (ROOT / "infra" / "docs" / "install.md").read_text())
+UPGRADE = (ROOT / "infra" / "docs" / "install.md").read_text().split("\n## Upgrade\n")[1]
 SYSTEM = Path("/etc/systemd/system")
 
 NOT_HERE = {
@@ -134,3 +137,15 @@ def test_units_that_are_started_are_installed_before() -> None:
 def test_the_doors_lead_here() -> None:
     for page in ("agent", "actions"):
         assert "(install.md)" in (ROOT / "infra" / "docs" / f"{page}.md").read_text()
+
+
+def test_commands_of_an_upgrade_are_ours() -> None:
+    calls = re.findall(r"^ {4,8}(irregulars .+)$|`(irregulars [a-z][^`]+)`", UPGRADE, re.MULTILINE)
+    for indented, quoted in calls:
+        parse(shlex.split((indented or quoted).replace("ROLE", "worker").replace("NAME", "ada")))
+    assert len(calls) >= 6
+
+
+def test_the_versions_of_states_are_those_of_the_code() -> None:
+    assert f"(now {STATE_VERSION})" in UPGRADE
+    assert {"rank_snapshots", "job_snapshots"} <= TOPICS.keys()

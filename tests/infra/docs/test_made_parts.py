@@ -43,3 +43,23 @@ def test_log_events_are_those_of_the_calls() -> None:
     table = site.log_events()
     assert "| `broker_back` | streams | WARNING | away_s |" in table
     assert "| `store_full` | streams | ERROR |" in table
+
+
+def test_every_room_has_a_table_of_its_thresholds() -> None:
+    assert [line[3:] for line in site.thresholds().splitlines() if line.startswith("## ")] == [
+        one.folder for one in site.rooms()
+    ]
+    assert site.thresholds().count("\n| `") == sum(len(one.thresholds) for one in site.rooms()) > 100
+
+
+def test_rooms_are_found_by_themselves() -> None:
+    found = {room.folder for room in site.rooms()}
+    assert {"detectors/irregular", "detectors/judging"} <= found
+
+
+@pytest.mark.parametrize("room", site.rooms(), ids=lambda room: room.folder)
+def test_each_threshold_says_what_it_counts_what_it_means_and_where_it_comes_from(room: site.Room) -> None:
+    for one in room.thresholds:
+        assert one.unit, f"{one.name}: unit must not be empty"
+        for name, text in (("meaning", one.meaning), ("source", one.source)):
+            assert len(text.split()) >= 2, f"{one.name}: {name} must be told in words; got {text!r}"

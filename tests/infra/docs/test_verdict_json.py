@@ -23,7 +23,8 @@ def test_every_kind_has_its_line_in_their_order() -> None:
 
 
 def test_every_device_is_named() -> None:
-    assert [device for device in DEVICES if f"`{device}`" not in PAGE] == []
+    for page in (PAGE, fill((DOCS / "glossary.md").read_text())):
+        assert [device for device in DEVICES if f"`{device}`" not in page] == []
 
 
 def test_every_event_says_whether_it_gives_an_alert() -> None:

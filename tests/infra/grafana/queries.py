@@ -33,15 +33,7 @@ def query(name: str) -> str:
 
 
 def investigation(name: str, **values: str) -> str:
-    """Return the SQL of a shipped investigation.
-
-    Parameters
-    ----------
-    name
-        Of ``sinks/sql/investigations``.
-    values
-        SQL for each of its parameters: a literal, an expression, or the name of one of `VARIABLES`.
-    """
+    """Return the SQL of a shipped question; `values`: SQL for each parameter, or the name of one of `VARIABLES`."""
     found = find_investigation(name)
     given = {f"{one.name}:{one.type}": VARIABLES.get(values[one.name], values[one.name]) for one in found.parameters}
     return _PLACEHOLDER.sub(lambda match: given[match[1]], _without_header(found.sql)).strip()

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.infra.grafana.dashboards import DASHBOARDS
-from tests.infra.grafana.panels import Json
+from tests.infra.grafana.dashboards import DASHBOARDS, Json
 
 SCHEMA = Path(__file__).resolve().parent / "schema"
 SECONDS = 180

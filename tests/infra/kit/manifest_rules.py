@@ -115,18 +115,18 @@ def no_secret_in_text(documents: Sequence[Document]) -> Iterator[str]:
 def selectors_select(documents: Sequence[Document]) -> Iterator[str]:
     labels = [template["metadata"]["labels"] for _, _, template in workloads(documents)]
     for name, one, template in workloads(documents):
-        if one["kind"] != "Job" and not _matches(one["spec"]["selector"], template["metadata"]["labels"]):
+        if one["kind"] != "Job" and not matches(one["spec"]["selector"], template["metadata"]["labels"]):
             yield f"{name}: selector must match the labels of its own pods"
     for one in documents:
         for key in ("selector", "podSelector"):
             selector = one.get("spec", {}).get(key)
             if one["kind"] == "Service":
                 selector = {"matchLabels": selector}
-            if selector is not None and not any(_matches(selector, pod) for pod in labels):
+            if selector is not None and not any(matches(selector, pod) for pod in labels):
                 yield f"{one['kind']} {one['metadata']['name']}: {key} must match some pod"
 
 
-def _matches(selector: Document | None, labels: dict[str, str]) -> bool:
+def matches(selector: Document | None, labels: dict[str, str]) -> bool:
     wanted = (selector or {}).get("matchLabels") or {}
     expressions = (selector or {}).get("matchExpressions") or ()
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
@@ -152,7 +152,7 @@ def behind_the_wall(documents: Sequence[Document]) -> Iterator[str]:
     policies = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
     for name, _, template in workloads(documents):
         labels = template["metadata"]["labels"]
-        kinds = {kind for one in policies if _matches(one["podSelector"], labels) for kind in one["policyTypes"]}
+        kinds = {kind for one in policies if matches(one["podSelector"], labels) for kind in one["policyTypes"]}
         if kinds != {"Ingress", "Egress"}:
             yield f"{name}: must be behind a NetworkPolicy in both directions"
 

@@ -17,7 +17,7 @@ from irregulars.infra.agent_settings import read_agent_file
 from irregulars.infra.settings import Settings, load_settings
 from irregulars.sinks.notices.settings import read_notify_file
 from tests.infra.kit.command_lines import parse
-from tests.infra.kit.manifest_rules import RULES, Document, containers, problems, workloads
+from tests.infra.kit.manifest_rules import RULES, Document, containers, matches, problems, workloads
 from tests.infra.kit.manifests import KUBERNETES, OVERLAYS, named, rendered
 
 VERSIONS = ("1.28", "1.37")  # the oldest and the newest Kubernetes whose schema is asked
@@ -40,19 +40,12 @@ def test_the_schema_refuses_a_field_that_kubernetes_does_not_know() -> None:
         kubernetes_validate.validate(worker, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_document_keeps_our_rules(overlay: str) -> None:
-    assert problems(rendered(overlay)) == []
+def _pod(documents: list[Document]) -> Any:
+    return named(tuple(documents), "Deployment", "irregulars-worker")["spec"]["template"]["spec"]
 
 
-def _pod(documents: list[Document]) -> Document:
-    pod: Document = named(tuple(documents), "Deployment", "irregulars-worker")["spec"]["template"]["spec"]
-    return pod
-
-
-def _container(documents: list[Document]) -> Document:
-    container: Document = _pod(documents)["containers"][0]
-    return container
+def _container(documents: list[Document]) -> Any:
+    return _pod(documents)["containers"][0]
 
 
 BROKEN: dict[str, Any] = {
@@ -86,17 +79,11 @@ def test_each_rule_refuses_a_manifest_that_breaks_it(rule: Any) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_command_line_is_one(overlay: str) -> None:
-    for name, _, container in containers(rendered(overlay)):
-        if name != "irregulars-console":
-            parse(container["args"])
-    assert not any("--do-it" in one["args"] for _, _, one in containers(rendered(overlay)))
-
-
-@pytest.mark.parametrize("overlay", ["small", "production"])
-def test_the_console_s_command_line_is_one(overlay: str) -> None:
-    deployment = named(rendered(overlay), "Deployment", "irregulars-console")
-    parse(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+def test_every_document_keeps_our_rules_and_every_command_line_is_one(overlay: str) -> None:
+    assert problems(rendered(overlay)) == []
+    for _, _, container in containers(rendered(overlay)):
+        parse(container["args"])
+        assert "--do-it" not in container["args"]
 
 
 def settings_of(container: Document, documents: tuple[Document, ...], labels: dict[str, str]) -> Settings:
@@ -163,9 +150,7 @@ def test_the_worker_s_pages_are_where_kubelet_and_prometheus_look() -> None:
 
 
 def test_the_start_is_given_as_long_as_kafka_may_be_away() -> None:
-    probe = named(rendered("small"), "Deployment", "irregulars-worker")["spec"]["template"]["spec"]["containers"][0][
-        "startupProbe"
-    ]
+    probe = _container(list(rendered("small")))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > Settings().broker_away_s
 
 
@@ -201,13 +186,6 @@ def test_production_starts_nothing_before_its_digests_are_set() -> None:
     assert all(image.endswith("@sha256:" + 64 * "0") for image in images)
 
 
-def test_prometheus_s_jobs_have_the_names_that_the_alerts_ask_for() -> None:
-    (monitor,) = (one for one in rendered("production") if one["kind"] == "PodMonitor")
-    assert monitor["spec"]["jobLabel"] == "app.kubernetes.io/name"
-    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
-    assert {"irregulars-worker", "irregulars-agent"} <= set(expression["values"])
-
-
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
 
@@ -227,13 +205,13 @@ def scraped(overlay: str) -> dict[str, tuple[str, Document]]:
 
 def admits(policy: Document, labels: dict[str, str], port: str) -> bool:
     """Whether a NetworkPolicy lets Prometheus reach a port of pods with these labels."""
-    selector = policy["spec"]["podSelector"]
-    terms = [*selector.get("matchExpressions", ()), *({"key": key, "values": [value]} for key, value in
-                                                      selector.get("matchLabels", {}).items())]  # fmt: skip
-    is_ours = bool(terms) and all(labels.get(one["key"]) in one["values"] for one in terms)
-    return is_ours and any(
-        PROMETHEUS in rule["from"] and port in {one["port"] for one in rule["ports"]}
-        for rule in policy["spec"].get("ingress", ())
+    return (
+        bool(policy["spec"]["podSelector"])
+        and matches(policy["spec"]["podSelector"], labels)
+        and any(
+            PROMETHEUS in rule["from"] and port in {one["port"] for one in rule["ports"]}
+            for rule in policy["spec"].get("ingress", ())
+        )
     )
 
 
@@ -246,9 +224,11 @@ def test_prometheus_is_let_to_every_page_of_metrics(overlay: str) -> None:
         assert any(admits(one, template["metadata"]["labels"], port) for one in policies), (name, port)
 
 
-def test_prometheus_looks_for_the_metrics_of_every_pod_that_has_some() -> None:
+def test_prometheus_looks_for_the_metrics_of_every_pod_by_the_names_that_the_alerts_ask_for() -> None:
     (monitor,) = (one for one in rendered("production") if one["kind"] == "PodMonitor")
+    assert monitor["spec"]["jobLabel"] == "app.kubernetes.io/name"
     (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    assert {"irregulars-worker", "irregulars-agent"} <= set(expression["values"])
     ports = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
     page = (KUBERNETES.parents[1] / "docs" / "install.md").read_text()
     (regex,) = re.findall(r"container_port_name\], regex: ([^,]+),", page)

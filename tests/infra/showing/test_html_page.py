@@ -47,21 +47,15 @@ def test_a_page_fetches_nothing_and_runs_nothing(name: str) -> None:
     assert not parsed.attributes & {"src", "href", "xlink:href", "style", "onload", "onclick"}
 
 
-def test_all_four_charts_are_drawn_as_sound_svg() -> None:
-    charts = re.findall(r"<svg.*?</svg>", page_of(gather(found_in("gloo-slow-nic"))), flags=re.DOTALL)
+def test_all_four_charts_are_drawn_as_sound_svg_with_irregular_iterations_marked_in_the_reader_s_colours() -> None:
+    page = page_of(gather(found_in("gloo-slow-nic")))
+    assert len(re.findall('class="cause"><title>iteration (6|7|80)', page)) == 21
+    assert "prefers-color-scheme:dark" in page
+    charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
     assert len(charts) == 4
     for chart in charts:
         assert "nan" not in re.sub("<title>.*?</title>", "", chart)
         ElementTree.fromstring(chart)
-
-
-def test_irregular_iterations_are_marked() -> None:
-    page = page_of(gather(found_in("gloo-slow-nic")))
-    assert len(re.findall('class="cause"><title>iteration (6|7|80)', page)) == 21
-
-
-def test_colours_follow_the_reader() -> None:
-    assert "prefers-color-scheme:dark" in page_of(gather(found_in("gloo-slow-nic")))
 
 
 @pytest.mark.parametrize("field", ["job", "verdict_id", "evidence", "communicator"])

@@ -29,58 +29,50 @@ def test_the_chain_leads_to_the_accused_device(name: str) -> None:
     assert reasons.path[-1].is_accused
 
 
-def test_a_slow_nic_is_told_from_its_rank_and_from_one_link() -> None:
-    text = text_of(found_in("gloo-slow-nic"))
-    assert "own work? no: rank 1 on node-1" in text
-    assert "one link? no: 3 of 3 ways of rank 1 on node-1 are slow" in text
-    assert "NIC eth0 on node-1 sent at most 10.3 MB/s" in text
+HANG = verdict_of(kind="hang", delta=float("nan"))
+FOUND: dict[str, Found | str] = {
+    "slow NIC": "gloo-slow-nic",
+    "slow link": "gloo-slow-link",
+    "slow rank": "torch-slow-rank",
+    "open": Found(verdict_of(lost_s=2.1), iterations=iterations_of([100.0] * 60 + [200.0] * 21, 60),
+                  now_ns=3_660 * 10**9),
+    "nothing stored": Found(verdict_of(), now_ns=0),
+    "hang": Found(HANG),
+    "hang without a loss": Found(replace(HANG, lost_s=0.0)),
+    "detector's": Found(verdict_of(kind="custom", detector="quiet_loss", lost_s=0.0, delta=1.03)),
+    "nobody": Found(verdict_of(kind="imbalance", suspects=())),
+    "others": Found(verdict_of(), others=[Other(f"job:0:{at}:0", "slow_rank") for at in range(5)]),
+}  # fmt: skip
 
 
-def test_a_slow_link_is_told_from_the_whole_nic() -> None:
-    text = text_of(found_in("gloo-slow-link"))
-    assert "a whole NIC? no: 1 of " in text
-    assert "rank 1 to rank 3 on pp1 took" in text
-
-
-def test_a_slow_rank_is_told_from_its_nic_and_from_the_job() -> None:
-    text = text_of(found_in("torch-slow-rank"))
-    assert "its NIC? no:" in text
-    assert "the whole job? no:" in text
-    assert "rank 2 on node-0 worked " in text
-    assert "; rank 3 on node-0 waited " in text
-
-
-def test_ranges_are_told_with_their_last_iteration() -> None:
-    assert "Since iterations 60 to 80, from 2026-11-21" in text_of(found_in("gloo-slow-nic"))
-
-
-def test_an_open_verdict_says_how_long_ago_it_began_and_what_it_costs_an_hour() -> None:
-    iterations = iterations_of([100.0] * 60 + [200.0] * 21, 60)
-    text = text_of(Found(verdict_of(lost_s=2.1), iterations=iterations, now_ns=3_660 * 10**9))
-    assert "Since iteration 60, 1970-01-01 00:01:00Z (1 h ago), seen up to iteration 80" in text
-    assert "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far" in text
-    assert "median 200 ms, 2.00x the 100 ms before" in text
-
-
-def test_a_verdict_of_which_nothing_else_is_stored_says_what_is_missing() -> None:
-    text = text_of(Found(verdict_of(), now_ns=0))
-    assert "its begin is not stored" in text
-    assert "iterations: none of the verdict's range are stored" in text
-    assert "who waited: the judge read no operators" in text
-    assert "GPU state: nothing is stored" in text
-    assert "Evidence seen" in text
-    assert "Cost 2.0 GPU-hours an hour" in text  # by delta
-
-
-def test_a_hang_stops_all_gpus() -> None:
-    text = text_of(Found(verdict_of(kind="hang", delta=float("nan"))))
-    assert "Cost 4.0 GPU-hours an hour, on 4 GPUs" in text
-
-
-def test_what_a_hang_has_lost_is_not_told_as_nothing() -> None:
-    text = text_of(Found(verdict_of(kind="hang", delta=float("nan"), lost_s=0.0)))
-    assert "on 4 GPUs; how long it stood is not known" in text
-    assert "0 GPU-hours lost" not in text
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        # A device is told from what might look the same.
+        ("slow NIC", ("own work? no: rank 1 on node-1", "one link? no: 3 of 3 ways of rank 1 on node-1 are slow",
+                      "NIC eth0 on node-1 sent at most 10.3 MB/s", "Since iterations 60 to 80, from 2026-11-21")),
+        ("slow link", ("a whole NIC? no: 1 of ", "rank 1 to rank 3 on pp1 took")),
+        ("slow rank", ("its NIC? no:", "the whole job? no:", "rank 2 on node-0 worked ",
+                       "; rank 3 on node-0 waited ")),
+        ("open", ("Since iteration 60, 1970-01-01 00:01:00Z (1 h ago), seen up to iteration 80",
+                  "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far",
+                  "median 200 ms, 2.00x the 100 ms before")),
+        ("nothing stored", ("its begin is not stored", "iterations: none of the verdict's range are stored",
+                            "who waited: the judge read no operators", "GPU state: nothing is stored",
+                            "Evidence seen", "Cost 2.0 GPU-hours an hour")),  # by delta
+        ("hang", ("Cost 4.0 GPU-hours an hour, on 4 GPUs",)),
+        ("hang without a loss", ("on 4 GPUs; how long it stood is not known",)),
+        ("detector's", ("Verdict quiet_loss (detector) in job (open, ticket)",
+                        "Cost none counted: no iteration with it was irregular without another verdict;")),
+        ("nobody", ("Device none is accused: seen", "Earlier no device is accused")),
+        ("others", ("Others 5 more open in this job: slow rank [job:0:0:0], slow rank [job:0:1:0], ", "and 2 more")),
+    ],
+)  # fmt: skip
+def test_a_screen_says_what_is_known(name: str, texts: tuple[str, ...]) -> None:
+    found = FOUND[name]
+    said = text_of(found_in(found) if isinstance(found, str) else found)
+    assert [text for text in texts if text not in said] == []
+    assert " 0 GPU-hours lost" not in said
 
 
 def test_what_a_hang_loses_while_it_lasts_is_the_time_since_it_began() -> None:
@@ -93,23 +85,11 @@ def test_what_a_hang_loses_while_it_lasts_is_the_time_since_it_began() -> None:
     assert "on 4 GPUs; how long it stood is not known" in text
 
 
-def test_a_detector_s_verdict_is_named_as_in_its_alert_and_says_why_it_is_a_ticket() -> None:
-    text = text_of(Found(verdict_of(kind="custom", detector="quiet_loss", lost_s=0.0, delta=1.03)))
-    assert "Verdict quiet_loss (detector) in job (open, ticket)" in text
-    assert "Cost none counted: no iteration with it was irregular without another verdict;" in text
-
-
 def test_a_nic_that_moved_nothing_has_no_line() -> None:
     still = NicRates(1, "mlx5_0", 0.0, 0.0, 0.0, 0.0, 1e6)
     assert "NIC mlx5_0 of rank 1 sent" not in text_of(Found(verdict_of(), rates=[still, still._replace(rank=2)]))
     moving = still._replace(rank=2, sent_before=9e6, sent_during=9e6)
     assert "mlx5_0 of rank 1 sent at most 0 MB/s" in text_of(Found(verdict_of(), rates=[still, moving]))
-
-
-def test_a_verdict_that_accuses_nobody_says_so() -> None:
-    text = text_of(Found(verdict_of(kind="imbalance", suspects=())))
-    assert "Device none is accused: seen" in text
-    assert "Earlier no device is accused" in text
 
 
 def test_gpu_state_and_earlier_verdicts_are_told() -> None:
@@ -123,13 +103,6 @@ def test_gpu_state_and_earlier_verdicts_are_told() -> None:
     assert (
         "2 verdicts on this device within 90 days before: slow NIC on 1970-01-10 in old, iterations 9 to 13" in text
     )
-
-
-def test_other_verdicts_of_the_job_are_named() -> None:
-    others = [Other(f"job:0:{at}:0", "slow_rank") for at in range(5)]
-    text = text_of(Found(verdict_of(), others=others))
-    assert "Others 5 more open in this job: slow rank [job:0:0:0], slow rank [job:0:1:0], " in text
-    assert "and 2 more" in text
 
 
 def test_hostile_names_stay_text() -> None:

@@ -12,8 +12,7 @@ import pytest
 from irregulars.infra.console import heat_reading as reading
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.console.heat_matrix import QUANTITIES
-from irregulars.infra.console.heat_reading import Start
-from irregulars.infra.console.heat_store import Changed, HeatMapStore
+from irregulars.infra.console.heat_reading import Changed, HeatMapStore, Start
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.heat_map.test_routes import JOB, between
