@@ -234,7 +234,7 @@ def _healthy_gaps(graph: OperatorGraph, usual: UsualPieces, usual_ns: Floats) ->
 
 def _pace(slowness: Floats) -> float:
     """Return by how much the job as a whole is slower in this iteration, which no rank is to blame for (a log)."""
-    if len(slowness) < ABNORMAL.min_ranks_of_pace:
+    if len(slowness) < 1 / ABNORMAL.pace_quantile:
         return 0.0
     return float(np.quantile(slowness, ABNORMAL.pace_quantile))
 

@@ -104,7 +104,7 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     moved_ns = offsets_ns - drifted_ns
     part = np.unique(_connected(ends, len(hosts)), return_inverse=True)[1]
     moved_ns -= medians(part, moved_ns)[part]  # one clock that was set moves no other
-    is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.drift_sigmas * noise_ns)
+    is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.noise_sigmas * noise_ns)
     is_drift &= np.abs(moved_ns) <= 2 * JOB.drift_ratio * since_ns
     moved = dict(
         zip(hosts.tolist(), np.where(is_drift, np.rint(moved_ns), 0.0).astype(np.int64).tolist(), strict=True)
@@ -121,7 +121,7 @@ def _moved_alone_ns(newest: _Estimate, before: _Estimate) -> float:
     """
     old_ns = {(way.one, way.two): way.bound_ns for way in before.joined}
     apart_ns = [abs(way.bound_ns - old_ns.get((way.one, way.two), 0.0)) for way in newest.joined]
-    return max(JOB.drift_sigmas * newest.noise_ns, JOB.drift_sigmas * before.noise_ns, *apart_ns, 0.0)
+    return max(JOB.noise_sigmas * newest.noise_ns, JOB.noise_sigmas * before.noise_ns, *apart_ns, 0.0)
 
 
 class _Ends(NamedTuple):

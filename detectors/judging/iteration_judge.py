@@ -162,7 +162,7 @@ class IterationJudge:
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
-        if self._judged < JUDGING.stage_iterations:
+        if self._judged < JUDGING.usual_iterations:
             self._reader.infer_stages(rows)
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None

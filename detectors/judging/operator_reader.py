@@ -249,7 +249,7 @@ class OperatorReader:
         parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
         for _ in range(JUDGING.most_rounds):
-            wanted = set(sorted(wanted)[: max(JUDGING.most_ranks - len(read), 0)])
+            wanted = set(sorted(wanted)[: max(2 * JUDGING.whole_ranks - len(read), 0)])
             if not wanted:
                 break
             parts.append(self.read([rows.only(wanted) for rows in iterations], read_back))

@@ -46,7 +46,7 @@ class StandingReview:
         it.
         """
         if self.planned:
-            every = JUDGING.review_plan_every
+            every = JUDGING.usual_iterations
         else:
             every = JUDGING.review_standing_every if has_standing else JUDGING.review_every
         return judged == IRREGULAR.min_iterations or judged % every == 0

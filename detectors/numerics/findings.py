@@ -117,7 +117,7 @@ class Findings:
         own = self.state.equal.setdefault(name, EqualState())
         if not np.isin(rank, own.ranks).all():  # others may be missing in this iteration
             own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
-        if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.equal_norms):
+        if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
             return own.sets[np.searchsorted(own.ranks, rank)], False
         if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
             own.sets, own.seen = refine(own.sets, values), own.seen + 1
@@ -184,7 +184,7 @@ class Findings:
             ("loss", loss, loss_jump, NUMERIC.loss_times),
             ("grad_norm", norm, norm_jump, NUMERIC.norm_times),
         ):
-            if jump is not None and trend.is_beyond(jump, NUMERIC.job_deviations, times):
+            if jump is not None and trend.is_beyond(jump, NUMERIC.deviations, times):
                 course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
                 text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
                 yield Finding("loss_spike", f"{name} of the job", (), text)

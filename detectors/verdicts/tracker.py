@@ -14,6 +14,7 @@ from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.reported import is_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
@@ -54,7 +55,7 @@ class VerdictTracker:
         self.job = job
         self.attempt = attempt
         self._limits = limits or SeverityLimits()
-        self._recent: deque[Observation] = deque(maxlen=VERDICTS.recent)
+        self._recent: deque[Observation] = deque(maxlen=IRREGULAR.recent)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()

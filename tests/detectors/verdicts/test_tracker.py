@@ -115,7 +115,7 @@ def test_another_rank_late_in_each_iteration_of_a_shift_is_uneven_data_although_
 
 
 def test_uneven_data_do_not_hide_a_spike() -> None:
-    cause = Cause("imbalance", (), frozenset(), None, {n: 20 * MS for n in range(5)})
+    cause = Cause("imbalance", (), frozenset(), None, dict.fromkeys(range(5), 20 * MS))
     reviewed = [observation(n, late(n % 4, 20.0)) for n in range(5)]
     tracker = VerdictTracker("j", 1)
     tracker.review_standing([cause], reviewed, [], TOPOLOGY)
