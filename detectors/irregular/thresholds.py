@@ -47,8 +47,8 @@ class IrregularThresholds:
         "chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no "
         "surprise")  # fmt: skip
     most_ranks: int = threshold(16, "ranks",
-        "The latest of an iteration, whose lateness is kept; the odd ones, and peers of each stage, that a review of a "
-        "large job begins to read.",
+        "The latest of an iteration, whose lateness is kept; the odd ones, and peers of each stage, that a review of "
+        "a large job begins to read.",
         "chosen: more than the ranks of one host, all of which a fault of the host makes late")  # fmt: skip
     recent: int = threshold(6, "judged iterations",
         "The newest ones, in which recurring causes and lasting lateness are looked for; of each window of a large "

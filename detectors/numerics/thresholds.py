@@ -24,8 +24,8 @@ class NumericThresholds:
     deviations: float = threshold(8.0, "standard deviations, robust",
         "A loss or gradient norm, in logarithms, that is further from its usual place among its peers, or above what "
         "the job's level and slope say.",
-        "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded, as OLMo's 6 when the "
-        "data changed")  # fmt: skip
+        "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded, as OLMo's 6 when "
+        "the data changed")  # fmt: skip
     peer_times: float = threshold(2.5, "times",
         "And that is further by this factor than the furthest of the memory: tails are heavy.",
         "fitted: in noise of a t distribution of 5 degrees of freedom 2 raised 0.4 in 1,000 steps")  # fmt: skip

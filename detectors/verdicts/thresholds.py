@@ -22,8 +22,8 @@ class VerdictThresholds:
         "chosen: single late ranks occur on every healthy job")  # fmt: skip
     seen_transfer: int = threshold(4, "iterations of the recent ones",
         "The rule for slow transfers that recur wants as many, and so does a detector that finds a rank strange.",
-        "chosen: one more than `seen`, since single transfers hang (a lost packet) even more often; a rank strange in "
-        "one healthy iteration of 20 reaches it once in 12,000")  # fmt: skip
+        "chosen: one more than `seen`, since single transfers hang (a lost packet) even more often; a rank "
+        "strange in one healthy iteration of 20 reaches it once in 12,000")  # fmt: skip
     seen_in_a_row: int = threshold(3, "iterations in a row",
         "The rule for slow transfers in a row wants as many.",
         "chosen: on jobs of two simulators by other authors (commit f4481a5)")  # fmt: skip

@@ -171,7 +171,9 @@ class VerdictTracker:
 
     def _open_recurring(self, topology: Topology, newest: Observation, what_if: WhatIf | None) -> list[OpenVerdict]:
         """Open verdicts on causes that were seen often enough."""
-        evidence = self._evidence(topology)
+        recent = [o for o in self._recent if o.attribution is not None]
+        is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
+        evidence = Evidence(recent, self._suspicions, is_uneven, topology)
         found = evidence.find(self._new_imbalance(topology))
         self._note_recoveries(found.causes, newest, what_if)
         opened: list[OpenVerdict] = []
@@ -183,11 +185,6 @@ class VerdictTracker:
                 self._spikes.forget(cause)
                 opened.append(verdict)
         return opened
-
-    def _evidence(self, topology: Topology) -> Evidence:
-        recent = [o for o in self._recent if o.attribution is not None]
-        is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
-        return Evidence(recent, self._suspicions, is_uneven, topology)
 
     def _new_imbalance(self, topology: Topology) -> list[Cause]:
         """Return uneven data, if the newest suspect iterations look like it and no verdict says so."""
@@ -338,5 +335,5 @@ class VerdictTracker:
 
 
 def _claims(verdict: OpenVerdict) -> bool:
-    """Whether an iteration that shows a verdict's cause needs no other: where data are uneven a device may pause too."""
+    """Whether an iteration that shows a verdict's cause needs no other: with uneven data a device may pause too."""
     return verdict.cause.kind != "imbalance"
