@@ -35,9 +35,15 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     for communicator in (lane.first, WHOLE) if lane.kind == "collective" else ():
         low = low or steady_ends(communicator, ranks, swings, topology)
     low = low or capped_ends(ranks, rates, topology, peak_if_capped(_slowdown(lane, attributions)))
-    # Leave out ends that burst and idle while the lane's operators run, as far as that is known. Who is held back by
-    # its own rate moves bytes all the time. Who idles in between waits for somebody: its peaks are lower than usual
-    # only since less of what it moves falls into one sample.
+    return _held(low, lane, swings)
+
+
+def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -> dict[End, bool]:
+    """Leave out ends that burst and idle while the lane's operators run, as far as that is known.
+
+    Who is held back by its own rate moves bytes all the time. Who idles in between waits for somebody: its peaks are
+    lower than usual only since less of what it moves falls into one sample.
+    """
     if lane.kind != "collective":
         return low
     by_place = by_places(swings)

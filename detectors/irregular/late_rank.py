@@ -91,7 +91,7 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
 def lasting_ns(over_ns: Floats) -> Floats:
     """Return the lateness that each rank reached in three of six iterations, for every six in a row.
 
-    Three and six are `IRREGULAR.lasting_seen` and `lasting_window`. In three of six iterations a rank was as late as
+    Three and six are `IRREGULAR.lasting_seen` and `recent`. In three of six iterations a rank was as late as
     the third largest value of the six.
 
     `over_ns`: lateness over the usual, ns: a row for each rank, a column for each iteration. Returns a row for each

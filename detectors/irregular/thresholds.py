@@ -55,7 +55,7 @@ class IrregularThresholds:
         "job, so many may be read though the budget is spent.",
         "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
     lasting_seen: int = threshold(3, "iterations",
-        "Lateness that a rank reaches in as many of lasting_window is lasting.",
+        "Lateness that a rank reaches in as many of the recent ones is lasting.",
         "chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance")  # fmt: skip
     least_sigma_ratio: float = threshold(0.05, "share of the usual lateness of the latest rank",
         "The standard deviation of that lateness counts as this at least.",

@@ -315,15 +315,7 @@ class PathReading:
     def attribute(self) -> tuple[Attribution, OperatorGraph]:
         """Say where the excess went; return that and the graph that shows it."""
         work_ns = self._usual.work_excess_ns(self._rows)
-        # The ranks to read first: the one that took longest, and those that worked longest over their usual. A rank
-        # that lost the operator in which it waited for the culprit looks as if it had worked all the while. Its
-        # partners would show that it had not, but they may never be read. So ranks that lost nothing go first.
-        complete = self._usual.complete_ranks(self._rows)
-        slowest = int(self._rows.columns["rank"][np.argmax(self._rows.columns["elapsed_ns"])])
-        latest = nsmallest(
-            JUDGING.first_ranks, work_ns, key=lambda rank: (rank not in complete, -work_ns[rank], rank)
-        )
-        seeds = {slowest, *latest}
+        seeds = _seeds(self._rows, work_ns, self._usual.complete_ranks(self._rows))
         read, columns = self._reader.follow([self._rows], seeds, self._worth_ns, self._read_back)
         graph, attribution = self._attribute(read, columns)
         accused = accused_lanes(attribution, self._reader.topology)
@@ -371,3 +363,18 @@ class PathReading:
             work_excess_ns={**work_ns, **attribution.work_excess_ns},
             incomplete=attribution.incomplete & read,
         )
+
+
+def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: Collection[int]) -> set[int]:
+    """Return the ranks to read first: the one that took longest, and those that worked longest over their usual.
+
+    A rank that lost the operator in which it waited for the culprit looks as if it had worked all the while. Its
+    partners would show that it had not, but they may never be read. So ranks that lost nothing go first.
+
+    `work_excess_ns`: for each rank how much longer than usual it worked, ns. `complete`: ranks that lost no operator.
+    """
+    slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
+    latest = nsmallest(
+        JUDGING.first_ranks, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
+    )
+    return {slowest, *latest}

@@ -18,7 +18,7 @@ from irregulars.messages.records import OPERATOR_CODES, P2P, UNKNOWN
 _EQUAL_SIZES = np.array([OPERATOR_CODES[name] for name in ("all_reduce", "broadcast", "reduce", "reduce_scatter",
                                                            "all_gather")])  # fmt: skip
 """Operators that take the same number of bytes from each rank. Of the last two there are variants that do not:
-`_is_uneven_by_nature` tells them."""
+`_Calls` tells them."""
 _MOST_TRIED = 1_000  # differences of one communicator that are tried as the first one
 _UNEVEN_SHARE = 0.5  # of an operator's completed calls with different sizes, from which on they are meant to differ
 

@@ -269,7 +269,7 @@ def test_a_cause_is_held_against_the_iteration_s_own_excess_where_that_is_less_t
 
 @pytest.mark.parametrize("lane", [Lane("work", 40), pair(40, 41)])
 def test_chance_takes_its_share_of_work_and_not_of_transfers(lane: Lane) -> None:
-    """Each iteration took 45 ms longer; its path lost 45 ms to one lane, and 150 ms to ranks that are last by chance."""
+    """Each iteration took 45 ms longer; its path lost 45 ms to one lane, and 150 ms to ranks last by chance."""
     chance = [{Lane("work", 3 * n + step): 50.0 for step in range(3)} for n in range(6)]
     slow = {lane: 45.0} if lane.kind == "pair" else {}
     some = [replace(seen(n, {**last, lane: 45.0}, slow), excess_ns=45 * MS) for n, last in enumerate(chance)]
