@@ -212,29 +212,28 @@ def without_slowness(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
     Pieces of which nothing is known (`UsualPieces.of_graph`) stay as they are.
     """
     usual_gap_ns, usual_transfer_ns = usual.of_graph(graph)
-    return Pieces(_healthy_gaps(graph, usual, usual_gap_ns), _healthy_transfers(graph, usual, usual_transfer_ns))
-
-
-def _healthy_gaps(graph: OperatorGraph, usual: UsualPieces, usual_ns: Floats) -> Floats:
-    """Divide all gaps of each slow rank by its factor, then set single gaps that are still far out to the usual."""
+    # Divide all gaps of each slow rank by its factor, then set single gaps that are still far out to the usual
     gap_ns = graph.gap_ns.astype(np.float64)
     rank = np.unique(graph.rank, return_inverse=True)[1]
-    slowness = huber_means(rank, log_ratios(gap_ns, usual_ns), usual_ns, usual.gap_sigma)
+    slowness = huber_means(rank, log_ratios(gap_ns, usual_gap_ns), usual_gap_ns, usual.gap_sigma)
     pace = usual.pace + _pace(slowness)
     own = slowness - pace
     least_ns = _least_cost_ns(graph, usual)
-    cost_ns = np.bincount(rank, np.where(np.isnan(usual_ns), 0.0, gap_ns)) * share_above_usual(own)
+    cost_ns = np.bincount(rank, np.where(np.isnan(usual_gap_ns), 0.0, gap_ns)) * share_above_usual(own)
     is_slow = (own > ABNORMAL.sigmas * usual.rank_sigma) & (cost_ns > least_ns)
     factor = np.exp(shrink_together(own, is_slow, np.full(len(own), usual.rank_sigma)))
     gap_ns = gap_ns / factor[rank]
-    expected_ns = usual_ns * np.exp(pace)
-    limit_ns = np.maximum(ABNORMAL.sigmas * usual.gap_sigma * usual_ns, least_ns)
-    return np.where(gap_ns - expected_ns > limit_ns, expected_ns, gap_ns)
+    expected_ns = usual_gap_ns * np.exp(pace)
+    limit_ns = np.maximum(ABNORMAL.sigmas * usual.gap_sigma * usual_gap_ns, least_ns)
+    return Pieces(
+        np.where(gap_ns - expected_ns > limit_ns, expected_ns, gap_ns),
+        _healthy_transfers(graph, usual, usual_transfer_ns),
+    )
 
 
 def _pace(slowness: Floats) -> float:
     """Return by how much the job as a whole is slower in this iteration, which no rank is to blame for (a log)."""
-    if len(slowness) < ABNORMAL.min_ranks_of_pace:
+    if len(slowness) < 1 / ABNORMAL.pace_quantile:
         return 0.0
     return float(np.quantile(slowness, ABNORMAL.pace_quantile))
 

@@ -42,9 +42,6 @@ class AbnormalThresholds:
     pace_quantile: float = threshold(0.25, "quantile of the ranks' ratios",
         "This quantile is taken for the job's pace.",
         "chosen: low, since up to three quarters of the ranks may be on slow hosts")  # fmt: skip
-    min_ranks_of_pace: int = threshold(4, "ranks",
-        "With fewer, the iteration's pace is taken to be the usual one.",
-        "computed: the least with a quarter of the ranks")  # fmt: skip
 
     # Noise
     huber_sigmas: float = threshold(2.0, "standard deviations",

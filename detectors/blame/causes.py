@@ -21,6 +21,7 @@ from irregulars.detectors.blame.work_causes import explain_work
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.path.thresholds import PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def find_causes(
         found = _explain(lane, unexplained, accused)
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns
-        if _weighted(own_ns, weights) < BLAME.min_cause_share * _weighted(held_against_ns, weights):
+        if _weighted(own_ns, weights) < PATH.accused_ratio * _weighted(held_against_ns, weights):
             break
         seen = {
             a.iteration: ns

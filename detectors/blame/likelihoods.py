@@ -45,23 +45,15 @@ class Likelihoods:
 
     # --- ways: which part of a slow device is slow ------------------------------------------------------------------
 
-    nic_both_ways: float = threshold(0.5, _WAY,
-        "The NIC is slow both ways.", "chosen: half; with nic_out and nic_in the sum is 1")  # fmt: skip
+    both_ways: float = threshold(0.5, _WAY,
+        "The NIC or link is slow both ways; a link otherwise in one direction as often as in the other.",
+        "chosen: half")  # fmt: skip
     nic_out: float = threshold(0.3, _WAY,
-        "The NIC is slow in sending, not in receiving.",
+        "The NIC is slow in sending, not in receiving; it is slow in receiving alone in the other cases.",
         "chosen: queues build where a NIC sends (commit a2ee74a)")  # fmt: skip
-    nic_in: float = threshold(0.2, _WAY,
-        "The NIC is slow in receiving, not in sending.", "chosen: rarer than nic_out")  # fmt: skip
-    link_both_ways: float = threshold(0.5, _WAY,
-        "The link is slow both ways.", "chosen: half; with link_one_way twice the sum is 1")  # fmt: skip
-    link_one_way: float = threshold(0.25, _WAY,
-        "The link is slow in one of its two directions; the value is that of one direction.",
-        "chosen: as often one way as both ways")  # fmt: skip
     switch_ports: float = threshold(0.5, _WAY,
-        "The switch is slow for what passes it.", "chosen: half; with switch_uplink the sum is 1")  # fmt: skip
-    switch_uplink: float = threshold(0.5, _WAY,
-        "The uplink of the switch is slow, and not what stays below it.",
-        "chosen: as often as switch_ports (commit 6ebf6b1)")  # fmt: skip
+        "The switch is slow for what passes it; else its uplink is, and not what stays below it.",
+        "chosen: half (commit 6ebf6b1)")  # fmt: skip
 
     # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
@@ -76,8 +68,9 @@ class Likelihoods:
         "Such as a pair over the network with one end below a slow switch.",
         "chosen: a little less sure than the accused lane itself")  # fmt: skip
     may_cross: float = threshold(0.5, _SLOW,
-        "It passes one of some equal switches above the leafs, of which one is slow.",
-        "formula: as likely as not, since nobody knows which of them it takes")  # fmt: skip
+        "It passes one of some equal switches above the leafs, of which one is slow; at least that if members of it "
+        "log nothing.",
+        "formula: as likely as not: nobody knows which of them it takes, or whether it waited for them")  # fmt: skip
     shares_host: float = threshold(0.8, _SLOW,
         "It is a group with other members on the slow NIC's host.",
         "chosen: a ring may enter and leave the host by another NIC")  # fmt: skip
@@ -94,9 +87,6 @@ class Likelihoods:
     nobody: float = threshold(0.15, _SLOW,
         "No device is to blame.",
         "chosen: three times untouched, since bad moments of a network slow many lanes at once")  # fmt: skip
-    waits_for_unlogged: float = threshold(0.5, _SLOW,
-        "Least chance of a collective with members that log nothing.",
-        "formula: for all that is known it waited for them, or not")  # fmt: skip
 
     # --- what devices reported (`reported.py`) ---------------------------------------------------------------------
 

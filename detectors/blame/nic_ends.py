@@ -18,6 +18,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End, capped_ends, log_odds, peak_if_capped
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
+from irregulars.detectors.nics.thresholds import NICS
 from irregulars.detectors.path.critical_path import Attribution, Piece
 
 
@@ -130,7 +131,7 @@ def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End
     swings = [a.swings for a in attributions]
     stages = topology.stages(ranks) if len(ranks) else ranks
     counts = dict(zip(*(found.tolist() for found in np.unique(stages, return_counts=True)), strict=True))
-    is_small = min(counts.values(), default=0) < BLAME.min_stage_nics
+    is_small = min(counts.values(), default=0) < NICS.min_ends // 2
     groups = [ranks] if is_small else [ranks[stages == stage] for stage in counts]
     found: dict[End, bool] = {}
     for group in groups:

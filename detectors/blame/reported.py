@@ -146,7 +146,7 @@ def _without_followers(events: Sequence[DeviceEvent]) -> list[_Told]:
             if before.code == one.code or one.kind != "xid":
                 found[at] = replace(known, times=known.times + 1)
                 break
-            if one.time_ns - before.time_ns <= BLAME.sympathetic_s * 1e9:
+            if one.time_ns - before.time_ns <= BLAME.events_after_s * 1e9:
                 is_turned = before.code in SYMPATHETIC and one.code not in SYMPATHETIC
                 first, last = (one, before) if is_turned else (before, one)
                 found[at] = _Told(first, (*known.followers, last.code or 0), known.times)

@@ -199,7 +199,8 @@ class _Nic(SuspectKind):
     name, accusation = "nic", "slow_nic"
 
     def ways(self) -> Mapping[Way, float]:
-        return {"both": LIKELIHOODS.nic_both_ways, "out": LIKELIHOODS.nic_out, "in": LIKELIHOODS.nic_in}
+        both, out = LIKELIHOODS.both_ways, LIKELIHOODS.nic_out
+        return {"both": both, "out": out, "in": 1 - both - out}
 
     def candidates(self, scene: Scene) -> list[Device]:
         return sorted({scene.topology.nic(rank) for rank in scene.ranks}) if scene.crossing else []
@@ -245,7 +246,7 @@ class _Switch(SuspectKind):
     name, accusation = "switch", "slow_communicator"
 
     def ways(self) -> Mapping[Way, float]:
-        return {"both": LIKELIHOODS.switch_ports, "uplink": LIKELIHOODS.switch_uplink}
+        return {"both": LIKELIHOODS.switch_ports, "uplink": 1 - LIKELIHOODS.switch_ports}
 
     def candidates(self, scene: Scene) -> list[Device]:
         return sorted(scene.topology.switches(scene.ranks)) if scene.crossing else []
@@ -323,7 +324,8 @@ class _Link(SuspectKind):
     name, accusation = "link", "slow_link"
 
     def ways(self) -> Mapping[Way, float]:
-        return {"both": LIKELIHOODS.link_both_ways, "out": LIKELIHOODS.link_one_way, "in": LIKELIHOODS.link_one_way}
+        both = LIKELIHOODS.both_ways
+        return {"both": both, "out": (1 - both) / 2, "in": (1 - both) / 2}
 
     def candidates(self, scene: Scene) -> list[Device]:
         """Slow pairs between ranks of the lane, and the one path that a group of two takes."""

@@ -23,9 +23,6 @@ class BlameThresholds:
     match_share: float = threshold(0.25, _EXCESS,
         "From this share on, a cause shows in an iteration.",
         "chosen: three causes and noise may share an iteration")  # fmt: skip
-    min_cause_share: float = threshold(0.2, "share of the excess of all iterations looked at",
-        "The search for causes ends at one that explains less.",
-        "chosen: below a cause's least share in one iteration, as it may be missing from some of them")  # fmt: skip
     max_causes: int = threshold(3, "causes",
         "Most causes that one search looks for.",
         "chosen: more faults at once than two are rare, and each needs its share of the excess")  # fmt: skip
@@ -49,20 +46,18 @@ class BlameThresholds:
 
     events_before_s: float = threshold(600.0, "s before the cause was first seen",
         "An event that is older is not named.", "chosen: ten minutes, a usual join of errors and faults")  # fmt: skip
-    events_after_s: float = threshold(10.0, "s after the cause was first seen",
-        "An event that is younger weighs nothing, since it may follow from the fault.",
-        "chosen: clocks of hosts and the kernel's log may be late by seconds")  # fmt: skip
-    sympathetic_s: float = threshold(10.0, "s",
-        "XIDs of one GPU within this are told as one, with those that follow.",
-        "chosen: the driver reports what follows from an error within seconds")  # fmt: skip
+    events_after_s: float = threshold(10.0, "s",
+        "Later events may follow from what they come after: they weigh nothing, and XIDs of one GPU are told as one.",
+        "chosen: clocks of hosts and the kernel's log may be late by seconds, and so is what follows")  # fmt: skip
 
     # --- who is late, and with whom (`work_causes.py`) --------------------------------------------------------------
 
     late_share: float = threshold(0.5, _LATENESS,
         "A rank with a smaller share does not count as late.",
         "chosen: half, halfway between on time and as late")  # fmt: skip
-    min_likeness: float = threshold(0.6, "Jaccard index of its ranks and the late ones",
-        "A host or stage is accused of ranks that are late together only above this.",
+    clearly_most: float = threshold(0.6, "Jaccard index, or share of what the host's ranks lost",
+        "A host or stage is accused of ranks that are late together only above this; if one rank has more, the "
+        "host's ranks do not take turns.",
         "chosen: more than half, so that half of a host's ranks is not the host")  # fmt: skip
     min_own_late: float = threshold(0.2, "share of the late ranks",
         "A device with fewer of the ranks that are late together is not blamed for them.",
@@ -82,17 +77,15 @@ class BlameThresholds:
 
     # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
 
-    turns_iterations: int = threshold(4, "iterations",
-        "With fewer that lost time to ranks' work, a host's ranks do not take turns.",
-        "chosen: one for each GPU of a small host")  # fmt: skip
+    min_work_iterations: int = threshold(4, "iterations",
+        "With fewer that lost time, a host's ranks do not take turns, and no rank lacks processor time.",
+        "chosen: one for each GPU of a small host; as many open a verdict on transfers")  # fmt: skip
     turns_share: float = threshold(0.8, "share of what paths lost to ranks' work",
         "If a host's ranks have less, they do not take turns.",
         "chosen: on jobs of two simulators by other authors (commit f4481a5)")  # fmt: skip
-    turn_share: float = threshold(0.05, "share of what the host's ranks lost",
-        "A rank with less takes no part in the turns.",
-        "chosen: less is what a rank on time loses by noise")  # fmt: skip
-    max_turn_share: float = threshold(0.6, "share of what the host's ranks lost",
-        "If one rank has more, the host's ranks do not take turns.", "chosen: more than half")  # fmt: skip
+    least_work_share: float = threshold(0.05, "share of what the host's ranks lost, or the transfers",
+        "A rank whose work lost less takes no part in turns, nor lacks it processor time.",
+        "chosen: less is what a rank on time loses by noise (commit 00b65ef)")  # fmt: skip
     taking_turns_share: float = threshold(0.75, "share of the host's ranks",
         "If fewer take part, the host's ranks do not take turns.", "chosen: three of four GPUs")  # fmt: skip
 
@@ -101,12 +94,6 @@ class BlameThresholds:
     starved_times_quickest: float = threshold(2.0, "times the largest apparent speed-up of a rank",
         "A rank whose work is slower by less does not lack processor time.",
         "chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)")  # fmt: skip
-    starved_iterations: int = threshold(4, "iterations",
-        "With fewer, no rank is found to lack processor time.",
-        "chosen: as many as open a verdict on transfers")  # fmt: skip
-    starved_cost_share: float = threshold(0.05, "share of what the transfers lost",
-        "A rank whose work lost less does not lack processor time.",
-        "chosen: a twentieth, next to nothing beside the transfers (commit 00b65ef)")  # fmt: skip
     in_step_sigmas: float = threshold(2.0, "times the noise of the other ranks",
         "If the lateness of slow ranks differs by less, they do not lack processor time.",
         "chosen: the difference of two has 1.4 times the noise of one")  # fmt: skip
@@ -140,9 +127,6 @@ class BlameThresholds:
     moving_ratio: float = threshold(0.05, "ratio to the NIC's usual peak",
         "A NIC with a lower mean rate, sending or receiving, is not taken to carry a collective.",
         "chosen: acknowledgements are a few percent of what they answer")  # fmt: skip
-    min_stage_nics: int = threshold(3, "ranks",
-        "If a stage has fewer, NICs are compared over the whole job.",
-        "chosen: of two nobody can tell which is unlike the other")  # fmt: skip
 
     # --- switches that evidence alone makes suspects (`judging/review_candidates.py`) -------------------------------
 
@@ -153,11 +137,6 @@ class BlameThresholds:
     switch_lanes: int = threshold(8, "lanes",
         "A switch that fewer pass is not compared.",
         "chosen: their median has less than half of the noise of one")  # fmt: skip
-    switch_peers: int = threshold(4, "lanes",
-        "A role with fewer is left out.", "chosen: a median of three is any one of them")  # fmt: skip
-    switch_read_lanes: int = threshold(16, "lanes",
-        "The slowest lanes of a slow switch that are chosen to be read.",
-        "chosen: enough to tell a switch from the other ends, few enough to read")  # fmt: skip
 
     # --- what was slow from the beginning (`standing_causes.py`) ----------------------------------------------------
 

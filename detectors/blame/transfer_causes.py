@@ -234,7 +234,7 @@ def _by_chance(lane: Lane, times_slow: float, topology: Topology) -> float:
     if lane.kind != "collective":
         return _UNTOUCHED
     if not topology.unlogged.isdisjoint(topology.lane_set(lane)):
-        return LIKELIHOODS.waits_for_unlogged
+        return LIKELIHOODS.may_cross
     return _UNTOUCHED / max(times_slow, 1.0)
 
 
@@ -289,7 +289,7 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
     lost_ns = unexplained.own_ns(found.lanes)
     seen = [a for a, ns in zip(unexplained.attributions, lost_ns, strict=True) if ns > 0]
     typical_ns = median([ns for ns in lost_ns if ns > 0] or [0.0])
-    late = starved_ranks(seen, BLAME.starved_cost_share * typical_ns)
+    late = starved_ranks(seen, BLAME.least_work_share * typical_ns)
     starved = owner(late, seen, unexplained.topology)
     if starved is None or are_in_step(seen, late):
         return found

@@ -72,7 +72,11 @@ class WhatIf:
         graph, (usual_gap_ns, usual_transfer_ns) = self._graph, self._usual
         works, carries = np.zeros(len(graph), dtype=bool), np.zeros(len(graph), dtype=bool)
         for cause in causes:
-            works |= self._works(cause)
+            # Rows whose gap is the work of an accused rank
+            ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
+            device = _first_device(cause)
+            ranks.update(device.ranks if device is not None and device.kind in WORKERS else ())
+            works |= np.isin(self._graph.rank, sorted(ranks))
             carries |= self._carries(cause)
         works &= np.isfinite(usual_gap_ns)
         carries &= np.isfinite(usual_transfer_ns)
@@ -108,13 +112,6 @@ class WhatIf:
         graph, usual_ns = self._graph, self._usual[1]
         is_mate = graph.is_batched & ~carries & np.isin(graph.batch, graph.batch[carries])
         return np.where(is_mate & np.isfinite(usual_ns), np.maximum(graph.own_transfer_ns, usual_ns), np.inf)
-
-    def _works(self, cause: Cause) -> Flags:
-        """Rows whose gap is the work of an accused rank."""
-        ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
-        device = _first_device(cause)
-        ranks.update(device.ranks if device is not None and device.kind in WORKERS else ())
-        return np.isin(self._graph.rank, sorted(ranks))
 
     def _carries(self, cause: Cause) -> Flags:
         """Rows whose transfer the accused device carries."""

@@ -83,11 +83,11 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         all_ns += to_explain_ns(attribution, own, works)
     by_rank = [sum(path.get(Lane("work", one), 0.0) for _, path in paths) for one in host.ranks]
     own_ns = sum(by_rank)
-    taking = sum(ns >= BLAME.turn_share * own_ns for ns in by_rank)
+    taking = sum(ns >= BLAME.least_work_share * own_ns for ns in by_rank)
     take_turns = (
-        len(paths) >= BLAME.turns_iterations
+        len(paths) >= BLAME.min_work_iterations
         and own_ns >= BLAME.turns_share * all_ns > 0
-        and max(by_rank) <= BLAME.max_turn_share * own_ns
+        and max(by_rank) <= BLAME.clearly_most * own_ns
         and taking >= BLAME.taking_turns_share * len(host.ranks)
     )
     return host if take_turns and _are_all_late(host, unexplained.attributions) else None
@@ -139,7 +139,7 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
     each iteration, and summed up these may be those of one host by chance.
     """
-    found, nearest = Device("gpu", (rank,)), max(BLAME.min_likeness, 1 / len(late))
+    found, nearest = Device("gpu", (rank,)), max(BLAME.clearly_most, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or not 1 < len(device.ranks) < topology.world_size:
             continue
@@ -173,7 +173,7 @@ def owner(late: set[int], attributions: Sequence[Attribution], topology: Topolog
     if not late:
         return None
     device = _shared_by(min(late), late, attributions, topology)
-    is_one = device.kind in ("gpu", "host") and _likeness(late, device, topology) > BLAME.min_likeness
+    is_one = device.kind in ("gpu", "host") and _likeness(late, device, topology) > BLAME.clearly_most
     return device if is_one else None
 
 
@@ -198,14 +198,14 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     >>> starved_ranks([Attribution(0, {}, {}, {}, work) for work in works], least_ns=1e6)
     {1}
     """
-    if len(attributions) < BLAME.starved_iterations:
+    if len(attributions) < BLAME.min_work_iterations:
         return set()
     ranks = _known_ranks(attributions)
     if len(ranks) < 2:
         return set()
     table = _table(attributions, ranks)
     is_known = np.isfinite(table)
-    if (is_known.sum(axis=1) < BLAME.starved_iterations).any():
+    if (is_known.sum(axis=1) < BLAME.min_work_iterations).any():
         return set()  # a rank that is hardly known may be the one
     typical_ns = nan_medians(table)
     over_ns = typical_ns - np.median(typical_ns)

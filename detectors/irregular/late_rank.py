@@ -67,11 +67,11 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
 
     `recent`: by how much ranks work longer than their stage in the newest iterations, ns, oldest first. `before`: the
     same of iterations before any known fault, oldest first; they may reach into the newest. Returns None while there
-    are too few iterations (`IRREGULAR.lasting_window`, `min_iterations`) or no lateness is known.
+    are too few iterations (`IRREGULAR.recent`, `min_iterations`) or no lateness is known.
     """
-    recent = recent[-IRREGULAR.lasting_window :]
+    recent = recent[-IRREGULAR.recent :]
     before = before[-IRREGULAR.level_iterations :]
-    if len(recent) < IRREGULAR.lasting_window or len(before) < IRREGULAR.min_iterations:
+    if len(recent) < IRREGULAR.recent or len(before) < IRREGULAR.min_iterations:
         return None
     ranks = sorted({*_ranks(before), *_ranks(recent)})
     if not ranks:
@@ -91,7 +91,7 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
 def lasting_ns(over_ns: Floats) -> Floats:
     """Return the lateness that each rank reached in three of six iterations, for every six in a row.
 
-    Three and six are `IRREGULAR.lasting_seen` and `lasting_window`. In three of six iterations a rank was as late as
+    Three and six are `IRREGULAR.lasting_seen` and `recent`. In three of six iterations a rank was as late as
     the third largest value of the six.
 
     `over_ns`: lateness over the usual, ns: a row for each rank, a column for each iteration. Returns a row for each
@@ -103,7 +103,7 @@ def lasting_ns(over_ns: Floats) -> Floats:
     >>> lasting_ns(np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0]]))
     array([[7., 1.]])
     """
-    windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.lasting_window)]
+    windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.recent)]
     windows.sort(axis=-1)
     return windows[..., -IRREGULAR.lasting_seen]
 
@@ -122,7 +122,7 @@ def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:
     """
     # How late ranks may have been whose lateness was not kept; 0 where all were kept.
     others_ns = np.array(
-        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.latest_ranks else 0.0) for late in before]]
+        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.most_ranks else 0.0) for late in before]]
     )
     return np.maximum(lasting_ns(over_ns).max(axis=0), lasting_ns(others_ns)[0])
 
@@ -211,7 +211,7 @@ class LatenessWatch:
 
 
 def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
-    """Keep the latest `IRREGULAR.latest_ranks` ranks, and mark those of `ranks` whose lateness is unknown with NaN.
+    """Keep the latest `IRREGULAR.most_ranks` ranks, and mark those of `ranks` whose lateness is unknown with NaN.
 
     A rank that lost a row in an iteration may have been late in it: unknown is not the same as on time.
 
@@ -222,10 +222,10 @@ def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
     {3: 9000000.0, 4: 1000000.0, 7: nan}
     """
     rows = np.arange(len(rank))
-    if len(rank) > IRREGULAR.latest_ranks:  # sorting all of a large job would be most of the work
-        last = len(rank) - IRREGULAR.latest_ranks
+    if len(rank) > IRREGULAR.most_ranks:  # sorting all of a large job would be most of the work
+        last = len(rank) - IRREGULAR.most_ranks
         rows = np.flatnonzero(late_ns >= np.partition(late_ns, last)[last])
-    rows = rows[np.lexsort((rank[rows], -late_ns[rows]))][: IRREGULAR.latest_ranks]
+    rows = rows[np.lexsort((rank[rows], -late_ns[rows]))][: IRREGULAR.most_ranks]
     latest: dict[int, float] = dict(zip(rank[rows].tolist(), late_ns[rows].tolist(), strict=True))
     unknown = ranks[~np.isin(ranks, rank)] if len(rank) < len(ranks) else ranks[:0]
     return latest | dict.fromkeys(unknown.tolist(), math.nan)

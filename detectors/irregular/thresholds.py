@@ -22,9 +22,6 @@ class IrregularThresholds:
         "chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along")  # fmt: skip
 
     # An irregular iteration
-    noise_sigmas: float = threshold(3.0, "robust standard deviations",
-        "An irregular iteration lies further above the median of the window's regular ones.",
-        "chosen: one healthy iteration in 740 exceeds it where noise is normal")  # fmt: skip
 
     # A suspect iteration
     suspect_sigmas: float = threshold(4.0, "robust standard deviations",
@@ -49,14 +46,16 @@ class IrregularThresholds:
         "A rank that is later than the latest rank usually is, by less than this, does not stand out.",
         "chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no "
         "surprise")  # fmt: skip
-    latest_ranks: int = threshold(16, "ranks",
-        "The latest ones of an iteration, whose lateness is kept.",
+    most_ranks: int = threshold(16, "ranks",
+        "The latest of an iteration, whose lateness is kept; the odd ones, and peers of each stage, that a review of "
+        "a large job begins to read.",
         "chosen: more than the ranks of one host, all of which a fault of the host makes late")  # fmt: skip
-    lasting_window: int = threshold(6, "iterations",
-        "The newest ones in which lasting lateness is looked for.",
-        "chosen: as many as the newest iterations in which a verdict looks for its cause")  # fmt: skip
+    recent: int = threshold(6, "judged iterations",
+        "The newest ones, in which recurring causes and lasting lateness are looked for; of each window of a large "
+        "job, so many may be read though the budget is spent.",
+        "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
     lasting_seen: int = threshold(3, "iterations",
-        "Lateness that a rank reaches in as many of lasting_window is lasting.",
+        "Lateness that a rank reaches in as many of the recent ones is lasting.",
         "chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance")  # fmt: skip
     least_sigma_ratio: float = threshold(0.05, "share of the usual lateness of the latest rank",
         "The standard deviation of that lateness counts as this at least.",

@@ -22,6 +22,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import median, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Floats
 
 
@@ -238,4 +239,4 @@ def _noise_limit_ns(regular_ns: Floats) -> float:
     if len(regular_ns) == 0:
         return -math.inf
     median_ns = median(regular_ns)
-    return median_ns + IRREGULAR.noise_sigmas * robust_sigma(regular_ns - median_ns)
+    return median_ns + JOB.noise_sigmas * robust_sigma(regular_ns - median_ns)

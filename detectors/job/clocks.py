@@ -72,7 +72,13 @@ def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -
     if not np.array_equal(newest.part, before.part):  # offsets of other sets of hosts do not compare
         return Clocks(ahead_ns, {}, origin_ns)
     moved_ns = {host: ns - before.offsets_ns[host] for host, ns in offsets_ns.items()}
-    least_ns = max(JOB.least_drift_ns, _moved_alone_ns(newest, before))
+    # By how much offsets may seem to move between two estimates of clocks that keep pace, ns. Messages that are
+    # slower one way put an offset wrong, by up to half of there and back. As long as there and back take what they
+    # took, they put it wrong by as much in both estimates.
+    old_ns = {(way.one, way.two): way.bound_ns for way in before.joined}
+    apart_ns = [abs(way.bound_ns - old_ns.get((way.one, way.two), 0.0)) for way in newest.joined]
+    noise_ns = JOB.noise_sigmas * max(newest.noise_ns, before.noise_ns)
+    least_ns = max(JOB.least_drift_ns, noise_ns, *apart_ns)
     most_ns = 2 * JOB.drift_ratio * between_ns
     drifts = {host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= most_ns}
     return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
@@ -104,24 +110,13 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     moved_ns = offsets_ns - drifted_ns
     part = np.unique(_connected(ends, len(hosts)), return_inverse=True)[1]
     moved_ns -= medians(part, moved_ns)[part]  # one clock that was set moves no other
-    is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.drift_sigmas * noise_ns)
+    is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.noise_sigmas * noise_ns)
     is_drift &= np.abs(moved_ns) <= 2 * JOB.drift_ratio * since_ns
     moved = dict(
         zip(hosts.tolist(), np.where(is_drift, np.rint(moved_ns), 0.0).astype(np.int64).tolist(), strict=True)
     )
     ahead_ns = {rank: clocks.ahead_of(rank, now_ns) + moved.get(host_of[rank], 0) for rank in clocks.ahead_ns}
     return Clocks(ahead_ns, clocks.drift_ratio, now_ns)
-
-
-def _moved_alone_ns(newest: _Estimate, before: _Estimate) -> float:
-    """Return by how much offsets may seem to move between two estimates of clocks that keep pace, ns.
-
-    Messages that are slower one way put an offset wrong, by up to half of there and back. As long as there and back
-    take what they took, they put it wrong by as much in both estimates.
-    """
-    old_ns = {(way.one, way.two): way.bound_ns for way in before.joined}
-    apart_ns = [abs(way.bound_ns - old_ns.get((way.one, way.two), 0.0)) for way in newest.joined]
-    return max(JOB.drift_sigmas * newest.noise_ns, JOB.drift_sigmas * before.noise_ns, *apart_ns, 0.0)
 
 
 class _Ends(NamedTuple):
@@ -175,7 +170,13 @@ def _estimate(
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
-    ways = sorted(_ways(rows, host, start_ns))
+    # Hosts are compared between which bytes go in both directions
+    shortest_ns = _shortest_ways(rows, host, start_ns)
+    ways = sorted(
+        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
+        for (one, two), there_ns in shortest_ns.items()
+        if one < two and (back_ns := shortest_ns.get((two, one))) is not None
+    )
     if joined is not None:
         by_hosts = {(way.one, way.two): way for way in ways}
         ways = [by_hosts[way.one, way.two] for way in joined if (way.one, way.two) in by_hosts]
@@ -280,16 +281,6 @@ def _connected(ends: _Ends, hosts: int) -> Ints:
             break
         part = renewed
     return part
-
-
-def _ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> list[_Way]:
-    """Compare hosts between which bytes go in both directions."""
-    shortest_ns = _shortest_ways(rows, host, start_ns)
-    return [
-        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
-        for (one, two), there_ns in shortest_ns.items()
-        if one < two and (back_ns := shortest_ns.get((two, one))) is not None
-    ]
 
 
 def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> dict[tuple[int, int], float]:

@@ -36,9 +36,9 @@ class JobThresholds:
     outlier_sigmas: float = threshold(5.0, "robust standard deviations",
         "Ends farther from the fitted offsets are left out.",
         "chosen: of normal noise one end in two million is lost")  # fmt: skip
-    drift_sigmas: float = threshold(3.0, "robust standard deviations of single ends",
-        "Offsets that moved by less did not drift.",
-        "chosen: the usual three sigma; offsets are means of many ends, so this is on the safe side")  # fmt: skip
+    noise_sigmas: float = threshold(3.0, "robust standard deviations",
+        "What differs by less is noise: the offset of a clock, a lane beside an accused one, an iteration's time.",
+        "chosen: the usual three sigma; one healthy iteration in 740 exceeds it where noise is normal")  # fmt: skip
     least_drift_ns: int = threshold(10_000, "ns",
         "Offsets that moved by less did not drift.",
         "chosen: members of a collective leave it within some microseconds of each other")  # fmt: skip
@@ -55,9 +55,9 @@ class JobThresholds:
     min_stages: int = threshold(3, "ranks of a chain",
         "Shorter chains of senders are no pipelines.",
         "computed: two ranks that send to each other may be a ring as well")  # fmt: skip
-    min_pipelines: int = threshold(2, "chains",
-        "Fewer chains are not taken for pipelines.",
-        "computed: in a single one each rank would be a stage by itself, without peers")  # fmt: skip
+    min_peers: int = threshold(2, "chains, ranks or lanes",
+        "Fewer chains are not taken for pipelines; with fewer in a role, nothing is usual in it.",
+        "computed: the least with which there is another one; a pipeline stage often has two ranks")  # fmt: skip
     way_back_ratio: float = threshold(0.95, "ratio to the messages between neighbours",
         "If more messages go from the last stage to the first, or back, the chain is no pipeline.",
         "computed: with m micro-batches and v chunks, m (v - 1) to m v; 0.95 leaves room for lost rows up to 20 "

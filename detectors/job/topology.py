@@ -354,7 +354,7 @@ def stages_from_transfers(
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)
-    if len(pipelines) < JOB.min_pipelines or len({len(one) for one in pipelines}) > 1:
+    if len(pipelines) < JOB.min_peers or len({len(one) for one in pipelines}) > 1:
         return {}
     group_of = {rank: group for group, ranks in enumerate(pipelines) for rank in ranks}
     sent: list[dict[tuple[int, int], int]] = [{} for _ in pipelines]

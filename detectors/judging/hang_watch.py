@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,7 +76,15 @@ class HangWatch:
         if not self.has_unended:
             return None
         columns = reader.read(self.newest, read_back)
-        lost = _lost_share_of_ranks(reader, lost_shares(columns))
+        # The share of its rows that each rank that logs has lost; where it is small, no single row is missing
+        in_newest = lost_shares(columns)
+        announced = reader.announcements
+        operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
+        lost = {
+            rank: in_newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators_per_rank
+            for rank, one in announced.items()
+            if one.is_logged
+        }
         trusted = {rank for rank, share in lost.items() if share <= JUDGING.most_lost_share}
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
         if hang is None:
@@ -87,21 +95,6 @@ class HangWatch:
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks
         return None if self.told == before else (hang, columns)
-
-
-def _lost_share_of_ranks(reader: OperatorReader, in_newest: Mapping[int, float]) -> dict[int, float]:
-    """Return the share of its rows that each rank that logs has lost; where it is small, no single row is missing.
-
-    `in_newest`: shares by the holes in the newest rows. They count for ranks whose source does not say how many were
-    lost.
-    """
-    announced = reader.announcements
-    operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
-    return {
-        rank: in_newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators_per_rank
-        for rank, one in announced.items()
-        if one.is_logged
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from irregulars.detectors.blame.what_if import WhatIf
-from irregulars.detectors.job.lanes import EVERYBODY, LaneExcess
+from irregulars.detectors.job.lanes import EVERYBODY
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
 from irregulars.detectors.judging.operator_reader import OperatorReader
@@ -205,14 +205,13 @@ def carry_over(
         read,
         iteration=iteration,
         path_excess_ns={lane: ns * scale for lane, ns in read.path_excess_ns.items()},
-        lanes={lane: _scaled(one, scale) for lane, one in read.lanes.items()},
+        lanes={
+            lane: one._replace(excess_ns=one.excess_ns * scale if one.excess_ns > 0 else one.excess_ns)
+            for lane, one in read.lanes.items()
+        },
         work_excess_ns=dict(work_excess_ns),
     )
 
 
 def _late(work_excess_ns: Mapping[int, float], excess_ns: float) -> set[int]:
     return {rank for rank, ns in work_excess_ns.items() if ns >= PATH.late_ratio * excess_ns}
-
-
-def _scaled(one: LaneExcess, scale: float) -> LaneExcess:
-    return one._replace(excess_ns=one.excess_ns * scale if one.excess_ns > 0 else one.excess_ns)

@@ -162,7 +162,7 @@ class IterationJudge:
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
-        if self._judged < JUDGING.stage_iterations:
+        if self._judged < JUDGING.usual_iterations:
             self._reader.infer_stages(rows)
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
@@ -262,7 +262,13 @@ class IterationJudge:
         self._say.hear(scored)
         verdict_ids = self._update_verdicts(observation, finding, late_ns)
         verdict_ids += self._let_detectors_speak(observation, scored, is_lost=bool(is_irregular) and not verdict_ids)
-        self._learn(rows, is_irregular=is_irregular, is_suspect=bool(suspicion))
+        # Let the window and the usual values follow the job; suspect iterations show no usual values
+        has_open = self._tracker.has_open
+        had_shift = self._window.has_shift
+        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
+        self._investigator.learn(rows, is_regular=not suspicion and not has_open)
+        if self._window.has_shift and not had_shift:
+            self._investigator.unlearn(self._window.shifted_ns, IRREGULAR.shift_iterations)
         self._judged += 1
         self._review_if_due(read_back)
         last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if ns > 0), (None, None))
@@ -350,15 +356,6 @@ class IterationJudge:
     def _healthy(self) -> Level:
         """The level that iterations are held against: the window's, or that from before a verdict opened."""
         return self._healthy_before or Level(self._window.mean_ns, self._window.limit_ns)
-
-    def _learn(self, rows: IterationRows, *, is_irregular: bool | None, is_suspect: bool) -> None:
-        """Let the window and the usual values follow the job; suspect iterations show no usual values."""
-        has_open = self._tracker.has_open
-        had_shift = self._window.has_shift
-        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
-        self._investigator.learn(rows, is_regular=not is_suspect and not has_open)
-        if self._window.has_shift and not had_shift:
-            self._investigator.unlearn(self._window.shifted_ns, IRREGULAR.shift_iterations)
 
     # --- reviews and hangs ------------------------------------------------------------------------------------------
 

@@ -180,7 +180,14 @@ class OperatorReader:
         """
         assert self._usual is not None
         if rows.is_untimed:
-            return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
+            # Operators do not say when they began; of large jobs nothing is read for it. Waits inside overlapped
+            # operators look as if less were worked.
+            usual = self._usual
+            usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
+            work = Work(rows.work_ns, usual_ns, max(usual.common_factor(rows), 1.0))
+            columns = self.read([rows], read_back) if len(rows) <= JUDGING.whole_ranks else NO_OPERATORS
+            attribution = attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
+            return attribution, self.build([], NO_OPERATORS)
         if len(rows) <= JUDGING.whole_ranks:
             graph = self.build_now(rows, self.read([rows], read_back))
             attribution = attribute(graph, rows.number, self._usual.reference(self.build))
@@ -195,14 +202,6 @@ class OperatorReader:
         if self._usual is None or not len(graph):
             return None
         return WhatIf(graph, self._usual.reference(self.build), self.topology)
-
-    def _attribute_untimed(self, usual: UsualOperators, rows: IterationRows, read_back: ReadBack) -> Attribution:
-        """Do the same where operators do not say when they began; of large jobs nothing is read for it."""
-        usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
-        factor = max(usual.common_factor(rows), 1.0)  # waits inside overlapped operators look as if less were worked
-        work = Work(rows.work_ns, usual_ns, factor)
-        columns = self.read([rows], read_back) if len(rows) <= JUDGING.whole_ranks else NO_OPERATORS
-        return attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
 
     def abnormal_ratios(self, graph: OperatorGraph) -> Floats | None:
         """Return how many times as long each operator took as it would have with nothing slow.
@@ -249,7 +248,7 @@ class OperatorReader:
         parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
         for _ in range(JUDGING.most_rounds):
-            wanted = set(sorted(wanted)[: max(JUDGING.most_ranks - len(read), 0)])
+            wanted = set(sorted(wanted)[: max(2 * JUDGING.whole_ranks - len(read), 0)])
             if not wanted:
                 break
             parts.append(self.read([rows.only(wanted) for rows in iterations], read_back))
@@ -261,14 +260,9 @@ class OperatorReader:
             graph = self.build([rows.only(read) for rows in iterations], joined(parts))
             unread, wanted = available - read, set()
             for rows, own in zip(iterations, summaries, strict=True):
-                wanted |= self._wanted(graph, rows, own, unread, worth_ns)
+                slow = None if self._usual is None else partial(self._slow_collectives, graph, rows.number, worth_ns)
+                wanted |= wanted_ranks(graph, rows.number, own, self.topology, unread, worth_ns, slow)
         return read, joined(parts)
-
-    def _wanted(
-        self, graph: OperatorGraph, rows: IterationRows, own: Summaries, unread: Collection[int], worth_ns: float
-    ) -> set[int]:
-        slow = None if self._usual is None else partial(self._slow_collectives, graph, rows.number, worth_ns)
-        return wanted_ranks(graph, rows.number, own, self.topology, unread, worth_ns, slow)
 
     def _slow_collectives(self, graph: OperatorGraph, iteration: int, worth_ns: float) -> set[int]:
         assert self._usual is not None

@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 class Need(Enum):
@@ -35,19 +37,19 @@ class ReadingBudget:
     EXPLAIN  is irregular or part of a shift, and nothing explains    always, and outside the budget
              it
     PURSUE   is suspect only, and nothing explains it                 within the budget
-    CONFIRM  is explained by an open verdict                          one in `JUDGING.confirm_every`, within the
+    CONFIRM  is explained by an open verdict                          one in `VERDICTS.close_quiet`, within the
                                                                       budget
     =======  =======================================================  ==========================================
 
-    The budget is `JUDGING.read_at_least` iterations in each window, and beyond these a share of the log. What is read
+    The budget is `IRREGULAR.recent` iterations in each window, and beyond these a share of the log. What is read
     to explain does not count: noise must not use up what the small delay of a real fault needs.
 
-    `window`: judged iterations in which `JUDGING.read_at_least` may be read.
+    `window`: judged iterations in which `IRREGULAR.recent` may be read.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._read_at: deque[int] = deque(maxlen=JUDGING.read_at_least)  # iterations within the budget, as judged
+        self._read_at: deque[int] = deque(maxlen=IRREGULAR.recent)  # iterations within the budget, as judged
         self._newest: int | None = None  # the last one that was read at all
         self._spent = 0  # operators that were read within the budget
 
@@ -58,9 +60,9 @@ class ReadingBudget:
         """
         if need is Need.EXPLAIN:
             return True
-        if need is Need.CONFIRM and self._newest is not None and judged - self._newest < JUDGING.confirm_every:
+        if need is Need.CONFIRM and self._newest is not None and judged - self._newest < VERDICTS.close_quiet:
             return False
-        is_scarce = len(self._read_at) < JUDGING.read_at_least or judged - self._read_at[0] > self._window
+        is_scarce = len(self._read_at) < IRREGULAR.recent or judged - self._read_at[0] > self._window
         return is_scarce or self._spent < max(JUDGING.read_share * flowed, JUDGING.free_operators)
 
     def note(self, judged: int, operators: int, need: Need) -> None:

@@ -14,6 +14,7 @@ from irregulars.detectors.arrays.grouped_medians import lower_median, medians
 from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
 from irregulars.detectors.blame.standing_causes import late_against_stage
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.judging.iteration_rows import IterationRows
@@ -27,6 +28,7 @@ from irregulars.detectors.path.ranks_to_read import (
     may_be_slow,
     pairs_beside,
 )
+from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
 
 
@@ -45,7 +47,7 @@ def ranks_to_review(
     rows: Sequence[IterationRows], codes: Mapping[str, int], topology: Topology, delta: float
 ) -> ToReview:
     """Look through regular iterations for late ranks, slow lanes and heavy stages, each held against its peers."""
-    worth_ns = JUDGING.odd_share * (delta - 1) * median(one.elapsed_ns for one in rows)
+    worth_ns = BLAME.standing_transfer_excess * (delta - 1) * median(one.elapsed_ns for one in rows)
     late = [lateness_of(one, topology, rows) for one in rows]
     sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
@@ -58,7 +60,7 @@ def ranks_to_review(
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
     # In turns: none of the lists may crowd out the others.
     turns = chain.from_iterable(zip_longest(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology)))
-    oddest = list(dict.fromkeys(one for one in turns if one is not None))[: JUDGING.most_odd]
+    oddest = list(dict.fromkeys(one for one in turns if one is not None))[: IRREGULAR.most_ranks]
     beside = _slow_pairs_beside(slow, sums, roles, topology)
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
@@ -106,7 +108,7 @@ def _odd_ranks(late: Sequence[tuple[Ints, Numbers]], worth_ns: float) -> list[in
     typical_ns = np.median(table, axis=0)
     odd = np.flatnonzero(typical_ns > worth_ns)
     found: list[int] = ranks[odd[np.argsort(-typical_ns[odd], kind="stable")]].tolist()
-    return found[: JUDGING.most_odd]
+    return found[: IRREGULAR.most_ranks]
 
 
 def _slow_lanes(
@@ -125,7 +127,7 @@ def _slow_lanes(
                 excess.setdefault(lane, []).append(ns - usual_ns)
     typical = {lane: median(own) for lane, own in excess.items()}
     return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
-        : JUDGING.most_odd
+        : IRREGULAR.most_ranks
     ]
 
 
@@ -187,7 +189,7 @@ def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:
             if may_be_slow(own):
                 ratios.setdefault(lane, []).append(own.excess_ns / max(own.usual_ns, 1.0))
     often = [lane for lane, own in ratios.items() if 2 * len(own) > len(iterations)]
-    return sorted(often, key=lambda lane: (-median(ratios[lane]), lane))[: JUDGING.most_odd]
+    return sorted(often, key=lambda lane: (-median(ratios[lane]), lane))[: IRREGULAR.most_ranks]
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:
@@ -207,7 +209,7 @@ def _some_of_each_stage(rows: IterationRows, topology: Topology) -> set[int]:
     peers: set[int] = set()
     for number in np.unique(stage):
         own = rank[stage == number]
-        count = min(JUDGING.peers_per_stage, len(own))
+        count = min(IRREGULAR.most_ranks, len(own))
         peers.update(own[np.linspace(0, len(own) - 1, count).astype(np.int64)].tolist())
     return peers
 
@@ -244,13 +246,11 @@ def lanes_of_slow_switch(
     if slowest is None or typical[slowest] < math.log(BLAME.switch_ratio):
         return []
     by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
-    own = list(dict.fromkeys([*by_ratio[: BLAME.switch_read_lanes], *by_ratio[-BLAME.switch_lanes :]]))
+    own = list(dict.fromkeys([*by_ratio[: PATH.most_verified], *by_ratio[-BLAME.switch_lanes :]]))
     others = sorted(topology.switches(rank for lane in own for rank in topology.lane_ranks(lane)) - {slowest})
     below = set(by_ratio)
     beside = {switch: [lane for lane in passing[switch] if lane not in below] for switch in others}
-    return own + [
-        lane for lanes in beside.values() for lane in lanes[: max(BLAME.switch_read_lanes // len(beside), 1)]
-    ]
+    return own + [lane for lanes in beside.values() for lane in lanes[: max(PATH.most_verified // len(beside), 1)]]
 
 
 def _typical_ratios(
@@ -263,7 +263,7 @@ def _typical_ratios(
     for sums, of_role in zip(iterations, roles, strict=True):
         for alike in of_role:
             own = [lane for lane in alike if sums.mean_ns[lane] > 0]
-            if len(own) >= BLAME.switch_peers and own[0].kind == "pair" and topology.crosses_network(own[0]):
+            if len(own) >= PATH.min_peers_of_any_stage and own[0].kind == "pair" and topology.crosses_network(own[0]):
                 mean_ns = np.array([sums.mean_ns[lane] for lane in own])
                 logs += map(math.log, (mean_ns / lower_median(mean_ns)).tolist())
                 at.append(np.array([lanes.setdefault(lane, len(lanes)) for lane in own]))

@@ -46,7 +46,7 @@ class StandingReview:
         it.
         """
         if self.planned:
-            every = JUDGING.review_plan_every
+            every = JUDGING.usual_iterations
         else:
             every = JUDGING.review_standing_every if has_standing else JUDGING.review_every
         return judged == IRREGULAR.min_iterations or judged % every == 0
@@ -121,7 +121,11 @@ def _hold_some_against_peers(
     own, columns = read_paths(rows, found, delta, reader, read_back)
     reviewed = hold_against_peers(own, columns, reader)
     unread = set(rows[-1].columns["rank"].tolist()).difference(own[-1].columns["rank"].tolist())
-    more = _beside_slow_pairs(reviewed, reader.topology).intersection(unread)
+    # The ranks that tell whether a NIC makes a pair slow: it would slow its collectives as well
+    topology = reader.topology
+    accused = {lane for one in reviewed for lane in accused_lanes(one.attribution, topology) if lane.kind == "pair"}
+    ends = ends_of(accused, topology)
+    more = ends_of(narrow_groups(ends, topology), topology).intersection(unread)
     if more:
         columns = joined([columns, reader.read([one.only(more) for one in rows], read_back)])
         own = [now.only({*one.columns["rank"].tolist(), *more}) for now, one in zip(rows, own, strict=True)]
@@ -139,13 +143,6 @@ def read_paths(
     worth_ns = JUDGING.review_wait_share * (delta - 1) * min(one.elapsed_ns for one in rows)
     ranks, columns = reader.follow(rows, found.ranks | found.peers, worth_ns, read_back)
     return [one.only(ranks) for one in rows], columns
-
-
-def _beside_slow_pairs(reviewed: Sequence[Reviewed], topology: Topology) -> set[int]:
-    """Return the ranks that tell whether a NIC makes a pair slow: it would slow its collectives as well."""
-    accused = {lane for one in reviewed for lane in accused_lanes(one.attribution, topology) if lane.kind == "pair"}
-    ends = ends_of(accused, topology)
-    return ends_of(narrow_groups(ends, topology), topology)
 
 
 def _with_pairs_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: Topology) -> list[Reviewed]:

@@ -14,15 +14,13 @@ class JudgingThresholds:
 
     # What is usual
     usual_iterations: int = threshold(10, "iterations",
-        "The newest regular ones, which are kept to show what is usual.",
+        "The newest regular ones, which are kept to show what is usual; as many pass before a finding is confirmed, "
+        "and unannounced pipelines are looked for in as many.",
         "chosen: the medians of ten are steady; more would take longer to read, and to follow a job's "
         "drift")  # fmt: skip
     min_usual_iterations: int = threshold(3, "iterations",
         "With fewer regular ones, what is usual is not learned.",
         "chosen: the least number whose median one stray iteration can't move")  # fmt: skip
-    stage_iterations: int = threshold(10, "iterations",
-        "The first ones, in which unannounced pipelines are looked for.",
-        "chosen: lost rows may hide a pipeline in one iteration, hardly in ten")  # fmt: skip
 
     # A suspect iteration
     late_cost_share: float = threshold(0.5, "share of what is worth a look",
@@ -39,22 +37,10 @@ class JudgingThresholds:
     review_standing_every: int = threshold(20, "iterations",
         "The same while a verdict on a standing fault is open.",
         "chosen: more often than review_every, so that a repaired fault does not stay accused for long")  # fmt: skip
-    review_plan_every: int = threshold(10, "iterations",
-        "The same while a finding waits to be confirmed; it goes first.",
-        "chosen: as many as usual_iterations, so that both reviews see different iterations")  # fmt: skip
-    odd_share: float = threshold(0.5, "share of what δ allows",
-        "A rank, lane or stage of a large job that may cost more is odd: a review reads.",
-        "chosen: evidence alone underestimates the cost, so half of what a review would tell is read")  # fmt: skip
     far_ratio: float = threshold(1.0, "share of what its role takes",
         "A pair that takes longer by more in most iterations is odd too.",
         "chosen: twice as long is no matter of distance or load; hardly a healthy pair stays so for "
         "long")  # fmt: skip
-    most_odd: int = threshold(16, "ranks",
-        "Odd ranks with which a review of a large job begins to read, at most.",
-        "chosen: a host of eight and its partners; following the path adds the others that matter")  # fmt: skip
-    peers_per_stage: int = threshold(16, "ranks",
-        "Ranks of each stage that a review of a large job reads to compare with, at most.",
-        "chosen: more than the ranks of one host, so that a slow host is odd among them")  # fmt: skip
     review_wait_share: float = threshold(0.1, "share of what δ allows",
         "In a review, a member of a large collective that may have come later by no more is not read for that.",
         "chosen: of δ's 10 % this is 1 % of an iteration; wait_share is finer, as single iterations are "
@@ -85,9 +71,6 @@ class JudgingThresholds:
         "chosen: above it the replay takes as long as finding the culprit; verdicts do not need it")  # fmt: skip
 
     # How far the path of a large job is followed
-    most_ranks: int = threshold(1024, "ranks",
-        "Most ranks that are read to follow a path.",
-        "chosen: twice whole_ranks: where a thousand ranks wait for one path, it can be followed")  # fmt: skip
     most_rounds: int = threshold(12, "rounds",
         "Most times that more ranks are read to follow a path.", "chosen by hand, on simulated jobs")  # fmt: skip
     wait_share: float = threshold(0.05, "share of the iteration's excess, or of what δ allows if that is more",
@@ -106,13 +89,6 @@ class JudgingThresholds:
         "Least reading budget of a large job.",
         "chosen: at the start of a job the share is next to nothing, and a fault may be there all the "
         "same")  # fmt: skip
-    read_at_least: int = threshold(6, "iterations of each window",
-        "In each window, so many may be read though the budget is spent.",
-        "chosen: as many as the newest iterations in which a verdict looks for its cause")  # fmt: skip
-    confirm_every: int = threshold(10, "iterations",
-        "In a large job, an iteration that an open verdict explains is not read when fewer were judged since the "
-        "last read one.",
-        "chosen: as many as a verdict waits before it closes, so that a change is seen within that time")  # fmt: skip
 
 
 JUDGING: Final = JudgingThresholds()

@@ -61,7 +61,11 @@ def merge_executions(executions: Executions) -> Executions:
     group, begin_ns, end_ns = group[order], begin_ns[order], end_ns[order]
     if not len(group):
         return Executions(group, begin_ns, end_ns)
-    latest_ns = _latest_end_so_far(group, end_ns)
+    # The running maximum of the ends, anew in each group; rows are sorted by group. The times of each group are
+    # lifted above those of the group before, so that one running maximum does for all.
+    low = int(end_ns.min())
+    lift = (int(end_ns.max()) - low + 1) * run_numbers(group)
+    latest_ns = np.maximum.accumulate(end_ns - low + lift) - lift + low
     is_new = begins_run(group)
     is_new[1:] |= begin_ns[1:] > latest_ns[:-1]
     begins = np.flatnonzero(is_new)
@@ -217,13 +221,3 @@ def _cut(samples: _Samples, tolerated: Ints) -> _Pieces:
     moved = np.bincount(number, np.where(is_cut_out, 0.0, samples.moved))
     held = np.asarray(moved, dtype=np.float64)[number]
     return _Pieces(number, held, np.maximum.reduceat(held, samples.firsts))
-
-
-def _latest_end_so_far(group: Ints, end_ns: Numbers) -> Numbers:
-    """Return the running maximum of the ends, anew in each group; rows are sorted by group.
-
-    The times of each group are lifted above those of the group before, so that one running maximum does for all.
-    """
-    low = int(end_ns.min())
-    lift = (int(end_ns.max()) - low + 1) * run_numbers(group)
-    return np.maximum.accumulate(end_ns - low + lift) - lift + low

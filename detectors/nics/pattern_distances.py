@@ -118,7 +118,15 @@ def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regul
     low, high = expected_ranges(of_regular, regular, classes)
     unexpected = np.maximum(low[group] - triples, 0) + np.maximum(triples - high[group], 0)
     distance = unexpected.sum(axis=1)
-    return Judged(differential, distance, (distance > 0) | (differential > _limits(group, differential)))
+    # Median + 5 MAD of Δ in each row's class; NaN where there is no Δ
+    limits = np.full(len(group), np.nan)
+    known = np.flatnonzero(np.isfinite(differential))
+    if len(known):
+        _, own = np.unique(group[known], return_inverse=True)
+        middle = medians(own, differential[known])
+        deviation = medians(own, np.abs(differential[known] - middle[own]))
+        limits[known] = (middle + NICS.deviations * deviation)[own]
+    return Judged(differential, distance, (distance > 0) | (differential > limits))
 
 
 def _triples(patterns: Patterns, way: str) -> Floats:
@@ -137,15 +145,3 @@ def _far_shares(triples: Floats) -> Floats:
         distance = np.abs(rows[:, None, :] - triples[others][None, :, :]).sum(axis=2)
         far[first : first + MOST_COMPARED] = (distance >= NICS.far).sum(axis=1)
     return far / compared
-
-
-def _limits(group: Ints, differential: Floats) -> Floats:
-    """Return median + 5 MAD of Δ in each row's class; NaN where there is no Δ."""
-    limits = np.full(len(group), np.nan)
-    known = np.flatnonzero(np.isfinite(differential))
-    if len(known):
-        _, own = np.unique(group[known], return_inverse=True)
-        middle = medians(own, differential[known])
-        deviation = medians(own, np.abs(differential[known] - middle[own]))
-        limits[known] = (middle + NICS.deviations * deviation)[own]
-    return limits

@@ -93,7 +93,8 @@ class NicThresholds:
         "If the middle swing of all ends is not larger, no end is steady.",
         _FIGURES)  # fmt: skip
     min_ends: int = threshold(6, "ends; a NIC has two",
-        "With fewer, no end is steady.", "computed: of two NICs either may be the odd one")  # fmt: skip
+        "With fewer, no end is steady; if a stage has fewer, NICs are compared over the whole job.",
+        "computed: of two NICs either may be the odd one")  # fmt: skip
     window_samples: int = threshold(50, "samples",
         "Without iterations, a window of time is at least so long.",
         "chosen: half a second at 10 ms a sample, which holds several bursts")  # fmt: skip

@@ -89,7 +89,8 @@ class Findings:
         standing_out = list(self._peers(rank, columns))
         jumps = list(self._jumps(columns)) if not infinite else []
         self.state.unsettled = 2 * NUMERIC.warm_up if jumps else max(self.state.unsettled - 1, 0)
-        self._learn_trends(columns)
+        for name in ("loss", "grad_norm"):
+            self._trend(name).learn(_job_value(columns, name))
         return [*corrupt, *infinite, *standing_out, *jumps]
 
     # --- values that must be equal ----------------------------------------------------------------------------------
@@ -107,7 +108,12 @@ class Findings:
             ranks, own = rank[is_asked], sets[is_asked]
             found = compare(own, values[is_asked])
             if name == EQUAL[0] and is_announced:
-                found = self._with_history(own, found)
+                # Leave out sets that never agreed as a whole: they are no replicas, whatever was announced
+                is_bad = found.is_odd | found.is_split
+                good = np.unique(own[found.is_compared & ~np.isin(own, own[is_bad])])
+                self.state.agreed.update(good.tolist())
+                is_believed = np.isin(own, list(self.state.agreed))
+                found = found._replace(is_odd=found.is_odd & is_believed, is_split=found.is_split & is_believed)
             yield from _differing(name, ranks, own, found, values[is_asked])
 
     def _sets(self, name: str, rank: Ints, values: Column, is_known: Flags, replicas: Ints) -> tuple[Ints, bool]:
@@ -117,19 +123,11 @@ class Findings:
         own = self.state.equal.setdefault(name, EqualState())
         if not np.isin(rank, own.ranks).all():  # others may be missing in this iteration
             own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
-        if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.equal_norms):
+        if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
             return own.sets[np.searchsorted(own.ranks, rank)], False
         if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
             own.sets, own.seen = refine(own.sets, values), own.seen + 1
         return np.full(len(rank), -1), False
-
-    def _with_history(self, sets: Ints, found: Agreement) -> Agreement:
-        """Leave out sets that never agreed as a whole: they are no replicas, whatever was announced."""
-        is_bad = found.is_odd | found.is_split
-        good = np.unique(sets[found.is_compared & ~np.isin(sets, sets[is_bad])])
-        self.state.agreed.update(good.tolist())
-        is_believed = np.isin(sets, list(self.state.agreed))
-        return found._replace(is_odd=found.is_odd & is_believed, is_split=found.is_split & is_believed)
 
     # --- values that are not finite ---------------------------------------------------------------------------------
 
@@ -184,15 +182,11 @@ class Findings:
             ("loss", loss, loss_jump, NUMERIC.loss_times),
             ("grad_norm", norm, norm_jump, NUMERIC.norm_times),
         ):
-            if jump is not None and trend.is_beyond(jump, NUMERIC.job_deviations, times):
+            if jump is not None and trend.is_beyond(jump, NUMERIC.deviations, times):
                 course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
                 text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
                 yield Finding("loss_spike", f"{name} of the job", (), text)
                 return
-
-    def _learn_trends(self, columns: Mapping[str, Column]) -> None:
-        for name in ("loss", "grad_norm"):
-            self._trend(name).learn(_job_value(columns, name))
 
     def _trend(self, name: str) -> JobTrend:
         return JobTrend(self.state.trends.setdefault(name, TrendState()))

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _TO_SIGMA = 1.2533  # from a mean absolute deviation, of a normal distribution
 _LEAST_SIGMA = 1e-3
@@ -87,10 +88,10 @@ class JobTrend:
         sigma = max(own.sigma, _LEAST_SIGMA)
         is_settled = own.seen >= NUMERIC.warm_up
         if is_settled:
-            own.furthest = [*own.furthest, min(abs(left) / sigma, NUMERIC.job_deviations)][-4 * NUMERIC.memory :]
+            own.furthest = [*own.furthest, min(abs(left) / sigma, NUMERIC.deviations)][-4 * NUMERIC.memory :]
             is_beyond, side = abs(left) > _BOUND * sigma, int(math.copysign(1, left))
             own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1) if is_beyond else 0
-            if abs(own.beyond) >= NUMERIC.quiet:  # it has another level from here on
+            if abs(own.beyond) >= VERDICTS.close_quiet:  # it has another level from here on
                 own.level, own.slope, own.beyond, left = log, 0.0, 0, 0.0
                 own.mean, own.lowest, own.risen = log, log, 0
             left = max(-_BOUND * sigma, min(_BOUND * sigma, left))

@@ -201,7 +201,7 @@ def _severity(finding: Finding) -> str:
 def _quiet_enough(one: OpenNumeric) -> int:
     if "checksum" in one.sensors:
         return NUMERIC.quiet_checksums
-    return NUMERIC.clean_audits if one.sensors == ("audit",) else NUMERIC.quiet
+    return NUMERIC.clean_audits if one.sensors == ("audit",) else VERDICTS.close_quiet
 
 
 def _event_of(one: OpenNumeric) -> str | None:

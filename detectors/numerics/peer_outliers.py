@@ -65,7 +65,7 @@ class PeerOutliers:
         left = distance - own.usual[at]
         sigma = max(own.sigma, _LEAST_SIGMA)
         sigmas = np.abs(left) / sigma
-        limit = max(NUMERIC.peer_deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
+        limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only what is gross stands out.
         is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
         is_out: Flags = (sigmas > limit) & (is_gross | (is_settled and own.seen >= 2 * NUMERIC.warm_up))
@@ -89,7 +89,7 @@ class PeerOutliers:
     def _learn(self, at: Ints, left: Floats, sigmas: Floats, is_out: Flags) -> None:
         own = self.state
         weight = 1 / min(own.seen + 1, NUMERIC.memory)
-        bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.peer_deviations * max(own.sigma, _LEAST_SIGMA)))
+        bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, _LEAST_SIGMA)))
         step = left if own.seen < NUMERIC.warm_up else bounded
         own.usual[at] += weight * np.where(is_out, 0.0, step)
         scale = _MAD_TO_SIGMA * float(np.median(np.abs(left)))

@@ -15,33 +15,26 @@ class NumericThresholds:
     equal_iterations: int = threshold(8, "iterations",
         "Ranks whose values were equal bit by bit in the first ones are held to be equal from there on.",
         "chosen: float64 values of different data are equal by chance in none")  # fmt: skip
-    equal_norms: int = threshold(32, "iterations",
-        "The same of gradient norms, which sources may round.",
-        "chosen: half the memory; rounded values that only seem equal part in fewer")  # fmt: skip
     memory: int = threshold(64, "iterations",
         "Over about as many the usual level, its slope and its noise are learned.",
         "the robust window of the trial with 350 injected bit flips: 64 steps")  # fmt: skip
     warm_up: int = threshold(20, "iterations",
         "The first ones, and those after a change of level, in which nothing is called a spike.",
         "chosen: a third of the memory; the loss falls fast at first")  # fmt: skip
-    peer_deviations: float = threshold(8.0, "standard deviations, robust",
-        "A rank's loss or gradient norm, in logarithms, that is further from its usual place among its peers.",
-        "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded")  # fmt: skip
+    deviations: float = threshold(8.0, "standard deviations, robust",
+        "A loss or gradient norm, in logarithms, that is further from its usual place among its peers, or above what "
+        "the job's level and slope say.",
+        "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded, as OLMo's 6 when "
+        "the data changed")  # fmt: skip
     peer_times: float = threshold(2.5, "times",
         "And that is further by this factor than the furthest of the memory: tails are heavy.",
         "fitted: in noise of a t distribution of 5 degrees of freedom 2 raised 0.4 in 1,000 steps")  # fmt: skip
-    job_deviations: float = threshold(8.0, "standard deviations, robust",
-        "The job's loss or gradient norm that is further above what its level and slope say.",
-        "fitted as peer_deviations; OLMo's 6 raised false alarms when the data changed")  # fmt: skip
     norm_times: float = threshold(3.0, "times",
         "A gradient norm is no spike below this multiple of the level.",
         "chosen: between Megatron's 10 and the noise of a norm, which doubles now and then")  # fmt: skip
     loss_times: float = threshold(1.5, "times",
         "A loss is no spike below this multiple of the level.",
         "chosen: below llm-foundry's 2; other data change a loss by a tenth or two")  # fmt: skip
-    quiet: int = threshold(10, "observations",
-        "As many without a sign of its cause close a verdict.",
-        "chosen: as many iterations close a verdict on times (`VERDICTS.close_quiet`)")  # fmt: skip
     quiet_checksums: int = threshold(128, "observations",
         "The same where checksums found it: each may be of another part of the parameters.",
         "twice the iterations in which `torch_comms.watch_numerics` sums all parts once")  # fmt: skip

@@ -244,7 +244,13 @@ class _Standing:
         edges: dict[int | Operation, set[int | Operation]] = {}
         for rank, one in self.head.items():
             edges[rank] = {one}
-            edges.setdefault(one, self._holds_up(one))
+            # Who keeps an operation from ending: who has not entered it, or stands somewhere before it
+            absent = self._absent(one)
+            behind = {
+                rank for rank, is_out in self._arrived[one].items() if not is_out and self.head.get(rank, one) != one
+            }
+            known = {rank for rank in absent if rank in self._trusted and rank in self.head}
+            edges.setdefault(one, {*behind, *known, *([_UNTOLD] if absent - known else [])})
         return edges
 
     def owing(self, circle: Collection[int]) -> set[int]:
@@ -277,7 +283,10 @@ class _Standing:
 
     def place(self, rank: int) -> Standing:
         """Return where a rank stands."""
-        return _standing_of(self._columns, self.head_rows[rank])
+        row = self.head_rows[rank]
+        return Standing(
+            *(int(self._columns[name][row]) for name in ("rank", "operator", "communicator", "sequence", "peer"))
+        )
 
     def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
         """Return the ranks of a circle, or those who stand in an operation that nobody holds up."""
@@ -285,23 +294,10 @@ class _Standing:
             return {node for node in group if isinstance(node, int)}
         return {rank for rank, one in self.head.items() if one in group}
 
-    def _holds_up(self, one: Operation) -> set[int | Operation]:
-        """Who keeps an operation from ending: who has not entered it, or stands somewhere before it."""
-        absent = self._absent(one)
-        behind = {
-            rank for rank, is_out in self._arrived[one].items() if not is_out and self.head.get(rank, one) != one
-        }
-        known = {rank for rank in absent if rank in self._trusted and rank in self.head}
-        return {*behind, *known, *([_UNTOLD] if absent - known else [])}
-
     def _absent(self, one: Operation) -> frozenset[int]:
         communicator, _, source, destination = one
         expected = self._topology.members.get(communicator, ()) if source < 0 else (source, destination)
         return frozenset(expected) - self._arrived[one].keys()
-
-
-def _standing_of(columns: Mapping[str, Column], row: int) -> Standing:
-    return Standing(*(int(columns[name][row]) for name in ("rank", "operator", "communicator", "sequence", "peer")))
 
 
 def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:

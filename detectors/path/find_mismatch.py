@@ -18,7 +18,7 @@ from irregulars.messages.records import OPERATOR_CODES, P2P, UNKNOWN
 _EQUAL_SIZES = np.array([OPERATOR_CODES[name] for name in ("all_reduce", "broadcast", "reduce", "reduce_scatter",
                                                            "all_gather")])  # fmt: skip
 """Operators that take the same number of bytes from each rank. Of the last two there are variants that do not:
-`_is_uneven_by_nature` tells them."""
+`_Calls` tells them."""
 _MOST_TRIED = 1_000  # differences of one communicator that are tried as the first one
 _UNEVEN_SHARE = 0.5  # of an operator's completed calls with different sizes, from which on they are meant to differ
 
@@ -99,15 +99,9 @@ class _Calls:
         self._has_sizes &= np.minimum.reduceat(known, self.first) < np.maximum.reduceat(size, self.first)
         self._is_open = np.logical_or.reduceat(np.isnan(table["elapsed_ns"]), self.first)
         self._is_compared, self._operator = is_compared, least
-        self._has_sizes &= ~self._is_uneven_by_nature()
-        self.differs = self._has_operators | self._has_sizes
-
-    def _is_uneven_by_nature(self) -> np.ndarray:
-        """Which calls are of a communicator and operator whose completed calls mostly have different sizes.
-
-        Such are all_gather and reduce_scatter of uneven shards. Calls that are open do not count: they may hang for
-        their sizes.
-        """
+        # Which calls are of a communicator and operator whose completed calls mostly have different sizes. Such are
+        # all_gather and reduce_scatter of uneven shards. Calls that are open do not count: they may hang for their
+        # sizes.
         names = np.stack([self._table["communicator"][self.first], self._operator], axis=1)
         _, kind = np.unique(names, axis=0, return_inverse=True)
         is_done = self._is_compared & ~self._is_open
@@ -115,7 +109,8 @@ class _Calls:
         uneven = np.bincount(kind, is_done & self._has_sizes)
         is_meant = (uneven > 0) & (uneven >= _UNEVEN_SHARE * done)
         may_be = np.isin(self._operator, [OPERATOR_CODES["all_gather"], OPERATOR_CODES["reduce_scatter"]])
-        return np.asarray(is_meant[kind] & may_be)
+        self._has_sizes &= ~np.asarray(is_meant[kind] & may_be)
+        self.differs = self._has_operators | self._has_sizes
 
     def first_difference(self, communicator: int) -> Mismatch | None:
         """Return the first difference of one communicator that counts."""
@@ -134,17 +129,14 @@ class _Calls:
             is_believed = is_cause or 2 * differs.sum() <= len(compared)
             if (ends_so[at] or extra is not None or is_silent) and is_believed:
                 shift = extra, is_swapped, is_cause
-                return self._mismatch(communicator, own[at], sides, int((compared < at).sum()), shift)
+                call = own[at]
+                agreed = int((compared < at).sum())
+                starts = self._table["start_ns"][self.first[call] : self._past[call]]
+                known = starts[starts != UNKNOWN]
+                number = int(self._table["sequence"][self.first[call]])
+                start_ns = int(known.min()) if len(known) else None
+                return Mismatch(int(communicator), number, sides, agreed, *shift, start_ns)
         return None
-
-    def _mismatch(
-        self, communicator: int, call: int, sides: tuple[Side, ...], agreed: int, how: tuple[Side | None, bool, bool]
-    ) -> Mismatch:
-        starts = self._table["start_ns"][self.first[call] : self._past[call]]
-        known = starts[starts != UNKNOWN]
-        number = int(self._table["sequence"][self.first[call]])
-        start_ns = int(known.min()) if len(known) else None
-        return Mismatch(int(communicator), number, sides, agreed, *how, start_ns)
 
     def _sides(self, call: int) -> tuple[Side, ...]:
         rows = range(self.first[call], self._past[call])

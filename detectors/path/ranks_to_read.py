@@ -20,6 +20,7 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, r
 from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, pack_columns, stable_order
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
@@ -325,7 +326,7 @@ def may_be_slow(lane: LaneExcess) -> bool:
 
 def _slow_from_ns(lane: LaneExcess) -> float:
     """Return the excess from which a lane may be slow, ns."""
-    return max(PATH.slow_lane_ratio * lane.usual_ns, PATH.slow_lane_sigmas * lane.noise_ns, 1.0)
+    return max(PATH.slow_lane_ratio * lane.usual_ns, JOB.noise_sigmas * lane.noise_ns, 1.0)
 
 
 def _at_most(sums: LaneSums, lane: Lane, usual_ns: float, noise_ns: float) -> LaneExcess:

@@ -27,9 +27,6 @@ class PathThresholds:
         "A shorter gap is taken for a launch.",
         "chosen: kernels are launched within microseconds, operators take a hundred times as long; on two "
         "simulators by other authors (seeds 71, 72)")  # fmt: skip
-    min_peers: int = threshold(2, "ranks, or lanes",
-        "With fewer in a role, nothing is usual in it.",
-        "chosen: the least with which there is another one; a pipeline stage often has two ranks")  # fmt: skip
     alike_sizes: float = threshold(0.1, "share of the smaller one",
         "Transfers whose sizes differ by more are not peers.",
         "chosen: batches of replicas differ by a per cent or so in bytes (a simulator by another author, seed 102); "
@@ -40,14 +37,12 @@ class PathThresholds:
 
     # Lanes beside a slow transfer, in jobs too large to read whole
     accused_ratio: float = threshold(0.2, "share of the excess on the path",
-        "A lane with a smaller share is no reason to look at the lanes beside it.",
+        "A lane with a smaller share is no reason to look at the lanes beside it; the search for causes ends at one "
+        "that explains less of all iterations looked at.",
         "chosen: five causes at most can have this share; fewer reads than with less")  # fmt: skip
     slow_lane_ratio: float = threshold(0.25, "share of the lane's usual mean transfer",
         "A lane beside an accused one that took longer by less does not count as slow.",
         "chosen: summaries are bounds from above, and reading costs less than missing it")  # fmt: skip
-    slow_lane_sigmas: float = threshold(3.0, "robust standard deviations of the lane's mean transfer",
-        "A lane beside an accused one that took longer by less does not count as slow.",
-        "chosen: the usual three sigma")  # fmt: skip
     most_candidates: int = threshold(8, "ranks",
         "Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",
         "chosen: a host's GPUs, whose ranks are mostly late together")  # fmt: skip

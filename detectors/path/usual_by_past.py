@@ -95,7 +95,10 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     classes, keys = _places_of(graph)
     inverse, first = group_rows([keys])
     places = keys[first]
-    begun_ns = _block_starts(graph)
+    # The first start in the iteration of each row's rank, ns
+    earliest = np.full(int(graph.block.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, graph.block, graph.start_ns)
+    begun_ns = earliest[graph.block]
     columns = (
         graph.start_ns - begun_ns, graph.end_ns - begun_ns, graph.gap_ns, graph.since_previous_ns, graph.transfer_ns,
         _whole_bytes(graph.size_bytes),
@@ -168,13 +171,6 @@ def _gap_after(reference: Reference, place: Ints, after: Ints) -> Floats:
     """
     end_ns = np.where(after >= 0, reference.end_ns[np.maximum(after, 0)], 0.0)
     return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
-
-
-def _block_starts(graph: OperatorGraph) -> Ints:
-    """Return the first start in the iteration of each row's rank, ns."""
-    earliest = np.full(int(graph.block.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, graph.block, graph.start_ns)
-    return earliest[graph.block]
 
 
 def _most_common(index: Ints, places: Ints, size: int, end_ns: Floats) -> Ints:

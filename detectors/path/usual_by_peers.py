@@ -18,6 +18,7 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_code
 from irregulars.detectors.arrays.row_keys import group_rows, sort_rows, sort_within
 from irregulars.detectors.arrays.runs import begins_run, places_in_runs, run_numbers, starts_of
 from irregulars.detectors.job.lanes import Lane, UsualLane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, attribute_against
 from irregulars.detectors.path.graph_edges import NO_ORDINAL
@@ -63,7 +64,7 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     # Members of one collective are not each other's peers in transfers: they share it.
     of_any_stage = _transfer_roles(graph, topology, kind)
     transfer_ns = _usual_transfers(of_any_stage, graph, PATH.min_peers_of_any_stage)
-    of_stage_ns = _usual_transfers(role, graph, PATH.min_peers)
+    of_stage_ns = _usual_transfers(role, graph, JOB.min_peers)
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
     return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph))
@@ -197,9 +198,9 @@ def _usual_of_peers(role: Ints, owner: Ints, values: Ints, least: int) -> Floats
 
 def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) -> Floats:
     """Return the usual values in each row's role; for a free row among free rows only, if they have enough owners."""
-    usual = _usual_of_peers(role, owner, values, PATH.min_peers)
+    usual = _usual_of_peers(role, owner, values, JOB.min_peers)
     free = np.flatnonzero(is_free)
-    of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], PATH.min_peers)
+    of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], JOB.min_peers)
     usual[free] = np.where(np.isnan(of_free), usual[free], of_free)
     return usual
 
@@ -237,7 +238,7 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
     mean_ns = table.sums_ns[used, at] / counts
     sizes = alike_codes(table.sizes_bytes[used, at], PATH.alike_sizes)
     found: dict[Lane, UsualLane] = {}
-    for of_any_stage, least in ((False, PATH.min_peers), (True, PATH.min_peers_of_any_stage)):
+    for of_any_stage, least in ((False, JOB.min_peers), (True, PATH.min_peers_of_any_stage)):
         role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
         members = np.bincount(role, minlength=len(first))
         usual_ns = lower_medians(role, mean_ns)[role]

@@ -4,7 +4,7 @@ A detector says how strange each rank is; from `strange_ranks.STRANGE` on a scor
 closes is told here:
 
 ==========  ========================================================================================================
-opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`VERDICTS.strange_seen`)
+opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`VERDICTS.seen_transfer`)
             and no open verdict accuses it already: that one's evidence tells of the detector then
 joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange
@@ -25,6 +25,7 @@ from statistics import median
 
 import numpy as np
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
@@ -125,7 +126,7 @@ class CustomVerdicts:
         self.job = job
         self.attempt = attempt
         self._limits = limits
-        self._recent: deque[Moment] = deque(state.recent if state else (), VERDICTS.recent)
+        self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
         self._open = [_copy(one) for one in state.open] if state else []
 
@@ -190,7 +191,7 @@ class CustomVerdicts:
         if not news:
             return []
         newest = own[-1] if own else None
-        if newest is None or (newest.judged > VERDICTS.recent and len(own) < VERDICTS.custom_open):
+        if newest is None or (newest.judged > IRREGULAR.recent and len(own) < VERDICTS.custom_open):
             newest = self._begin(name, news)
             self._open.append(newest)
         else:

@@ -24,6 +24,7 @@ from irregulars.detectors.blame.nic_ends import is_capped
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.slow_lanes import stands_out
 from irregulars.detectors.blame.suspects import is_carried
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -77,7 +78,7 @@ class Evidence:
         others = sum(o.is_long for o in self.recent) - seen
         if not (self.is_uneven or self.suspicions.uneven(self.topology)):
             return seen >= 2 * others
-        if others > VERDICTS.few_others or seen < VERDICTS.recent - VERDICTS.few_others:
+        if others > VERDICTS.few_others or seen < IRREGULAR.recent - VERDICTS.few_others:
             return False
         return not is_by_chance(cause.suspects[0][0], seen, seen + max(others, 0), self.topology)
 
@@ -90,7 +91,7 @@ class Evidence:
         if cause.suspects and cause.suspects[0][1] < VERDICTS.sure_certainty:
             return False
         shown = [o for o in seen if o.may_show(cause)]
-        if len(shown) < VERDICTS.recent:
+        if len(shown) < IRREGULAR.recent:
             return False
         return all(o.is_beyond_noise(cause) for o in shown) or _is_capped(cause, shown, self.topology)
 

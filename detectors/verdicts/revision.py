@@ -223,7 +223,17 @@ def hang_text(hang: Hang, topology: Topology) -> str:
     if hang.mismatch is not None:
         return mismatch_text(hang.mismatch, topology)
     if hang.circle:
-        return _circle_text(hang, topology)
+        # Which ranks wait for each other, and in which calls
+        stands = [
+            f"rank {one.rank} in {_call(one.operator, one.sequence)}"
+            + (f" {'to' if one.operator == SEND else 'from'} rank {one.peer}" if one.operator in P2P else "")
+            for one in hang.circle[:_CIRCLE_SHOWN]
+        ]
+        more = f" and {len(hang.circle) - _CIRCLE_SHOWN} more" if len(hang.circle) > _CIRCLE_SHOWN else ""
+        names = {OPERATORS[one.operator] for one in hang.circle}
+        calls = f"{len(hang.circle)} {'calls' if len(names) > 1 else f'{names.pop()}s'}"
+        return (f"a circle of {calls} on {_name(hang.communicator, topology)}: {', '.join(stands)}{more}; each waits "
+                "for a call of the next one that it never reaches: the order of calls is at fault")  # fmt: skip
     where = f"{_call(hang.operator, hang.sequence)} on {_name(hang.communicator, topology)}"
     waits = ("1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait") + " in operators that never ended"
     if not hang.ranks and not hang.silent:
@@ -281,20 +291,6 @@ def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
 
 def _side(side: Side) -> str:
     return OPERATORS[side.operator] + ("" if math.isnan(side.size_bytes) else f" of {size(side.size_bytes)}")
-
-
-def _circle_text(hang: Hang, topology: Topology) -> str:
-    """Say which ranks wait for each other, and in which calls."""
-    stands = [
-        f"rank {one.rank} in {_call(one.operator, one.sequence)}"
-        + (f" {'to' if one.operator == SEND else 'from'} rank {one.peer}" if one.operator in P2P else "")
-        for one in hang.circle[:_CIRCLE_SHOWN]
-    ]
-    more = f" and {len(hang.circle) - _CIRCLE_SHOWN} more" if len(hang.circle) > _CIRCLE_SHOWN else ""
-    names = {OPERATORS[one.operator] for one in hang.circle}
-    calls = f"{len(hang.circle)} {'calls' if len(names) > 1 else f'{names.pop()}s'}"
-    return (f"a circle of {calls} on {_name(hang.communicator, topology)}: {', '.join(stands)}{more}; each waits for "
-            "a call of the next one that it never reaches: the order of calls is at fault")  # fmt: skip
 
 
 def _call(operator: int, sequence: int | None) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_transfers
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import WhatIf, recovered_ratio
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.thresholds import VERDICTS
@@ -36,7 +37,7 @@ class SpikeWatch:
 
         That is while they are of the recent ones, in which a cause that lasts is seen again.
         """
-        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - VERDICTS.recent + 1):
+        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - IRREGULAR.recent + 1):
             yield self._waiting.popleft()
 
     def showing(self, cause: Cause) -> list[Observation]:

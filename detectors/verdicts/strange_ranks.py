@@ -9,11 +9,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 
 STRANGE: Final = 1.0  # where strange begins on the scale that all detectors are brought to
-_MASK: Final = (1 << VERDICTS.recent) - 1
+_MASK: Final = (1 << IRREGULAR.recent) - 1
 _ONES: Final = np.array([mask.bit_count() for mask in range(_MASK + 1)], dtype=np.int64)
 
 
@@ -79,7 +80,7 @@ class StrangeRanksWatch:
 
     def due(self, name: str) -> dict[int, int]:
         """Return the masks of ranks on which a detector may open a verdict: strange now, and often enough of late."""
-        found = self.by_detector.get(name, NOBODY).often(VERDICTS.strange_seen)
+        found = self.by_detector.get(name, NOBODY).often(VERDICTS.seen_transfer)
         return {rank: mask for rank, mask in found.items() if mask & 1}
 
     def testimony(self, witnesses: Collection[str], suspects: Sequence[Collection[int]]) -> str:
@@ -99,5 +100,5 @@ def _said(name: str, found: Mapping[int, int], suspects: Sequence[Collection[int
             seen = max(found[rank].bit_count() for rank in shared)
             who = f"rank {shared[0]}" if len(shared) == 1 else f"{len(shared)} of its ranks"
             which = "" if position == 0 else f" (suspect {position + 1})"
-            return f"detector {name} finds {who}{which} strange too, in {seen} of {VERDICTS.recent} iterations"
+            return f"detector {name} finds {who}{which} strange too, in {seen} of {IRREGULAR.recent} iterations"
     return ""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from irregulars.detectors.blame.observation import uneven_ns
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import is_late_together
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -116,14 +117,14 @@ class Suspicions:
         Then ever other ranks come last. Ranks of a slow host or stage take turns as well; those of a slow stage are
         late together, while of a heavy batch the path may pass the longest stage alone. Empty if data are not uneven.
         """
-        newest = list(self._known)[-VERDICTS.recent :]
+        newest = list(self._known)[-IRREGULAR.recent :]
         ranks = [one.lane.first for one in newest]
         is_uneven = (
-            len(newest) == VERDICTS.recent
+            len(newest) == IRREGULAR.recent
             # Lost to ranks' own work, by as large a share as any cause must explain. Where a batch is longer for
             # everybody, the rest is noise, and its largest part another rank's in each iteration.
             and all(o.lane.kind == "work" and o.work_ns >= BLAME.match_share * o.total_ns for o in newest)
-            and newest[-1].iteration - newest[0].iteration < 2 * VERDICTS.recent  # most iterations are long
+            and newest[-1].iteration - newest[0].iteration < 2 * IRREGULAR.recent  # most iterations are long
             and len(set(ranks)) >= VERDICTS.uneven_ranks
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)

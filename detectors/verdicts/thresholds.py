@@ -17,15 +17,13 @@ class VerdictThresholds:
 
     # --- seen often enough (`opening.py`) ---------------------------------------------------------------------------
 
-    recent: int = threshold(6, "judged iterations",
-        "The newest ones, in which recurring causes are looked for.",
-        "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
     seen: int = threshold(3, "iterations of the recent ones",
         "The rule for late ranks that recur wants as many.",
         "chosen: single late ranks occur on every healthy job")  # fmt: skip
     seen_transfer: int = threshold(4, "iterations of the recent ones",
-        "The rule for slow transfers that recur wants as many.",
-        "chosen: one more than `seen`, since single transfers hang (a lost packet) even more often")  # fmt: skip
+        "The rule for slow transfers that recur wants as many, and so does a detector that finds a rank strange.",
+        "chosen: one more than `seen`, since single transfers hang (a lost packet) even more often; a rank "
+        "strange in one healthy iteration of 20 reaches it once in 12,000")  # fmt: skip
     seen_in_a_row: int = threshold(3, "iterations in a row",
         "The rule for slow transfers in a row wants as many.",
         "chosen: on jobs of two simulators by other authors (commit f4481a5)")  # fmt: skip
@@ -56,7 +54,7 @@ class VerdictThresholds:
         "Below, no revision `continued` is published.",
         "chosen: doubling, so that a fault that lasts a month has some twenty revisions")  # fmt: skip
     close_quiet: int = threshold(10, "judged iterations in a row, without those that cannot tell",
-        "A verdict closes when its cause was found absent in as many.",
+        "A verdict closes when its cause was found absent in as many; one of as many that it explains is read.",
         "chosen: more than the recent ones: what is seen once in six iterations stays one verdict")  # fmt: skip
 
     # --- single iterations (`single_spikes.py`) ---------------------------------------------------------------------
@@ -101,10 +99,6 @@ class VerdictThresholds:
 
     # --- detectors with a say (`custom_verdicts.py`, `strange_ranks.py`) --------------------------------------------
 
-    strange_seen: int = threshold(4, "iterations of the recent ones",
-        "A detector with a say opens no verdict on a rank that it finds strange in fewer.",
-        "formula: a rank that is strange in one healthy iteration of 20 reaches it once in 12,000, and 3 of 6 once "
-        "in 450")  # fmt: skip
     custom_probability: float = threshold(0.5, "probability",
         "The suspect of a verdict that a detector opens.",
         "chosen: nobody has measured how often a stranger's detector is right")  # fmt: skip

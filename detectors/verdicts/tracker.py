@@ -14,6 +14,7 @@ from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.reported import is_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
@@ -54,7 +55,7 @@ class VerdictTracker:
         self.job = job
         self.attempt = attempt
         self._limits = limits or SeverityLimits()
-        self._recent: deque[Observation] = deque(maxlen=VERDICTS.recent)
+        self._recent: deque[Observation] = deque(maxlen=IRREGULAR.recent)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
@@ -172,7 +173,9 @@ class VerdictTracker:
 
     def _open_recurring(self, topology: Topology, newest: Observation, what_if: WhatIf | None) -> list[OpenVerdict]:
         """Open verdicts on causes that were seen often enough."""
-        evidence = self._evidence(topology)
+        recent = [o for o in self._recent if o.attribution is not None]
+        is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
+        evidence = Evidence(recent, self._suspicions, is_uneven, topology)
         found = evidence.find(self._new_imbalance(topology))
         self._note_recoveries(found.causes, newest, what_if)
         opened: list[OpenVerdict] = []
@@ -184,11 +187,6 @@ class VerdictTracker:
                 self._spikes.forget(cause)
                 opened.append(verdict)
         return opened
-
-    def _evidence(self, topology: Topology) -> Evidence:
-        recent = [o for o in self._recent if o.attribution is not None]
-        is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
-        return Evidence(recent, self._suspicions, is_uneven, topology)
 
     def _new_imbalance(self, topology: Topology) -> list[Cause]:
         """Return uneven data, if the newest suspect iterations look like it and no verdict says so."""

@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.plugins.protocol import COLUMNS, Against, Detector, Frame, Level, MakeDetector, Scores
 from irregulars.detectors.plugins.sample_frames import copy_frame
 from irregulars.detectors.verdicts.strange_ranks import STRANGE
@@ -30,10 +31,10 @@ from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.errors import PluginError
 from irregulars.validation import first_line
 
-RECENT: Final = VERDICTS.recent  # newest iterations that an alarm goes by: as where a detector opens verdicts
+RECENT: Final = IRREGULAR.recent  # newest iterations that an alarm goes by: as where a detector opens verdicts
 
 # Strange ones among them that raise it: a single one is noise of networks and hosts
-SEEN: Final = VERDICTS.strange_seen
+SEEN: Final = VERDICTS.seen_transfer
 
 
 @dataclass(frozen=True, slots=True)

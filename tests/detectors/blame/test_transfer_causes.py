@@ -50,7 +50,7 @@ from tests.detectors.transfers import (
 
 OF_LANES: Final = ("lane_sigmas", "like_accused", "queue_ns", "model_error")
 CHANCES: Final = (
-    "accused", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody", "waits_for_unlogged",
+    "accused", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody", "may_cross",
 )  # fmt: skip
 
 

@@ -67,9 +67,9 @@ def test_no_order_of_the_ranks_changes_who_it_is() -> None:
 
 def latest_of_a_thousand(iteration: int, *, late_ns: float | None = None) -> Late:
     """Ranks that are among the latest for once, from 20 ms on; rank 0 is as late as is said."""
-    first = 1 + iteration * IRREGULAR.latest_ranks
+    first = 1 + iteration * IRREGULAR.most_ranks
     own = {} if late_ns is None else {0: late_ns}
-    return {**own, **{first + n: (20.0 + n / 2) * MS for n in range(IRREGULAR.latest_ranks - len(own))}}
+    return {**own, **{first + n: (20.0 + n / 2) * MS for n in range(IRREGULAR.most_ranks - len(own))}}
 
 
 @pytest.mark.parametrize(("late_ms", "stands_out"), [(22.0, False), (28.0, False), (60.0, True)])
@@ -155,7 +155,7 @@ def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWa
 
 def test_a_rank_that_is_late_three_times_of_six() -> None:
     # A rank stands out that is late in three of six iterations
-    assert (IRREGULAR.lasting_seen, IRREGULAR.lasting_window) == (3, 6)
+    assert (IRREGULAR.lasting_seen, IRREGULAR.recent) == (3, 6)
     assert watched([9.0, 0.0, 9.0, 0.0, 9.0])[1] == [False, False, False, False, True]
     assert not any(watched([9.0, 0.0, 0.0, 9.0, 0.0, 0.0, 9.0])[1])
     # An iteration in which it is not late shows nothing
@@ -184,10 +184,10 @@ def test_lateness_that_does_not_stand_out() -> None:
     assert one.look({3: 9.0 * MS}) == other.look(late_ns)
     assert LatenessWatch.from_state(stored(other.state())).look(late_ns) == other.look(late_ns)
     # Little history says nothing
-    late = [{3: 9.0 * MS}] * IRREGULAR.lasting_window
+    late = [{3: 9.0 * MS}] * IRREGULAR.recent
     assert find_lasting(late, USUAL[: IRREGULAR.min_iterations - 1]) is None
     assert find_lasting(late[1:], USUAL) is None
-    assert find_lasting([{}] * IRREGULAR.lasting_window, [{}] * IRREGULAR.min_iterations) is None
+    assert find_lasting([{}] * IRREGULAR.recent, [{}] * IRREGULAR.min_iterations) is None
 
 
 @given(st.lists(st.sampled_from([0.0, 5.0, 9.0, 30.0]), max_size=12), st.booleans())
@@ -203,7 +203,7 @@ def test_the_latest_ranks_are_kept(late_ns: list[int], random: Random) -> None:
     """Of equally late ones those with the lower numbers, so that the order of rows changes nothing."""
     rank = random.sample(range(100), len(late_ns))
     kept = latest_ranks(np.array(rank, dtype=np.int64), np.array(late_ns, dtype=np.float64), np.arange(100))
-    wanted = sorted(zip(rank, late_ns, strict=True), key=lambda pair: (-pair[1], pair[0]))[: IRREGULAR.latest_ranks]
+    wanted = sorted(zip(rank, late_ns, strict=True), key=lambda pair: (-pair[1], pair[0]))[: IRREGULAR.most_ranks]
     assert list(kept.items())[: len(wanted)] == wanted
     assert [one for one, ns in kept.items() if math.isnan(ns)] == [one for one in range(100) if one not in rank]
     assert len(kept) == len(wanted) + 100 - len(rank)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source, carry_over
 from irregulars.detectors.judging.reading_budget import Need, ReadingBudget
@@ -193,7 +194,7 @@ WINDOW = 50
 MUCH = 10 * JUDGING.free_operators
 
 
-def spent(operators: int, *, need: Need = Need.PURSUE, count: int = JUDGING.read_at_least) -> ReadingBudget:
+def spent(operators: int, *, need: Need = Need.PURSUE, count: int = IRREGULAR.recent) -> ReadingBudget:
     """Budget of which the first iterations have used up so much each."""
     budget = ReadingBudget(WINDOW)
     for judged in range(count):
@@ -201,7 +202,7 @@ def spent(operators: int, *, need: Need = Need.PURSUE, count: int = JUDGING.read
     return budget
 
 
-def may_read_suspect(budget: ReadingBudget, judged: int = JUDGING.read_at_least, flowed: int = 0) -> bool:
+def may_read_suspect(budget: ReadingBudget, judged: int = IRREGULAR.recent, flowed: int = 0) -> bool:
     return budget.may_read(judged, flowed, Need.PURSUE)
 
 
@@ -218,18 +219,18 @@ def test_suspect_iterations_within_the_budget() -> None:
 @pytest.mark.parametrize(("flowed", "is_read"), [(110_000_000, False), (140_000_000, True)])
 def test_a_share_of_the_log_is_for_suspect_iterations(flowed: int, is_read: bool) -> None:
     """What they have cost, 0.5 million operators, is 0.4 % of 125 million."""
-    budget = spent(500_000 // JUDGING.read_at_least + 1)
+    budget = spent(500_000 // IRREGULAR.recent + 1)
     assert may_read_suspect(budget, flowed=flowed) == is_read
 
 
 @pytest.mark.parametrize(("operators", "is_read"), [(450_000, True), (550_000, False)])
 def test_half_a_million_operators_are_free(operators: int, is_read: bool) -> None:
-    assert may_read_suspect(spent(operators // JUDGING.read_at_least)) == is_read
+    assert may_read_suspect(spent(operators // IRREGULAR.recent)) == is_read
 
 
 def test_needs_of_reading() -> None:
     # An irregular iteration that no verdict explains is always read
-    assert spent(MUCH).may_read(JUDGING.read_at_least, 0, Need.EXPLAIN)
+    assert spent(MUCH).may_read(IRREGULAR.recent, 0, Need.EXPLAIN)
     # The cost of irregular iterations leaves suspect ones theirs: transfers that hang now and then must not hide a
     # fault whose delay is small.
     assert may_read_suspect(spent(MUCH, need=Need.EXPLAIN, count=100), judged=100)
@@ -238,10 +239,10 @@ def test_needs_of_reading() -> None:
     assert [judged for judged in range(1, 13) if budget.may_read(judged, 0, Need.CONFIRM)] == [10, 11, 12]
     # Iterations that a verdict explains are read within the budget
     budget = spent(MUCH)
-    assert not budget.may_read(JUDGING.read_at_least + 10, 0, Need.CONFIRM)
+    assert not budget.may_read(IRREGULAR.recent + 10, 0, Need.CONFIRM)
     # A restored budget is what it was
     budget = spent(JUDGING.free_operators)
     restored = ReadingBudget.from_state(stored(budget.state()), WINDOW)
     assert restored.state() == budget.state()
-    for judged in (JUDGING.read_at_least, WINDOW, WINDOW + 1):
+    for judged in (IRREGULAR.recent, WINDOW, WINDOW + 1):
         assert may_read_suspect(restored, judged) == may_read_suspect(budget, judged)

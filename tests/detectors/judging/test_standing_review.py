@@ -140,11 +140,12 @@ def test_whoever_is_read_the_path_of_each_iteration_is_certain() -> None:
         assert not waited
 
 
-def slow_nic_in_a_large_job(iterations: int) -> ReadJob:
-    """Two stages with three rings each. What rank 7 sends is slow: its ring's collectives, and its own messages."""
-    stage = 261
-    begins = (0, 1, 2, stage, stage + 1, stage + 2)
-    rings = {f"dp{at}": ("dp", tuple(range(begin, begin + stage - 2, 3))) for at, begin in enumerate(begins)}
+def slow_rank_7_in_a_large_job(
+    stage: int, rings_per_stage: int, there_ns: int, back_ns: int | None, slow_ring_ns: int
+) -> ReadJob:
+    """Two stages with some rings each. Rank 7 is slow in what it sends its partner, or gets back, and in its ring."""
+    begins = (*range(rings_per_stage), *range(stage, stage + rings_per_stage))
+    rings = {f"dp{begin}": ("dp", tuple(range(begin, begin + stage, rings_per_stage))) for begin in begins}
     pipes = {f"pp{rank}": ("pp", (rank, rank + stage)) for rank in range(stage)}
     job = LockstepJob({**rings, **pipes})
 
@@ -153,47 +154,25 @@ def slow_nic_in_a_large_job(iterations: int) -> ReadJob:
             one.work(rank, 10 * MS + (number * 7 + rank * 5) % 13 * 50_000)
             for micro_batch in range(2):
                 usual_ns = MS + (number + rank + micro_batch) % 5 * 10_000
-                one.message(f"pp{rank}", rank, rank + stage, 4 * MS if rank == 7 else usual_ns)
-                one.message(f"pp{rank}", rank + stage, rank, usual_ns)
+                one.message(f"pp{rank}", rank, rank + stage, there_ns if rank == 7 else usual_ns)
+                one.message(f"pp{rank}", rank + stage, rank, back_ns or usual_ns if rank == 7 else usual_ns)
         for ring, (_, ranks) in rings.items():
-            one.collective(ring, 100 * MS if 7 in ranks else 20 * MS)
+            one.collective(ring, slow_ring_ns if 7 in ranks else 20 * MS)
 
-    job.iterate(range(iterations), body)
+    job.iterate(range(6), body)
     return ReadJob(job.trace())
 
 
 def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_nic() -> None:
-    job = slow_nic_in_a_large_job(6)
+    job = slow_rank_7_in_a_large_job(261, 3, 4 * MS, None, 100 * MS)
     found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
     assert found is not None
     assert [(cause.kind, cause.suspects[0][0].ranks) for cause in found[0]] == [("slow_nic", (7,))]
 
 
-def slow_link_in_a_large_job(iterations: int) -> ReadJob:
-    """Two stages with many rings of eight. All that passes between rank 7 and its partner is slow, no ring is."""
-    stage = 264
-    begins = (*range(33), *range(stage, stage + 33))
-    rings = {f"dp{begin}": ("dp", tuple(range(begin, begin + stage, 33))) for begin in begins}
-    pipes = {f"pp{rank}": ("pp", (rank, rank + stage)) for rank in range(stage)}
-    job = LockstepJob({**rings, **pipes})
-
-    def body(one: LockstepJob, number: int) -> None:
-        for rank in range(stage):
-            one.work(rank, 10 * MS + (number * 7 + rank * 5) % 13 * 50_000)
-            for micro_batch in range(2):
-                usual_ns = MS + (number + rank + micro_batch) % 5 * 10_000
-                one.message(f"pp{rank}", rank, rank + stage, 8 * MS if rank == 7 else usual_ns)
-                one.message(f"pp{rank}", rank + stage, rank, 8 * MS if rank == 7 else usual_ns)
-        for ring in rings:
-            one.collective(ring, 20 * MS)
-
-    job.iterate(range(iterations), body)
-    return ReadJob(job.trace())
-
-
 def test_of_a_slow_pair_in_a_large_job_the_rings_of_both_ends_are_read_too() -> None:
     """A NIC at either end would slow its ring, of which nobody waited for the slow pair."""
-    job = slow_link_in_a_large_job(6)
+    job = slow_rank_7_in_a_large_job(264, 33, 8 * MS, 8 * MS, 20 * MS)
     found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
     assert found is not None
     (cause,) = found[0]
