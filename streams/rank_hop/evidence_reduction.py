@@ -188,15 +188,9 @@ class _Blocks:
 def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
     """Reduce closings by the compiled loop; those of ranks whose rows it cannot read, by numpy in a second run."""
     work = _work_on(closings)
-    blocks = work.blocks
-    found: Reduction | Flags = np.array(
-        [KERNEL is None or one.detectors is not None or not one.is_plain for one in closings]
-    )
-    if isinstance(found, np.ndarray) and not found.any():
-        asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
-        found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
+    found = _compiled_sums(work)
     if isinstance(found, Reduction):
-        yield _evidence(job, work, found._replace(rows=_LazyRows(partial(_operators, work))))
+        yield _evidence(job, work, found)
         return
     odd_ranks = {one.rank for one, is_odd in zip(closings, found.tolist(), strict=True) if is_odd}
     odd = [one for one in closings if one.rank in odd_ranks]  # all of a rank: its oldest iteration comes first
@@ -260,6 +254,17 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
         audits=_events([one.audits for one in work.blocks.closings], AUDIT_COLUMNS),
         pauses=_events([one.pauses for one in work.blocks.closings], PAUSE_COLUMNS),
     )  # fmt: skip
+
+
+def _compiled_sums(work: _Work) -> Reduction | Flags:
+    """Sum up the operators of all closings, or return which of the closings are left to numpy."""
+    closings, blocks = work.blocks.closings, work.blocks
+    is_odd = np.array([KERNEL is None or one.detectors is not None or not one.is_plain for one in closings])
+    if is_odd.any():
+        return is_odd
+    asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
+    found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
+    return found._replace(rows=_LazyRows(partial(_operators, work))) if isinstance(found, Reduction) else found
 
 
 class _LazyRows(Mapping[str, Column]):
