@@ -158,8 +158,8 @@ class ClickHouseSink:
             client = connect(replace(new, wait_s=0.0))
         except ServiceError as error:
             raise SinkBusy(str(error), self._next_retry_s()) from error
-        self._require_open().close_connections()
-        self._client, self._settings = client, new
+        old, self._client, self._settings = self._require_open(), client, new
+        old.close_connections()
         return self._insert(client, name, table)
 
     def _insert(self, client: Client, name: str, table: pa.Table) -> str | None:

@@ -76,10 +76,11 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     lanes = _works(host.ranks)
     paths = [(a, path) for a, path in zip(unexplained.attributions, unexplained.path_excess_ns, strict=True)
              if any(lane.kind == "work" and lane != EVERYBODY for lane in path)]  # fmt: skip
-    all_ns = 0.0
+    all_ns = works_ns = 0.0
     for attribution, path in paths:
         own = sum(ns for lane, ns in path.items() if lane in lanes)
         works = sum(ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY)
+        works_ns += works
         all_ns += to_explain_ns(attribution, own, works)
     by_rank = [sum(path.get(Lane("work", one), 0.0) for _, path in paths) for one in host.ranks]
     own_ns = sum(by_rank)
@@ -87,10 +88,21 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     take_turns = (
         len(paths) >= BLAME.min_work_iterations
         and own_ns >= BLAME.turns_share * all_ns > 0
+        and (own_ns >= BLAME.turns_share * works_ns or _are_others_on_time(host, unexplained.attributions))
         and max(by_rank) <= BLAME.clearly_most * own_ns
         and taking >= BLAME.taking_turns_share * len(host.ranks)
     )
     return host if take_turns and _are_all_late(host, unexplained.attributions) else None
+
+
+def _are_others_on_time(host: Device, attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration the median rank elsewhere works less than half as much longer as a host's."""
+    on_time = []
+    for attribution in attributions:
+        own = [attribution.work_excess_ns.get(rank, 0.0) for rank in host.ranks]
+        others = [ns for rank, ns in attribution.work_excess_ns.items() if rank not in host.ranks]
+        on_time.append(median(others or [0.0]) < BLAME.late_share * median(own))
+    return 2 * sum(on_time) > len(on_time)
 
 
 def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:

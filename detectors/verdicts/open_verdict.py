@@ -55,7 +55,7 @@ class OpenVerdict:
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
     has_news: bool = False  # whether a suspect's device reported something since the newest revision
-    late_ns: deque[float] = field(default_factory=deque)  # how late accused ranks were where the cause was seen
+    late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
 
     def __post_init__(self) -> None:
         self.kept = deque(self.kept, _KEPT)
@@ -81,10 +81,14 @@ class OpenVerdict:
         if observation.attribution is None or self.standing is not None:
             return
         path_ns, known = observation.attribution.path_excess_ns, observation.attribution.lanes
-        slow = [lane for lane in known.keys() & path_ns.keys() - self.cause.lanes if known[lane].is_beyond_noise]
-        own = [lane for lane in slow if not known[lane].is_stray and carries_lane(self.cause, lane, topology)]
-        if own:
-            self.cause = replace(self.cause, lanes=self.cause.lanes.union(own))
+        slow = (lane for lane in known.keys() & path_ns.keys() - self.cause.lanes if known[lane].is_beyond_noise)
+        more = [
+            lane for lane in slow if topology.crosses_network(lane) and carries_lane(self.cause, lane, topology)
+            and not known[lane].is_stray
+        ]  # fmt: skip
+        own = [known[lane].is_beyond_noise for lane in self.cause.lanes & known.keys()] if more else []
+        if 2 * sum(own) > len(own):  # else it is another device that is slow, and has some lanes in common
+            self.cause = replace(self.cause, lanes=self.cause.lanes.union(more))
 
     def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
         """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
@@ -108,8 +112,8 @@ class OpenVerdict:
 
     def _is_late_as_ever(self, late_ns: float) -> bool:
         """Whether accused ranks are late though nothing else made their iteration worth a look."""
-        typical_ns = median(self.late_ns) if self.late_ns else math.inf
-        return late_ns >= VERDICTS.same_share * typical_ns > 0
+        least_ns = median(self.late_ns) if self.late_ns else math.inf
+        return late_ns >= least_ns > 0
 
     def follow(
         self, observation: Observation, is_seen: bool, topology: Topology, late_ns: Mapping[int, float]
@@ -126,8 +130,9 @@ class OpenVerdict:
             self._extend(observation, self.standing.costs_ns)
         else:
             self.add(observation)
-            if not math.isnan(own_late_ns):
-                self.late_ns.append(own_late_ns)
+            if not math.isnan(own_late_ns) and observation.attribution is not None:
+                usual_ns = max(own_late_ns - explained_ns(self.cause, observation.attribution), 0.0)
+                self.late_ns.append(usual_ns + VERDICTS.same_share * (own_late_ns - usual_ns))
             # Look for the cause again in all kept iterations; take over what that says of this verdict's lanes.
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
             found = find_causes(attributions, topology, self.first_device)

@@ -222,6 +222,9 @@ class VerdictTracker:
         if any(_claims(verdict) and verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
             return None
         cause = clear_cause(spike, topology)
+        if cause is not None and cause.suspects and cause.suspects[0][0].kind == "gpu":
+            is_uneven = any(one.first <= spike.iteration <= one.last for one in self._open if not _claims(one))
+            cause = None if is_uneven else cause  # where data are uneven, a heavy batch is no pause
         if cause is None or self._is_followed(cause) or not stands_alone(cause, self._suspicions, topology):
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered

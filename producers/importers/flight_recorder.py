@@ -11,11 +11,11 @@ import io
 import pickle
 import pickletools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -202,7 +202,7 @@ def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
     def key(one: Mapping[str, Any]) -> tuple[Any, ...]:
         is_pair = one.get("is_p2p") is True
-        return _name_of_group(one), is_pair, one.get("p2p_seq_id" if is_pair else "collective_seq_id")
+        return _name_of_group(one), is_pair, _integer(one.get("p2p_seq_id" if is_pair else "collective_seq_id"))
 
     for _, grouped in groupby(rows, key):
         run = list(grouped)
@@ -402,28 +402,21 @@ def load_plain(value: bytes) -> Any:
 
     Python's own unpickler calls any function that the file names. So opcodes are looked at first: any but those that
     build plain data, and so every name of a class or function, is refused. A regular expression looks at those that
-    PyTorch writes, 20 times as fast as `pickletools`.
+    PyTorch writes, 20 times as fast as `pickletools`; the slower of Python's readers reads the rest.
 
     Raises InputError if it is truncated or broken, names a class or a function, or builds anything but plain data.
     """
     try:
         if not _is_plain(value):
-            # Python hashes a tuple anew each time: of a chain, in which each holds the one before it twice, for ever.
-            tuples, places, newest = set[int](), 0, ""
             for count, (opcode, argument, _) in enumerate(pickletools.genops(value)):
                 number = argument if isinstance(argument, int) else 0
-                if opcode.name in _PUTS or opcode.name == "MEMOIZE":
-                    tuples |= {places if opcode.name == "MEMOIZE" else number} if "TUPLE" in newest else set()
-                    places += 1
-                elif "GET" in opcode.name and number in tuples:
-                    raise ValueError("a tuple that is used again")
-                newest = opcode.name
                 if count > MAX_INSTRUCTIONS or (opcode.name in _PUTS and number > MAX_INSTRUCTIONS):
                     raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
                 if opcode.name not in _BUILDING:
                     raise ValueError(f"the instruction {opcode.name}, which builds more than plain data")
                 if opcode.name in _INTEGERS and number.bit_length() > MAX_INTEGER_BITS:
                     raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
+            return _Careful(io.BytesIO(value), encoding="latin-1").load()
         return _Plain(io.BytesIO(value)).load()
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, UnicodeError,
             EOFError, pickle.UnpicklingError) as error:  # fmt: skip
@@ -438,18 +431,20 @@ def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
 
 
 # Opcodes of `_BUILDING` in a row, with texts of less than 256 bytes, integers of at most 64 bits, and places in the
-# memory below 3 million: Python's own makes room for all places up to the largest.
-_VALUE: Final = (
-    rb"(?:[N\x88\x89\]})]|[Khq].|M..|[Jj].{4}|G.{8}|r..[\x00-\x2d]\x00|"
-    + _sized(b"X", b"\0\0\0", range(256)) + b"|" + _sized(rb"\x8c", b"", range(256))
-    + b"|" + _sized(rb"\x8a", b"", range(9)) + b")"
+# memory below 3 million: Python's own makes room for all places up to the largest. A tuple holds what stands right
+# before it and is in no memory, so that none holds another: as a key, a deep one takes for ever to hash, or too much
+# stack.
+_PUT: Final = rb"(?:q.|r..[\x00-\x2d]\x00|\x94)?+"
+_SCALAR: Final = (
+    rb"(?:[N\x88\x89]|[Kh].|M..|[Jj].{4}|G.{8}|" + _sized(b"X", b"\0\0\0", range(256)) + b"|"
+    + _sized(rb"\x8c", b"", range(256)) + b"|" + _sized(rb"\x8a", b"", range(9)) + b")" + _PUT
 )  # fmt: skip
-_PLAIN: Final = re.compile(rb"(?:\x80[\x02-\x05]|\x95.{8}|[(t\x85-\x87ldaesu\x94]|" + _VALUE + rb")*+", re.DOTALL)
-# Tuples of values from the memory: a chain of tuples takes many different ones, and a job has few names of groups.
-_OF_MEMORY: Final = re.compile(
-    rb"(h.|j.{4})(?:" + _VALUE + rb"\x94?){0,4}[\x85-\x87]|\(((?:" + _VALUE + rb"\x94?)*+)t", re.DOTALL
-)
-_MOST_OF_MEMORY: Final = 16
+_PLAIN: Final = re.compile(
+    rb"(?:\x80[\x02-\x05]|\x95.{8}|\(|[ldaesu\]})]" + _PUT + b"|"
+    + _SCALAR + rb"(?:\x85|" + _SCALAR + rb"(?:\x86|" + _SCALAR + rb"\x87))|" + _SCALAR + rb")*+",
+    re.DOTALL,
+)  # fmt: skip
+_AFTER_TEXT: Final = re.compile(_PUT, re.DOTALL)
 _LONG_TEXT: Final = Struct("<cI")  # the opcode and the length: ranks of large groups
 _CONTAINERS: Final = b"]})(\x85\x86\x87"
 _MOST_CONTAINERS: Final = 1_000_000  # bytes that may each make one, of some 60 bytes
@@ -459,19 +454,44 @@ _MOST_PLAIN_BYTES: Final = 16 << 20
 def _is_plain(value: bytes) -> bool:
     if len(value) > _MOST_PLAIN_BYTES or sum(value.count(one) for one in _CONTAINERS) > _MOST_CONTAINERS:
         return False
-    if len(set(_OF_MEMORY.findall(value))) > _MOST_OF_MEMORY:
-        return False
     at = 0
     while value[:1] == b"\x80" and (found := _PLAIN.match(value, at)):
         at = found.end()
         if value[at : at + 1] != b"X" or len(value) < at + _LONG_TEXT.size:
             return len(value) == at + 1 and value[at : at + 1] == b"."
         at += _LONG_TEXT.size + _LONG_TEXT.unpack_from(value, at)[1]
+        after = _AFTER_TEXT.match(value, at)
+        at = after.end() if after else at
     return False
+
+
+def _no_class(_reader: Any, module: str, name: str) -> Any:
+    raise pickle.UnpicklingError(f"the name {module}.{name}, which is more than plain data")
 
 
 class _Plain(pickle.Unpickler):
     """Python's own reader, which here finds no class or function."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"the name {module}.{name}, which is more than plain data")
+    find_class = _no_class
+
+
+def _with_plain_keys(opcode: int) -> Callable[[Any], None]:
+    """Return what reads an opcode that fills a dictionary, and looks at the keys before they are hashed."""
+    read = pickle._Unpickler.dispatch[opcode]
+
+    def checked(reader: Any) -> None:
+        for key in reader.stack[-2:-1] if opcode == pickle.SETITEM[0] else reader.stack[::2]:
+            if not isinstance(key, str | int):
+                raise pickle.UnpicklingError(f"a key that is a {type(key).__name__}")
+        read(reader)
+
+    return checked
+
+
+class _Careful(pickle._Unpickler):
+    """The same in Python, many times slower."""
+
+    find_class = _no_class
+    dispatch: ClassVar = pickle._Unpickler.dispatch | {
+        opcode[0]: _with_plain_keys(opcode[0]) for opcode in (pickle.SETITEM, pickle.SETITEMS, pickle.DICT)
+    }

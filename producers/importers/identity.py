@@ -128,10 +128,9 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
     def natural(host: str) -> list[tuple[int, str]]:  # node-2 comes before node-10
         return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(host)]
 
-    of_host = {
-        host: sorted(rank for one, rank in zip(hosts, ranks, strict=True) if one == host and rank is not None)
-        for host in sorted(set(hosts), key=natural)
-    }
+    of_host: dict[str, list[int]] = {host: [] for host in sorted(set(hosts), key=natural)}
+    for host, rank in sorted((host, rank) for host, rank in zip(hosts, ranks, strict=True) if rank is not None):
+        of_host[host].append(rank)
     size = len(next(iter(of_host.values()), ()))
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1

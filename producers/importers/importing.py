@@ -260,6 +260,8 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
         waited_us.update(parser.waited_us)
 
     _, left_out = read_each(files, read)
+    if not len(table) and left_out:
+        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
     with naming(files[0].parent if len(files) > 1 else files[0]):
         imported = job_of_operations(table, dropped, skipped, job, waited_us)
     return replace(imported, left_out=left_out)

@@ -169,6 +169,8 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
+        One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
+        Its verdict closes when it is forgotten, at the latest.
         A silence counts from the present, `now_s`, and only as far as was read, `until_s` (None: until now): the lag
         of a worker is not the job's silence.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import pickletools
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ def write_dumps(folder: Path, ranks: int, entries: int) -> None:
     for rank in range(ranks):
         rows = [_entry(rank, n, entries, frames) for n in range(entries - (rank == 5))]
         value = {"version": "2.10", "pg_config": groups, "pg_status": {}, "entries": rows}
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(value, 2))
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickletools.optimize(pickle.dumps(value, 2)))
 
 
 def _entry(rank: int, number: int, entries: int, frames: list[dict[str, object]]) -> dict[str, object]:

@@ -194,6 +194,16 @@ def test_a_host_in_turns_is_found_where_ranks_that_are_last_by_chance_cost_more(
     assert blamed([replace(one, excess_ns=None) for one in some]) is None
 
 
+def test_a_longer_batch_is_no_host_in_turns_though_its_ranks_have_half_of_what_paths_lost() -> None:
+    """All ranks work 90 ms longer; paths lose 60 ms to ranks of one host and as much to others, of 60 ms in all."""
+    longer = dict.fromkeys(range(32), 90.0)
+    some = [
+        replace(seen(n, {Lane("work", n): 60.0, Lane("work", 8 + 5 * n % 24): 60.0}, {}, longer), excess_ns=60 * MS)
+        for n in range(6)
+    ]
+    assert blamed(some) is None
+
+
 @pytest.mark.parametrize(("few_ms", "device"), [(18.0, "host"), (13.5, None)])
 def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None) -> None:
     """Five ranks lose 60 ms each, a sixth as much as is asked: three quarters of the host take part with it."""

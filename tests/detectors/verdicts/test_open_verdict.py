@@ -87,6 +87,12 @@ def test_quiet_iterations() -> None:
     for number, late_ms, quiet in ((9, 0.0, 1), (10, 9.0, 2), (11, 12.0, 1), (12, 30.0, 0), (13, 30.0, 0)):
         verdict.follow(observation(number), False, TOPOLOGY, {1: late_ms * MS})
         assert (verdict.quiet, verdict.last) == (quiet, 8)
+    # A rank that was always late is not for that: of 90 ms 50 are the fault's
+    verdict = recurring()
+    verdict.follow(observation(8, late(1)), True, TOPOLOGY, {1: 90 * MS})
+    for number, late_ms, quiet in ((9, 45.0, 1), (10, 60.0, 2), (11, 70.0, 1)):
+        verdict.follow(observation(number), False, TOPOLOGY, {1: late_ms * MS})
+        assert verdict.quiet == quiet
     # A little of the same in an iteration that is not long is no part of it
     verdict = recurring()
     for ms, is_seen in ((22.0, False), (28.0, True)):

@@ -269,6 +269,25 @@ def test_a_verdict_on_a_switch_goes_on_where_the_path_passes_another_of_its_grou
     assert said[-1].lost_s == pytest.approx(30 * 0.08)
 
 
+def test_a_device_that_is_well_again_takes_over_no_lane_that_another_one_slows() -> None:
+    def lanes(*slow: Lane) -> dict[Lane, LaneExcess]:
+        ways = [Lane("pair", a, b) for a in range(4) for b in range(4) if a != b]
+        return {one: LaneExcess(80 * MS * (one in slow), 10 * MS, 1000.0, 1e6) for one in [*ways, world]}
+
+    def step(number: int, on_path: Lane, *slow: Lane) -> Observation:
+        one = observation(number, {on_path: 80.0})
+        assert one.attribution is not None
+        return replace(one, attribution=replace(one.attribution, lanes=lanes(on_path, *slow)))
+
+    world, tracker = Lane("collective", 0), VerdictTracker("j", 1)
+    of_1, of_3 = ([Lane("pair", rank, other) for other in range(4) if other != rank] for rank in (1, 3))
+    steps = [step(n, of_1[n % 3], *of_1) for n in range(9)] + [step(n, world, *of_3) for n in range(9, 30)]
+    said = [one for o in steps for one in tracker.observe(o, TOPOLOGY)[0]]
+    assert [(v.suspects[0].ranks, v.iterations, v.close_reason) for v in said if v.event == "closed"] == [
+        ((1,), (0, 9), "recovered")
+    ]
+
+
 def test_what_revisions_hold() -> None:
     # No more is lost than the iteration took longer: two pieces of a path may overlap what was hidden before: the
     # excess of the iteration bounds the loss.

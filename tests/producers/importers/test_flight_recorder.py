@@ -201,13 +201,27 @@ def test_everything_else_than_plain_data_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("head", [b"\x80\x02}()q\0", b"\x80\x04}()\x94"])
-@pytest.mark.parametrize("link", [b"%s%s\x86", b"%s%sK\x01\x87", b"(%s%sNNNNt", b"%sX\1\0\0\0a%s\x87"])
+@pytest.mark.parametrize(
+    "link", [b"%s%s\x86", b"%s%sK\1\x87", b"(%s%sNNNNt", b"%sX\1\0\0\0a%s\x87", b"h\0%s%s\x80\2\x86"]
+)
 def test_a_key_that_takes_for_ever_to_hash_is_refused(head: bytes, link: bytes) -> None:
     places = [b"h%c" % place for place in range(40)]
     puts = [b"q%c" % (place + 1) if head[1] == 2 else b"\x94" for place in range(40)]
     chain = b"".join(link % (place, place) + put for place, put in zip(places, puts, strict=True))
-    with pytest.raises(InputError, match="a tuple that is used again"):
+    with pytest.raises(InputError, match="a key that is a tuple"):
         load_plain(head + chain + b"Nu.")
+
+
+@pytest.mark.parametrize("value", [b"I1\n", b"K\1"])
+def test_a_key_that_is_too_deep_to_hash_is_refused(value: bytes) -> None:
+    with pytest.raises(InputError, match="a key that is a tuple"):
+        load_plain(b"\x80\2})" + b"\x85" * 400_000 + value + b"s.")
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_tuple_may_stand_in_several_places(protocol: int) -> None:
+    value = {"entries": [{"process_group": ("0", "default_pg")}] * 3, "t": [("0", "default_pg")] * 2}
+    assert load_plain(pickle.dumps(value, protocol)) == value
 
 
 @pytest.mark.parametrize(
