@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,7 @@ class LogReader:
         self._security: Final = security
         self._deadline_s: Final = deadline_s
         self._recent: Final = RecentMessages(0) if recent is None else recent
-        config = client_config(bootstrap, security) | {
+        self._config: Final = client_config(bootstrap, security) | {
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -79,7 +80,7 @@ class LogReader:
             "fetch.queue.backoff.ms": 1,
             "isolation.level": "read_committed",
         }
-        self._consumer: Final = new_consumer(config)
+        self._consumer = new_consumer(self._config)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -184,10 +185,21 @@ class LogReader:
         try:
             return sorted(self._consumer.list_topics(topic, timeout=self._deadline_s).topics[topic].partitions)
         except KafkaException as error:
+            self._begin_anew()
             raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
 
     def _bounds(self, topic: str, partition: int, deadline: float) -> tuple[int, int]:
-        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline, self._security)
+        place = TopicPartition(topic, partition)
+        try:
+            return bounds_of(self._consumer, place, self._bootstrap, deadline, self._security)
+        except ServiceUnavailable:
+            self._begin_anew()
+            raise
+
+    def _begin_anew(self) -> None:
+        """Take another client: after brokers had parted one found none of them for minutes, and others did."""
+        old, self._consumer = self._consumer, new_consumer(self._config)
+        threading.Thread(target=old.close, name="irregulars-old", daemon=True).start()  # it may wait for brokers
 
     def _messages(
         self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False

@@ -104,10 +104,12 @@ CUT: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_
 # librdkafka goes on trying by itself; the caller's deadline ends it.
 PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
-# A busy broker may leave a topic out of its metadata for a moment: the client then knows no partition of it.
-_LEADERLESS: Final = frozenset(
-    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION}
-)
+# A busy broker may leave a topic out of its metadata for a moment: the client then knows no partition of it. After a
+# change of leader it may ask by an epoch that is over.
+_LEADERLESS: Final = frozenset({
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
