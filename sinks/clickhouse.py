@@ -32,6 +32,9 @@ _INSERT_SETTINGS: Final[dict[str, Any]] = {
     "async_insert": 0, "input_format_null_as_default": 0, "max_partitions_per_insert_block": 0,
 }  # fmt: skip
 
+# Stored after the others: who sees one of these looks for its ranks, its suspects, and may look once alone.
+_LAST: Final = frozenset(("iterations", "verdicts"))
+
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
 
@@ -131,7 +134,7 @@ class ClickHouseSink:
 
     def _store_buffer(self) -> None:
         self._require_open()
-        for name in list(self._buffer):
+        for name in sorted(self._buffer, key=_LAST.__contains__):
             inserts = _inserts(self._buffer[name], self._buffer_rows)
             refused = [one for chunks in inserts for one in self._store(name, chunks)]
             self._refused.extend((name, chunk, reason) for chunk, reason in refused)
