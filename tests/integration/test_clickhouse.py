@@ -146,6 +146,25 @@ def wire(clickhouse: ClickHouseAddress) -> Iterator[Wire]:
 # --- storing --------------------------------------------------------------------------------------------------------
 
 
+def test_iterations_and_verdicts_are_stored_after_what_belongs_to_them(
+    sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clickhouse_connect.driver.client import Client
+
+    stored: list[str] = []
+    insert = Client.insert_arrow
+
+    def noting(client: Client, table: str, *arguments: Any, **options: Any) -> Any:
+        stored.append(table)
+        return insert(client, table, *arguments, **options)
+
+    monkeypatch.setattr(Client, "insert_arrow", noting)
+    sink.write(ROWS)
+    sink.flush()
+    assert set(stored) == set(ROWS)
+    assert stored[-2:] == [name for name in ROWS if name in ("iterations", "verdicts")]
+
+
 def test_the_sink_keeps_every_promise(clickhouse: ClickHouseAddress) -> None:
     with ExitStack() as databases:
 
