@@ -15,7 +15,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from irregulars.errors import ServiceUnavailable
+from irregulars.errors import ServiceError, ServiceUnavailable
 from irregulars.kafka.broker import client_config, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.scattered_reading import (
@@ -198,7 +198,11 @@ class LogReader:
 
     def _begin_anew(self) -> None:
         """Take another client: after brokers had parted one found none of them for minutes, and others did."""
-        old, self._consumer = self._consumer, new_consumer(self._config)
+        try:
+            new = new_consumer(self._config)
+        except (KafkaException, ServiceError):  # no token is to be had: the client that has one goes on trying
+            return
+        old, self._consumer = self._consumer, new
         threading.Thread(target=old.close, name="irregulars-old", daemon=True).start()  # it may wait for brokers
 
     def _messages(
