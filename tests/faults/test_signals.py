@@ -42,8 +42,8 @@ class Command:
         Pattern of its output; None: it shows nothing, and `ready_s` stands for it.
     statuses
         What it may end with, by signal.
-    has_end
-        Whether it may have come to its own end, with status 0, before the signal.
+    ends
+        The statuses with which it may have come to its own end before the signal.
     environment, files
         What it gets beside the words, files in its working directory.
     """
@@ -52,13 +52,13 @@ class Command:
     ready: str | None
     is_service: bool = True
     ready_s: float = 2.0
-    has_end: bool = False
+    ends: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
     def statuses(self, number: int) -> set[int]:
         """Return the statuses that the docs give it after a signal."""
-        return ({0} if self.is_service else {128 + number}) | ({0} if self.has_end else set())
+        return ({0} if self.is_service else {128 + number}) | set(self.ends)
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ ON_SERVICES = {
     "act slurm": Command(("act", "slurm", "--slurm-bin", "bin"), "dry run", files=SLURM),
     "act nvsentinel": Command(("act", "nvsentinel"), None),
     "alerts": Command(("alerts", "--from-start"), None, is_service=False),
-    "doctor": Command(("doctor",), None, is_service=False, ready_s=1.0, has_end=True),
+    "doctor": Command(("doctor",), None, is_service=False, ready_s=1.0, ends=(0, 1)),  # 1: no worker runs
 }
 ALONE = {
     "worker that waits": Command(("worker", "--no-store", "--bootstrap", NOWHERE), "event=broker_away"),
@@ -218,10 +218,10 @@ ALONE = {
     "console that waits": Command(
         ("console", "--no-kafka", "--clickhouse-url", f"http://{NOWHERE}", "--listen", "127.0.0.1:0"), "console at"
     ),
-    "analyze": Command(("analyze", SLOW_NIC), "slow_nic", is_service=False, has_end=True),
+    "analyze": Command(("analyze", SLOW_NIC), "slow_nic", is_service=False, ends=(0,)),
     "up": Command(("up",), "Ctrl-C stops"),
     "demo": Command(("demo",), "GPUs train", is_service=False),
-    "simulate": Command(("simulate", "made", "--iterations", "400"), None, is_service=False, has_end=True),
+    "simulate": Command(("simulate", "made", "--iterations", "400"), None, is_service=False, ends=(0,)),
 }
 
 
