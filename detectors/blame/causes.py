@@ -34,6 +34,11 @@ class Cause:
     communicator: int | None  # the job's code of the communicator that the excess was seen on; None for own work
     explained_ns: Mapping[int, float]  # for each iteration in which the cause was seen the excess that it explains
 
+    @property
+    def is_of_work(self) -> bool:
+        """Whether it accuses ranks for their own work, and no transfers."""
+        return self.kind in ("slow_rank", "slow_stage")
+
 
 def find_causes(
     attributions: Sequence[Attribution], topology: Topology, accused: Device | None = None
@@ -45,11 +50,11 @@ def find_causes(
     `accused`: what a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
     """
     unexplained = Unexplained.of(attributions, topology)
-    totals_ns = [attribution.to_explain_ns(is_work=False) for attribution in attributions]
+    totals_ns = [attribution.held_against_ns(is_work=False) for attribution in attributions]
     # Let no iteration count for more than `most_typical` typical ones: what hung once for long does not recur.
     limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
-    works_ns = [attribution.to_explain_ns(is_work=True) for attribution in attributions]
+    works_ns = [attribution.held_against_ns(is_work=True) for attribution in attributions]
     causes = []
     for _ in range(BLAME.max_causes):
         lane = _costliest(unexplained.path_excess_ns, weights)

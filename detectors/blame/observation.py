@@ -56,7 +56,7 @@ class Observation:
         """Whether a cause was seen in it."""
         if self.attribution is None:
             return False
-        total_ns = self.attribution.to_explain_ns(is_work=cause.kind in ("slow_rank", "slow_stage"))
+        total_ns = self.attribution.held_against_ns(is_work=cause.is_of_work)
         return explained_ns(cause, self.attribution) >= BLAME.match_share * total_ns > 0
 
     def is_mainly(self, cause: Cause) -> bool:
@@ -67,7 +67,7 @@ class Observation:
         """
         if self.attribution is None:
             return False
-        half_ns = self.attribution.to_explain_ns(is_work=cause.kind in ("slow_rank", "slow_stage")) / 2
+        half_ns = self.attribution.held_against_ns(is_work=cause.is_of_work) / 2
         return explained_ns(cause, self.attribution) >= min(half_ns, BLAME.slow_phase_share * self.reference_ns)
 
     @property

@@ -63,30 +63,29 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
     the host is not told by ranks that are late together, nor need any of its ranks cost most.
     """
+    lost = [
+        (attribution, {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY})
+        for attribution, path in zip(unexplained.attributions, unexplained.path_excess_ns, strict=True)
+    ]
+    lost = [(attribution, works) for attribution, works in lost if works]
     by_host: dict[Device, float] = {}
-    for path in unexplained.path_excess_ns:
-        for lane, ns in path.items():
-            owner = unexplained.topology.host(lane.first) if lane.kind == "work" and lane != EVERYBODY else None
-            if owner is not None:
-                by_host[owner] = by_host.get(owner, 0.0) + ns
+    for rank, ns in (one for _, works in lost for one in works.items()):
+        owner = unexplained.topology.host(rank)
+        if owner is not None:
+            by_host[owner] = by_host.get(owner, 0.0) + ns
     host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
-    # Whether its ranks have nearly all of what was lost to work, or of the iterations' excess, and most take part.
-    lanes = _works(host.ranks)
-    paths = [(a, path) for a, path in zip(unexplained.attributions, unexplained.path_excess_ns, strict=True)
-             if any(lane.kind == "work" and lane != EVERYBODY for lane in path)]  # fmt: skip
-    all_ns = works_ns = 0.0
-    for attribution, path in paths:
-        own = sum(ns for lane, ns in path.items() if lane in lanes)
-        works = sum(ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY)
-        works_ns += works
-        all_ns += to_explain_ns(attribution, own, works)
-    by_rank = [sum(path.get(Lane("work", one), 0.0) for _, path in paths) for one in host.ranks]
-    own_ns = sum(by_rank)
+    # Whether its ranks have nearly all of the time lost to work, or of the iterations' excess, and most take part
+    by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in host.ranks]
+    own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
+    all_ns = sum(
+        to_explain_ns(attribution, sum(works.get(rank, 0.0) for rank in host.ranks), sum(works.values()))
+        for attribution, works in lost
+    )
     taking = sum(ns >= BLAME.least_work_share * own_ns for ns in by_rank)
     take_turns = (
-        len(paths) >= BLAME.min_work_iterations
+        len(lost) >= BLAME.min_work_iterations
         and own_ns >= BLAME.turns_share * all_ns > 0
         and (own_ns >= BLAME.turns_share * works_ns or _are_others_on_time(host, unexplained.attributions))
         and max(by_rank) <= BLAME.clearly_most * own_ns

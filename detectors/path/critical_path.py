@@ -115,7 +115,7 @@ class Attribution(_Derived):
     # Of collectives that were slow: the communicator, by the job's code, and the rank that left first
     left_first: tuple[tuple[int, int], ...] = ()
 
-    def to_explain_ns(self, *, is_work: bool) -> float:
+    def held_against_ns(self, *, is_work: bool) -> float:
         """Return the excess that a cause is held against, ns: the parts of the path; those of work less their chance.
 
         At each step of each iteration some rank is last by chance, so that the path of an iteration has parts of work

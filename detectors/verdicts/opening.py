@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.nic_ends import is_capped
@@ -120,7 +119,7 @@ def _is_clear_run(cause: Cause, clear: Sequence[Observation]) -> bool:
     run = clear[-VERDICTS.seen_in_a_row :]
     is_run = len(run) == VERDICTS.seen_in_a_row and run[-1].iteration - run[0].iteration < VERDICTS.seen_in_a_row
     is_clear = not cause.suspects or cause.suspects[0][1] >= VERDICTS.clear_certainty
-    if not (is_run and is_clear) or cause.kind in ("slow_rank", "slow_stage"):
+    if not (is_run and is_clear) or cause.is_of_work:
         return False
     return all(o.is_long and o.is_beyond_noise(cause) for o in run)
 
@@ -143,9 +142,6 @@ def _is_capped(cause: Cause, shown: Sequence[Observation], topology: Topology) -
 # rank 1 works longer             the stage of rank 1 does        no: a heavy stage is a plan, a slow rank is not
 
 
-_OF_WORK: Final = frozenset({"slow_rank", "slow_stage"})
-
-
 def is_same(one: Cause, other: Cause) -> bool:
     """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind.
 
@@ -161,7 +157,7 @@ def is_same(one: Cause, other: Cause) -> bool:
 
 def carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:
     """Whether a cause's first suspect carries the transfers of a lane: a rank, a host and a stage carry none."""
-    if not cause.suspects or cause.kind in _OF_WORK or lane.kind == "work":
+    if not cause.suspects or cause.is_of_work or lane.kind == "work":
         return False
     return is_carried(cause.suspects[0][0], lane, min(cause.lanes), topology)
 

@@ -219,12 +219,12 @@ class VerdictTracker:
 
     def _cause_of_spike(self, spike: Observation, topology: Topology) -> Cause | None:
         """Return what made a single iteration long, if that is clear and no verdict has it; else None."""
-        if any(_claims(verdict) and verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
+        around = [one for one in self._open if one.first <= spike.iteration <= one.last]
+        if any(map(_claims, around)):
             return None
         cause = clear_cause(spike, topology)
-        if cause is not None and cause.suspects and cause.suspects[0][0].kind == "gpu":
-            is_uneven = any(one.first <= spike.iteration <= one.last for one in self._open if not _claims(one))
-            cause = None if is_uneven else cause  # where data are uneven, a heavy batch is no pause
+        if around and cause is not None and cause.suspects and cause.suspects[0][0].kind == "gpu":
+            return None  # where data are uneven, a heavy batch is no pause
         if cause is None or self._is_followed(cause) or not stands_alone(cause, self._suspicions, topology):
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered
