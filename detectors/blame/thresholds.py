@@ -47,7 +47,7 @@ class BlameThresholds:
     events_before_s: float = threshold(600.0, "s before the cause was first seen",
         "An event that is older is not named.", "chosen: ten minutes, a usual join of errors and faults")  # fmt: skip
     events_after_s: float = threshold(10.0, "s",
-        "Later events may follow from what they come after: they weigh nothing, and XIDs of one GPU are told as one.",
+        "Later events may follow from the earlier one: they weigh nothing, and XIDs of one GPU are told as one.",
         "chosen: clocks of hosts and the kernel's log may be late by seconds, and so is what follows")  # fmt: skip
 
     # --- who is late, and with whom (`work_causes.py`) --------------------------------------------------------------

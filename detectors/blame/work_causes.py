@@ -76,7 +76,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
-    # Whether its ranks have nearly all of the time lost to work, or of the iterations' excess, and most take part
+    # Whether its ranks have nearly all of the time lost to work, or of the whole excess, and most take part
     by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in host.ranks]
     own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
     all_ns = sum(

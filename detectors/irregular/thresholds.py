@@ -52,7 +52,7 @@ class IrregularThresholds:
         "chosen: more than the ranks of one host, all of which a fault of the host makes late")  # fmt: skip
     recent: int = threshold(6, "judged iterations",
         "The newest ones, in which recurring causes and lasting lateness are looked for; of each window of a large "
-        "job, so many may be read though the budget is spent.",
+        "job, as many as these may be read though the budget is spent.",
         "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
     lasting_seen: int = threshold(3, "iterations",
         "Lateness that a rank reaches in as many of the recent ones is lasting.",
