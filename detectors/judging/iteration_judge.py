@@ -39,6 +39,7 @@ from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
 from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.reasons import steps_of
+from irregulars.detectors.verdicts.slow_checkpoints import CheckpointState, SlowCheckpoints
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.device_events import DeviceEvent
@@ -76,6 +77,7 @@ class JudgeState:
     say: SayState | None
     open_hangs: tuple[OpenHang, ...]
     numerics: NumericsState | None = None
+    checkpoints: CheckpointState | None = None
     events: tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]] = ((), ())
 
 
@@ -103,6 +105,7 @@ class IterationJudge:
         self._panel = DetectorPanel(settings)
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
         self._numerics = NumericsJudge(job, attempt)
+        self._checkpoints = SlowCheckpoints(job, attempt, settings.severity)
         self._watch = settings.watch
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
@@ -141,6 +144,7 @@ class IterationJudge:
         self._silence_s = settings.silence_s
         self._tracker.follow(settings.severity)
         self._say.follow(settings.severity)
+        self._checkpoints.follow(settings.severity)
 
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
@@ -175,6 +179,10 @@ class IterationJudge:
         revisions, seen_in = self._numerics.observe(rows, self._topology, rows.start_ns, is_training=is_training)
         self._log.verdicts += revisions
         answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
+        if rows.phase == "checkpoint" and not rows.is_untimed:
+            revisions, seen_in = self._judge_checkpoint(rows)
+            self._log.verdicts += revisions
+            answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
         if not is_irregular:
@@ -211,6 +219,7 @@ class IterationJudge:
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
         self._log.verdicts += self._numerics.close(reason, self._topology)
+        self._log.verdicts += self._checkpoints.close(reason, self._topology)
         self._weigh_by_events(told)
 
     def _weigh_by_events(self, told: int) -> None:
@@ -246,7 +255,14 @@ class IterationJudge:
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
         hangs = [(one.verdict.severity or "page", one.verdict.kind) for one in self._open_hangs.open]
-        return [*hangs, *self._tracker.open_kinds, *self._say.open_kinds, *self._numerics.open_kinds]
+        others = (self._tracker, self._say, self._numerics, self._checkpoints)
+        return [*hangs, *(kind for one in others for kind in one.open_kinds)]
+
+    def _judge_checkpoint(self, rows: IterationRows) -> tuple[list[Verdict], tuple[str, ...]]:
+        allowed_ns = (self._window.delta - 1) * self._healthy.mean_ns
+        span_ns = (rows.start_ns, rows.start_ns + rows.elapsed_ns)
+        writes = rows.writes(self._investigator.regular)
+        return self._checkpoints.observe(writes, self._topology, rows.number, span_ns, allowed_ns)
 
     # --- an iteration of training -----------------------------------------------------------------------------------
 
@@ -432,6 +448,7 @@ class IterationJudge:
             say=self._say.state(),
             open_hangs=self._open_hangs.open,
             numerics=self._numerics.state(),
+            checkpoints=self._checkpoints.state(),
             events=self._events.state(),
         )
 
@@ -458,5 +475,6 @@ class IterationJudge:
         judge._panel.restore(state.detectors)
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         judge._numerics = NumericsJudge(state.job, state.attempt, state.numerics)
+        judge._checkpoints = SlowCheckpoints(state.job, state.attempt, settings.severity, state.checkpoints)
         judge._events = EventLog(*state.events)
         return judge

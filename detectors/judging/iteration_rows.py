@@ -14,12 +14,14 @@ from irregulars.detectors.blame.observation import ExcessPause
 from irregulars.detectors.blame.own_time import PauseTimes, excess_pauses
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.path.ranks_to_read import Summaries
-from irregulars.dtypes import Flags, Ints
+from irregulars.detectors.verdicts.slow_checkpoints import Writes
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.evidence import Evidence, EvidenceRows, concatenate
-from irregulars.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
+from irregulars.messages.records import PAUSES, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 from irregulars.state_codec import Part
 
 _MOST: Final = 0.5
+_WRITES: Final = PAUSES.index("checkpoint_write")
 
 
 class IterationSpan(NamedTuple):
@@ -114,6 +116,29 @@ class IterationRows(EvidenceRows):
         inside_ns = np.minimum(start_ns + elapsed_ns, past_ns[at]) - np.maximum(start_ns, from_ns[at])
         return PauseTimes(rank, of, cause, np.maximum(inside_ns, 0).astype(np.float64))
 
+    def writes(self, usual: Sequence[IterationRows]) -> Writes:
+        """How long each rank was in its own time, beyond that of regular iterations: writing its checkpoint.
+
+        Where ranks tell of their pauses, no longer than they say that they wrote.
+        """
+        rank: Ints = self.columns["rank"].astype(np.int64)
+        own_ns = self._own_ns - _median_own_ns(usual, rank)
+        if self.pauses:
+            is_write = self.pauses["cause"] == _WRITES
+            at, _ = find_sorted(rank, self.pauses.of_entries(self.columns["rank"])[is_write])
+            told_ns = np.bincount(at, self.pauses["elapsed_ns"][is_write].astype(np.float64), len(rank))
+            own_ns = np.minimum(own_ns, told_ns)
+        return Writes(rank, np.maximum(own_ns, 0.0))
+
+    @property
+    def _own_ns(self) -> Floats:
+        """Time of each rank outside its operators, those after the last one included, ns."""
+        last_ns = self.columns["last_end_ns"]
+        is_known = (last_ns != UNKNOWN) & (self.columns["start_ns"] != UNKNOWN)
+        tail_ns = np.where(is_known, np.maximum(self.ends_ns - last_ns, 0), 0)
+        own_ns: Floats = self.columns["work_ns"] + tail_ns.astype(np.float64)
+        return own_ns
+
     def only(self, ranks: Collection[int]) -> IterationRows:
         """Return the rows of some ranks."""
         wanted = np.unique(np.fromiter(ranks, dtype=np.int64, count=len(ranks)))
@@ -177,6 +202,20 @@ def split_by_iteration(evidence: Evidence, is_kept: Flags) -> Iterator[Iteration
     if len(order):
         for rows in np.split(order, run_starts(evidence.columns["iteration"][order])[1:]):
             yield whole.take(rows)
+
+
+def _median_own_ns(usual: Sequence[IterationRows], ranks: Ints) -> Floats:
+    """Return the median own time of these ranks in regular iterations, ns; the ranks' median where one is in none."""
+    known = np.full((len(usual), len(ranks)), np.nan)
+    for row, one in zip(known, usual, strict=True):
+        at, is_here = find_sorted(one.columns["rank"], ranks)
+        row[is_here] = one._own_ns[at[is_here]]
+    if not len(usual) or np.isnan(known).all():
+        return np.zeros(len(ranks))
+    is_unknown = np.isnan(known).all(axis=0)
+    known[:, is_unknown] = np.nanmedian(known)
+    median_ns: Floats = np.nanmedian(known, axis=0)
+    return median_ns
 
 
 def pauses_beyond_usual(

@@ -88,6 +88,15 @@ class VerdictThresholds:
         "If fewer came last, data are not uneven.",
         "chosen: two ranks in turn are one host, or a slow one and noise")  # fmt: skip
 
+    # --- checkpoints (`slow_checkpoints.py`) ------------------------------------------------------------------------
+
+    slow_write: float = threshold(2.0, "times what is usual",
+        "A rank that writes a checkpoint for less is not late.",
+        "SCOUT (LM Resiliency 0.2): twice the median of ranks")  # fmt: skip
+    slow_write_probability: float = threshold(0.9, "probability",
+        "The suspect of a slow checkpoint.",
+        "chosen: as of a hang; who waited for whom is known, and rows may be lost")  # fmt: skip
+
     # --- hangs (`revision.py`) --------------------------------------------------------------------------------------
 
     hang_probability: float = threshold(0.9, "probability",

@@ -102,6 +102,10 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
         "loss spike", "the loss or a gradient norm jumped, or is not finite",
         "`gpu` where one rank's own values stand out; else none", actions=("test_device",),
     ),
+    "slow_checkpoint": VerdictKind(
+        "slow checkpoint", "ranks write a checkpoint longer than usual, and the others wait", "`gpu` or `host`",
+        layer="software",
+    ),
     "custom": VerdictKind(
         "custom",
         "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange; `detector` is its name",

@@ -36,7 +36,7 @@ KINDS = {
 }  # fmt: skip
 """Kinds of verdicts, and a recording of each."""
 
-UNRECORDED = ("mismatch", "custom")
+UNRECORDED = ("mismatch", "slow_checkpoint", "custom")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,256 @@
+"""Verdicts on checkpoints: kind ``slow_checkpoint``.
+
+Iterations that write a checkpoint are not judged beside those of training, but beside each other: who writes so much
+longer than usual that the others wait?
+
+==========  ========================================================================================================
+usual       the rank's own earlier checkpoints; before there are two, its peers, but for rank 0, which often writes
+            what no other has. Who usually writes for no time worth a word does not write
+late        twice the usual time at least (SCOUT's factor), while the job waits for more than δ allows. One rank, or
+            ranks of one host: where ranks of several hosts are late at once, their storage is slow, and no device
+opens       the first time where a rank's own past is known; else the second time, as SCOUT asks
+closes      two checkpoints without it, or the job ended
+severity    by the cost, as verdicts on iterations
+==========  ========================================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.grouped_medians import lower_median
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.revision import suspect_of
+from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
+from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.dtypes import Flags, Floats, Ints
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import layer_of
+from irregulars.settings import SeverityLimits
+from irregulars.words import duration, name_ranks
+
+_KEPT: Final = 4  # checkpoints whose times are known
+_TWICE: Final = 2  # checkpoints: as many tell what is usual, are needed where peers tell it, and end a verdict
+_PEERS: Final = 3  # ranks, below which peers tell nothing
+
+
+class Writes(NamedTuple):
+    """How long ranks wrote in one checkpoint."""
+
+    ranks: Ints  # ascending
+    elapsed_ns: Floats
+
+    def of(self, ranks: Ints) -> Floats:
+        """Return the times of some ranks; NaN: not known."""
+        at = np.searchsorted(self.ranks, ranks).clip(max=len(self.ranks) - 1)
+        return np.where(self.ranks[at] == ranks, self.elapsed_ns[at], np.nan)
+
+
+class LateWriters(NamedTuple):
+    """Ranks for which the others waited."""
+
+    device: Device
+    held_ns: float  # how much sooner the checkpoint would have been written
+    elapsed_ns: float  # how long the latest of them wrote
+    usual_ns: float  # how long that one usually writes
+    is_of_past: bool  # whether its own past says so, and not its peers
+
+    def usual(self, writes: Writes) -> Writes:
+        """Return the checkpoint as its past is to know it: what was late in it is not usual."""
+        is_late = np.isin(writes.ranks, self.device.ranks)
+        if not self.is_of_past:
+            return Writes(writes.ranks[~is_late], writes.elapsed_ns[~is_late])
+        return Writes(writes.ranks, np.minimum(writes.elapsed_ns, np.where(is_late, self.usual_ns, np.inf)))
+
+
+def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowed_ns: float) -> LateWriters | None:
+    """Find the device whose ranks write a checkpoint longer than usual, so that the others wait.
+
+    `past`: earlier checkpoints, without what was late in them. `allowed_ns`: waiting that is worth no word.
+    """
+    if not len(now.ranks):
+        return None
+    usual_ns, is_of_past = _usual(now, past)
+    is_late = (usual_ns > allowed_ns) & (now.elapsed_ns >= VERDICTS.slow_write * usual_ns)  # NaN: not known, not late
+    late = now.ranks[is_late]
+    device = _one_device(late, topology)
+    if device is None:
+        return None
+    others_ns = float(now.elapsed_ns[~is_late].max(initial=0.0))
+    latest = int(np.argmax(np.where(is_late, now.elapsed_ns, -1.0)))
+    held_ns = float(now.elapsed_ns[latest] - max(usual_ns[latest], others_ns))
+    if held_ns <= allowed_ns:
+        return None
+    return LateWriters(
+        device, held_ns, float(now.elapsed_ns[latest]), float(usual_ns[latest]), bool(is_of_past[latest])
+    )
+
+
+def _usual(now: Writes, past: Sequence[Writes]) -> tuple[Floats, Flags]:
+    """Return how long each rank usually writes, NaN where that is not known, and whether its own past tells it."""
+    usual_ns = np.full(len(now.ranks), np.nan)
+    if len(now.ranks) >= _PEERS:
+        usual_ns[1:] = lower_median(now.elapsed_ns)
+    known = np.array([one.of(now.ranks) for one in past]).reshape(len(past), len(now.ranks))
+    has_past = np.count_nonzero(~np.isnan(known), axis=0) >= _TWICE
+    if has_past.any():
+        usual_ns[has_past] = np.nanmedian(known[:, has_past], axis=0)
+    return usual_ns, has_past
+
+
+def _one_device(ranks: Ints, topology: Topology) -> Device | None:
+    """Return the one rank, or the host of them all; None: there is no such device."""
+    if len(ranks) == 1:
+        return Device("gpu", (int(ranks[0]),))
+    host = topology.host(int(ranks[0])) if len(ranks) else None
+    return host if host is not None and set(ranks.tolist()) <= set(host.ranks) else None
+
+
+@dataclass(slots=True)
+class OpenCheckpoint:
+    """One open verdict."""
+
+    verdict_id: str
+    device: Device
+    # First and newest iteration in which it was late, and the event time of the newest
+    first: int
+    last: int
+    time_ns: int
+    since_ns: int  # event time of the first
+    is_of_past: bool
+    lost_ns: float = 0.0
+    lasted_ns: float = 0.0  # from the first until the newest ended
+    ratio: float = math.nan  # of the newest: iteration time over what it would have taken
+    text: str = ""
+    seen: int = 0
+    quiet: int = 0  # checkpoints since the newest
+    severity: str = "note"
+    revision: int = 0
+    said_seen: int = 0
+
+
+@dataclass(slots=True)
+class CheckpointState:
+    """What `SlowCheckpoints` keep."""
+
+    past: deque[Writes] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    open: list[OpenCheckpoint] = field(default_factory=list)
+
+
+class SlowCheckpoints:
+    """Judges the checkpoints of one attempt of a job."""
+
+    def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CheckpointState | None = None) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._limits = limits
+        self._state = state or CheckpointState()
+
+    @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict that is open."""
+        return [(one.severity, "slow_checkpoint") for one in self._state.open if one.revision]
+
+    def follow(self, limits: SeverityLimits) -> None:
+        """Call verdicts urgent by other limits from here on."""
+        self._limits = limits
+
+    def observe(
+        self, writes: Writes, topology: Topology, iteration: int, span_ns: tuple[int, int], allowed_ns: float
+    ) -> tuple[list[Verdict], tuple[str, ...]]:
+        """Take in a checkpoint; `span_ns`: when its iteration began and ended.
+
+        Returns revisions, and the ids of verdicts whose device was late in it.
+        """
+        found = late_writers(writes, self._state.past, topology, allowed_ns)
+        self._state.past.append(writes if found is None else found.usual(writes))
+        seen = None if found is None else self._see(found, iteration, span_ns)
+        for one in self._state.open:
+            one.quiet += one is not seen
+        told = [(one, event) for one in self._state.open if (event := self._event_of(one, topology))]
+        revisions = [self._revise(one, event, topology) for one, event in told]
+        over = [one for one in self._state.open if one.quiet >= _TWICE]
+        return revisions + self._close(over, "recovered", topology), () if seen is None else (seen.verdict_id,)
+
+    def close(self, reason: str, topology: Topology) -> list[Verdict]:
+        """Close what is open, because the job ended, restarted or fell silent."""
+        return self._close(list(self._state.open), reason, topology)
+
+    def _see(self, found: LateWriters, iteration: int, span_ns: tuple[int, int]) -> OpenCheckpoint:
+        """Give it to the verdict on its device, a new one if there is none."""
+        began_ns, ended_ns = span_ns
+        seen = next((o for o in self._state.open if set(o.device.ranks) & set(found.device.ranks)), None)
+        if seen is None:
+            name = f"{self.job}:{self.attempt}:{iteration}:slow_checkpoint.0"
+            seen = OpenCheckpoint(name, found.device, iteration, iteration, began_ns, began_ns, found.is_of_past)
+            self._state.open.append(seen)
+        if len(found.device.ranks) > len(seen.device.ranks):
+            seen.device = found.device
+        seen.last, seen.time_ns, seen.seen, seen.quiet = iteration, began_ns, seen.seen + 1, 0
+        seen.lost_ns += found.held_ns
+        seen.lasted_ns = max(float(ended_ns - seen.since_ns), seen.lost_ns)
+        seen.ratio = (ended_ns - began_ns) / max(ended_ns - began_ns - found.held_ns, 1.0)
+        whose = "usual for it" if found.is_of_past else "usual for its peers"
+        seen.text = (
+            f"{name_ranks(found.device.ranks)} wrote the checkpoint of iteration {iteration} for "
+            f"{duration(found.elapsed_ns)} ({whose}: {duration(found.usual_ns)}), "
+            f"and the others waited {duration(found.held_ns)} for that"
+        )
+        return seen
+
+    def _event_of(self, one: OpenCheckpoint, topology: Topology) -> str | None:
+        """Return the event that is worth a revision, if there is one."""
+        if not one.revision:
+            return "opened" if one.is_of_past or one.seen >= _TWICE else None
+        if one.quiet:
+            return None
+        if self._severity_of(one, topology, is_over=False) != one.severity:
+            return "raised"
+        return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
+
+    def _severity_of(self, one: OpenCheckpoint, topology: Topology, *, is_over: bool) -> str:
+        lost_s, lasted_s = one.lost_ns / 1e9, one.lasted_ns / 1e9
+        loss = Loss("slow_checkpoint", True, one.seen, lost_s, lasted_s, topology.world_size, is_over)
+        return worse(one.severity, severity_of(loss, self._limits))
+
+    def _close(self, over: Sequence[OpenCheckpoint], reason: str, topology: Topology) -> list[Verdict]:
+        self._state.open = [one for one in self._state.open if one not in over]
+        return [self._revise(one, "closed", topology, reason) for one in over if one.revision]
+
+    def _revise(self, one: OpenCheckpoint, event: str, topology: Topology, reason: str | None = None) -> Verdict:
+        one.severity = self._severity_of(one, topology, is_over=event == "closed")
+        one.revision, one.said_seen = one.revision + 1, one.seen
+        return Verdict(
+            verdict_id=one.verdict_id,
+            revision=one.revision,
+            state="closed" if event == "closed" else "open",
+            job=self.job,
+            kind="slow_checkpoint",
+            iterations=(one.first, one.last + 1),
+            delta=round(one.ratio, 3),
+            lost_s=round(one.lost_ns / 1e9, 6),
+            communicator=None,
+            suspects=(suspect_of(one.device, VERDICTS.slow_write_probability, topology),),
+            evidence=one.text if one.seen == 1 else f"{one.text}; in {one.seen} checkpoints since {one.first}",
+            attempt=self.attempt,
+            world_size=topology.world_size,
+            time_ns=one.time_ns,
+            close_reason=reason,
+            event=event,
+            severity=one.severity,
+            lasted_s=round(one.lasted_ns / 1e9, 6),
+            layer=layer_of("slow_checkpoint"),
+            cause="checkpoint_write",
+            cause_share=1.0,
+        )
+
+    def state(self) -> CheckpointState | None:
+        """Everything that a new object needs to go on; None: no checkpoint has come."""
+        return deepcopy(self._state) if self._state.past else None
