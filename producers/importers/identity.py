@@ -6,10 +6,16 @@ of a host or of a step. Two files of one rank are copies if their contents are e
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -51,21 +57,49 @@ class Identified:
 T = TypeVar("T")
 
 
-def read_each(paths: Iterable[Path], read: Callable[[Path], T]) -> tuple[list[tuple[Path, T]], list[LeftOut]]:
+def read_each(
+    paths: Sequence[Path], read: Callable[[Path], T], *, in_parallel: bool = False
+) -> tuple[list[tuple[Path, T]], list[LeftOut]]:
     """Read files one by one; those that can't be used are left out, with the reason.
 
-    Raises InputError if none can be used: that of the first file.
+    `in_parallel`: with as many processes as there are cores, if there are many files; then `read` is a function of a
+    module. Raises InputError if none can be used: that of the first file.
     """
     found: list[tuple[Path, T]] = []
     left_out: list[LeftOut] = []
-    for path in paths:
-        try:
-            found.append((path, read(path)))
-        except InputError as error:
-            left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: "), rank_of_name(path)))
+    processes = min(len(os.sched_getaffinity(0)), len(paths) // _FILES_PER_PROCESS) if in_parallel else 1
+    results = map(partial(_tried, read), paths) if processes < 2 else _tried_in_parallel(read, paths, processes)
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, InputError):
+            left_out.append(LeftOut(str(path), str(result).removeprefix(f"{path}: "), rank_of_name(path)))
+        else:
+            found.append((path, result))
     if not found and left_out:
         raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
     return found, left_out
+
+
+_FILES_PER_PROCESS: Final = 32  # fewer take less time than a process takes to begin
+
+
+def _tried(read: Callable[[Path], T], path: Path) -> T | InputError:
+    try:
+        return read(path)
+    except InputError as error:
+        return error
+
+
+def _tried_in_parallel(read: Callable[[Path], T], paths: Sequence[Path], processes: int) -> Iterator[T | InputError]:
+    """Read files in processes that begin anew: a fork would copy the locks of threads."""
+    ignore_ctrl_c = (signal.SIGINT, signal.SIG_IGN)  # which ends this process, and so the others
+    with ProcessPoolExecutor(processes, get_context("spawn"), signal.signal, ignore_ctrl_c) as pool:
+        try:
+            yield from pool.map(partial(_tried, read), paths, chunksize=8)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise InputError("files must fit into memory; a process that read some was killed") from None
+            raise
 
 
 def identify(claims: Sequence[Claim]) -> Identified:

@@ -148,7 +148,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
             log.read(stream)
 
     of_dumps = files.get("flight-recorder", [])
-    read, broken = read_each(of_dumps, read_dump_file) if of_dumps else ([], [])
+    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True) if of_dumps else ([], [])
     who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
     dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
     of_logs = files.get("watchdog", [])
@@ -193,7 +193,7 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
     """
     traces = traces_among(files)
     hosts = hosts_of_names(traces)
-    read, broken = read_each(traces, read_capture)
+    read, broken = read_each(traces, read_capture, in_parallel=True)
     if not any(one.calls for _, one in read):
         with naming(files[0].parent if len(files) > 1 else files[0]):
             raise none_usable(one.skipped for _, one in read)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.producers.importers import identity as own
 from irregulars.producers.importers.identity import Claim, identify, read_each
 
 
@@ -53,3 +56,35 @@ def test_unusable_files_are_left_out_unless_all_are() -> None:
     assert (found, left_out) == ([(Path("good_1"), "good_1")], [(("bad_2"), "must be good; got bad", 2)])
     with pytest.raises(InputError, match="bad_2: must be good; got bad"):
         read_each([Path("bad_2"), Path("bad_3")], read)
+
+
+def lone_number(path: Path) -> int:
+    if path.read_text() == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not path.read_text().isdecimal():
+        raise InputError(f"{path}: must be a number")
+    return int(path.read_text())
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files of which each is worth a process, on a machine with cores."""
+    monkeypatch.setattr(own, "_FILES_PER_PROCESS", 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    files = [tmp_path / f"rank_{number}" for number in range(6)]
+    for number, path in enumerate(files):
+        path.write_text(str(number))
+    return files
+
+
+def test_many_files_are_read_in_parallel_as_they_are_one_by_one(many: list[Path]) -> None:
+    many[2].write_text("no number")
+    found, left_out = read_each(many, lone_number, in_parallel=True)
+    assert (found, left_out) == read_each(many, lone_number)
+    assert ([number for _, number in found], [one.rank for one in left_out]) == ([0, 1, 3, 4, 5], [2])
+
+
+def test_a_reader_that_is_killed_is_an_error_with_its_reason(many: list[Path]) -> None:
+    many[2].write_text("kill")
+    with pytest.raises(InputError, match="must fit into memory"):
+        read_each(many, lone_number, in_parallel=True)
