@@ -239,7 +239,10 @@ def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
     if verdict.cause is not None and not _drains(verdict):
         return f"drain nothing: {name_kind(verdict.cause)} took the time of {ranks}"
     if _drains(verdict):
-        return f"cordon {host} and drain it at the next checkpoint"
+        reported = () if verdict.explanation is None else verdict.explanation.reported
+        is_throttled = any(one.kind == "throttle" for one in reported)
+        then = ", then check its cooling, power and clocks (nvidia-smi -q -d PERFORMANCE)" if is_throttled else ""
+        return f"cordon {host} and drain it at the next checkpoint{then}"
     return f"test {name_device(suspect)} before you drain anything: what its time went to is not known"
 
 

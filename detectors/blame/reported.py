@@ -83,7 +83,12 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
     text = "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
     more = f"; {len(told) - _NAMED} further events" if len(told) > _NAMED else ""
     reasons = verdict.explanation and replace(verdict.explanation, reported=reported)
-    return replace(verdict, suspects=suspects, evidence=verdict.evidence + text + more, explanation=reasons)
+    layer = verdict.layer
+    if layer == "unknown" and any(_weight(t.event) > 1 and t.event.time_ns <= until_ns for t in told):
+        layer = "hardware"  # the device itself says so
+    return replace(
+        verdict, suspects=suspects, evidence=verdict.evidence + text + more, explanation=reasons, layer=layer
+    )
 
 
 def is_about(event: DeviceEvent, ranks: Iterable[int]) -> bool:

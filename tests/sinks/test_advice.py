@@ -7,6 +7,7 @@ import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import CAUSES, layer_of
+from irregulars.messages.reasons import Reasons, Reported
 from irregulars.sinks.advice import advise, name_device, plan_of, where_to_look
 from irregulars.sinks.investigations import bind, find_investigation
 from irregulars.words import name_ranks
@@ -83,6 +84,12 @@ def test_what_is_not_known_is_tested_before_anything_is_drained(kind: str, reaso
 
 def test_a_verdict_of_an_older_worker_says_no_layer_and_its_nic_is_drained_all_the_same() -> None:
     assert "cordon" in plan_of(replace(VERDICT, kind="slow_nic", layer="unknown")).actions
+
+
+def test_cooling_and_power_are_checked_where_the_device_said_that_it_was_throttled() -> None:
+    throttled = Reasons(10, 1.0, 1.0, "past", reported=(Reported(1, 6, "throttle", "gpu0"),))
+    assert "cooling, power" in advise(replace(VERDICT, kind="slow_rank", explanation=throttled))
+    assert "cooling" not in advise(replace(VERDICT, kind="slow_rank"))
 
 
 def test_a_doubtful_suspect_is_to_be_confirmed_first() -> None:

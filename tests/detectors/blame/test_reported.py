@@ -115,3 +115,17 @@ def test_a_storm_stays_bounded() -> None:
     log.add(event(number / 1000) for number in range(100_000))
     log.until(SEEN_NS * 2)
     assert len(log.past) <= 512
+
+
+@pytest.mark.parametrize(("one", "layer"), [
+    (event(), "hardware"),
+    (event(kind="throttle", code=None, detail="thermal"), "hardware"),
+    (event(code=13), "unknown"),  # an error of the application
+    (event(at_s=15.0), "unknown"),  # it may follow from the fault, or from people
+    (event(rank=1), "unknown"),  # of another suspect
+])  # fmt: skip
+def test_work_of_a_device_that_reported_a_fault_is_the_hardware_s(one: DeviceEvent, layer: str) -> None:
+    others = (replace(RANK_1, probability=0.01),) if one.rank == 1 else ()
+    assert with_events(verdict(RANK_2, *others), [one]).layer == layer
+    software = replace(verdict(RANK_2), cause="garbage_collection", cause_share=0.9, layer="software")
+    assert with_events(software, [one]).layer == "software"
