@@ -181,6 +181,27 @@ def test_a_verdict_that_comes_after_its_iterations_is_marked_in_both_charts(
     assert not [url for url in asked if "/heat-map/rows" in url or "/heat-map/tile" in url]  # no cell has changed
 
 
+FRAME = """() => {
+  const map = document.querySelector('.hm-plot canvas');
+  const rows = map.getContext('2d').getImageData(0, Math.round(map.height / 2) - 3, map.width, 1).data;
+  const pixels = Array.from({length: map.width}, (_, at) => rows.slice(4 * at, 4 * at + 4).join());
+  const first = pixels.findIndex((one) => !one.endsWith(',0'));
+  return pixels.slice(first).indexOf(pixels[first + 10]);
+}"""  # how many pixels lie left of the cells
+
+
+def test_a_map_that_was_painted_again_has_the_frame_of_the_first_painting(page: Page, running: Running) -> None:
+    """It grew as thick as the last mark of the painting before."""
+    follow(page, running)
+    running.store(120)  # with a verdict, and so with marks
+    page.wait_for_selector(f"{MAP}[data-state=painted]")
+    page.wait_for_selector("[data-part=verdicts] table")
+    for colour in ("work", "beyond"):
+        page.locator(".hm-controls select").first.select_option(colour)
+        page.wait_for_timeout(500)
+    assert page.evaluate(FRAME) == 1
+
+
 def wait_until_drawn_as_at_once(page: Page) -> None:
     """Wait until both charts look as in a page that was opened after all had come."""
     other = page.context.new_page()

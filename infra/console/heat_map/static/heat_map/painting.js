@@ -28,14 +28,10 @@ export function coloursOf(element) {
 
 export function sized(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
-  const [wide, tall] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== wide || canvas.height !== tall) {
-    canvas.width = wide;
-    canvas.height = tall;
-  }
+  canvas.width = Math.round(width * ratio); // clears it, and forgets widths and dashes of what was drawn before
+  canvas.height = Math.round(height * ratio);
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
   context.font = FONT;
   return context;
 }
