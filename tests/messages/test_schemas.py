@@ -71,7 +71,7 @@ ANNOUNCEMENTS = st.builds(
     sources=st.lists(SOURCES, unique=True).map(tuple), is_logged=st.booleans(),
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
     switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=st.none() | COUNTS,
-    replicas=st.none() | st.lists(RANKS, unique=True, max_size=6).map(tuple),
+    replicas=st.none() | st.lists(RANKS, unique=True, max_size=6).map(tuple), names_iterations=st.booleans(),
 )  # fmt: skip
 TOLD = DeliveryRecord(
     "v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1"
@@ -154,7 +154,7 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
                       thresholds={"delta": 1.2}, lasted_s=1.0, explanation=REASONS)  # fmt: skip
     announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5,
-                                replicas=(0,), fabric={"leaf": ("spine",)})  # fmt: skip
+                                replicas=(0,), fabric={"leaf": ("spine",)}, names_iterations=True)  # fmt: skip
     messages = {
         "jobs": encode_announcement(announcement),
         "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s", since_ns=5)),
