@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.kinds import DEVICE_KINDS, KINDS
+from irregulars.messages.kinds import DEVICE_KINDS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
@@ -29,7 +29,6 @@ from irregulars.validation import (
     checked,
 )
 
-VERDICT_KINDS: Final = tuple(KINDS)
 DEVICES: Final = tuple(DEVICE_KINDS)
 SEVERITIES: Final = ("note", "ticket", "page")
 """How urgent a verdict is, least first: to be stored, to be examined in working hours, to wake a person."""

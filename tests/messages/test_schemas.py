@@ -25,12 +25,12 @@ from irregulars.messages.announcements import (
 from irregulars.messages.judgements import (
     DEVICES,
     SEVERITIES,
-    VERDICT_KINDS,
     Suspect,
     Verdict,
     decode_verdict,
     encode_verdict,
 )
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.reasons import (
     ALTERNATIVES,
     STEPS,
@@ -41,7 +41,7 @@ from irregulars.messages.reasons import (
     decode_reasons,
     encode_reasons,
 )
-from irregulars.messages.records import KINDS, SCHEMAS
+from irregulars.messages.records import GROUP_KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
@@ -62,7 +62,7 @@ COUNTS = st.integers(0, 2**62)
 TIMES = st.none() | st.integers(-(2**62), 2**62)
 SOURCES = st.sampled_from(sorted(SCHEMAS))
 COMMUNICATORS = st.builds(
-    Communicator, NAMES, st.sampled_from(KINDS), st.lists(RANKS, unique=True, max_size=6).map(tuple)
+    Communicator, NAMES, st.sampled_from(GROUP_KINDS), st.lists(RANKS, unique=True, max_size=6).map(tuple)
 )
 ANNOUNCEMENTS = st.builds(
     Announcement,
@@ -193,10 +193,10 @@ def test_the_words_of_reasons_are_those_of_the_code() -> None:
 
 def test_the_words_are_those_of_the_code() -> None:
     properties = PUBLISHED["verdicts"]["properties"]
-    assert tuple(properties["kind"]["enum"]) == VERDICT_KINDS
+    assert tuple(properties["kind"]["enum"]) == tuple(VERDICT_KINDS)
     assert tuple(properties["suspects"]["items"]["properties"]["device"]["enum"]) == DEVICES
     kind = PUBLISHED["jobs"]["properties"]["communicators"]["items"]["properties"]["kind"]
-    assert tuple(kind["enum"]) == KINDS
+    assert tuple(kind["enum"]) == GROUP_KINDS
     assert tuple(PUBLISHED["alerts"]["properties"]["event"]["enum"]) == ALERTING_EVENTS
     for name in ("verdicts", "alerts"):
         assert tuple(PUBLISHED[name]["properties"]["severity"]["enum"]) == (*SEVERITIES, None)
