@@ -172,7 +172,7 @@ def report(
 ) -> None:
     """Set figures of the iteration that runs: numbers, or tensors of one number, which a device may still compute.
 
-    A NaN or infinity is sent as infinity: NaN says that a figure is not known.
+    A NaN or infinity is sent as infinity: NaN says that a figure is not known. A count that is one is not known.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from irregulars.messages.kinds import KINDS
+from irregulars.messages.kinds import VERDICT_KINDS
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _RUNS_SHOWN: Final = 4
@@ -113,7 +113,7 @@ def name_kind(kind: str) -> str:
     >>> name_kind("slow_nic"), name_kind("slow_rank"), name_kind("slow_dpu")
     ('slow NIC', 'slow rank', 'slow dpu')
     """
-    return KINDS[kind].noun if kind in KINDS else kind.replace("_", " ")
+    return VERDICT_KINDS[kind].noun if kind in VERDICT_KINDS else kind.replace("_", " ")
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import KINDS, STANDSTILLS, layer_of
+from irregulars.messages.kinds import STANDSTILLS, VERDICT_KINDS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Step
 from irregulars.words import duration, name_kind, name_ranks
 
@@ -113,7 +113,7 @@ def plan_of(verdict: Verdict) -> NextStep:
     return NextStep(sentence, actions)
 
 
-_DRAINING: Final = frozenset(name for name, one in KINDS.items() if one.drains)
+_DRAINING: Final = frozenset(name for name, one in VERDICT_KINDS.items() if one.drains)
 _TEST: Final = ("test_device",)
 _OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil what the time is for
 
@@ -134,7 +134,7 @@ def _actions(verdict: Verdict, suspect: Suspect | None) -> tuple[str, ...]:
     kind, layer = verdict.kind, _layer(verdict)
     if kind in _DRAINING and not _drains(verdict):
         return _TEST if layer == "unknown" else ()
-    steps = KINDS[kind].actions if kind in KINDS else ()
+    steps = VERDICT_KINDS[kind].actions if kind in VERDICT_KINDS else ()
     if suspect.probability >= SURE or not steps:
         return steps
     return () if kind == "slow_stage" else _TEST  # of a stage there is no device to test

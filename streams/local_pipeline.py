@@ -69,6 +69,7 @@ class LocalPipeline:
                 monitor.add(message, self.log.append(message) if message.header.schema == "commops" else -1)
             except RecordError:  # a worker sends such a batch to the dead letters, and goes on
                 self.refused_rows += len(message)
+        self.refused_rows += sum(len(one.batch) for one in monitor.take_refused())
 
     def reduce(self, ranks: Iterable[int] | None = None) -> list[Evidence | Membership]:
         """Return the evidence and memberships that are complete and were not returned yet, of all or some ranks."""

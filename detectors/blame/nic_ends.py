@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
-from irregulars.detectors.blame.suspects import KINDS
+from irregulars.detectors.blame.suspects import TRANSFER_SUSPECTS
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
@@ -122,7 +122,10 @@ def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:
     """Odds of the NICs, and of the switches that they are plugged into, by which ends are steady."""
     nics = sorted({nic for nic, _ in ends})
     switches = sorted(topology.switches(rank for nic in nics for rank in nic.ranks))
-    return {device: KINDS[device.kind].prior * math.exp(log_odds(device, ends)) for device in (*nics, *switches)}
+    return {
+        device: TRANSFER_SUSPECTS[device.kind].prior * math.exp(log_odds(device, ends))
+        for device in (*nics, *switches)
+    }
 
 
 def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:

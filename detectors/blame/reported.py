@@ -17,6 +17,7 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import Reported
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration
@@ -28,7 +29,7 @@ _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
 _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up"})
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
-_WORKERS: Final = ("gpu", "host")
+_NO_DEVICES: Final = frozenset({"stage", "program"})
 
 
 class EventLog:
@@ -102,7 +103,9 @@ def _place(suspect: Suspect) -> tuple[object, ...]:
 
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
     """Whether an event is of a suspect's device, or of what that hangs on: its host, or its bus."""
-    is_worker = suspect.device in _WORKERS
+    if suspect.device in _NO_DEVICES:
+        return False
+    is_worker = suspect.device in WORKERS
     if event.kind in _OF_NETWORK if is_worker else event.kind in _OF_WORKERS:
         return False
     if not event.device or suspect.device == "host":

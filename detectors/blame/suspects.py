@@ -21,8 +21,8 @@ the slower the lane is (`transfer_causes._chance`):
 | `unseen` | is the accused one, or any other collective | `accused` |
 | each | is any other | `untouched` |
 
-**A new kind of suspect** is one more class in `KINDS`, with its prior in `likelihoods.py` and its rows here. The kind
-of verdict that accuses it is its `accusation`; people read its name if `messages.kinds` lists both.
+**A new kind of suspect** is one more class in `TRANSFER_SUSPECTS`, with its prior in `likelihoods.py` and its rows
+here. The kind of verdict that accuses it is its `accusation`; people read its name if `messages.kinds` lists both.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def _is_one_path(lane: Lane, topology: Topology) -> bool:
     return lane.kind == "collective" and len(ranks) == len(hosts) == 2 and None not in hosts
 
 
-KINDS: Final[dict[str, SuspectKind]] = {
+TRANSFER_SUSPECTS: Final[dict[str, SuspectKind]] = {
     kind.name: kind
     for kind in (_Nobody(), _Communicator(), _Nic(), _Switch(), _Spine(), _Fabric(), _Link(), _Unlogged())
 }
@@ -389,4 +389,5 @@ def chance_in(relation: Relation) -> float:
 
 def is_carried(device: Device, lane: Lane, accused: Lane, topology: Topology) -> bool:
     """Whether a lane is expected to be slow if this device slowed the accused lane."""
-    return chance_in(KINDS[device.kind].relation(device, lane, accused, topology, "both")) > LIKELIHOODS.nobody
+    relation = TRANSFER_SUSPECTS[device.kind].relation(device, lane, accused, topology, "both")
+    return chance_in(relation) > LIKELIHOODS.nobody

@@ -20,8 +20,8 @@ from irregulars.detectors.blame.nic_ends import passes_nics, steady_nic, telling
 from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import (
     FABRIC,
-    KINDS,
     NOBODY,
+    TRANSFER_SUSPECTS,
     Relation,
     Relations,
     Scene,
@@ -74,7 +74,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     slow = _slow_ones(times_slow)
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
-    accusation = KINDS[device.kind].accusation
+    accusation = TRANSFER_SUSPECTS[device.kind].accusation
     others = [p for one, p in ranked if one.kind == device.kind and one != device]
     is_alike = device.kind == "switch" and BLAME.min_lead * max(others, default=0.0) > probability
     is_unclear = lane.kind == "collective" and (probability < BLAME.min_named or is_alike)
@@ -87,7 +87,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     lanes = frozenset(one for one in may_be if is_carried(device, one, lane, topology)) | {lane}
     if accusation is None:
         return Explanation("slow_communicator", (), lanes)
-    named = [(one, p) for one, p in ranked if KINDS[one.kind].accusation and p >= BLAME.min_alternative]
+    named = [(one, p) for one, p in ranked if TRANSFER_SUSPECTS[one.kind].accusation and p >= BLAME.min_alternative]
     return Explanation(accusation, tuple(named[:_MOST_SUSPECTS]), lanes)
 
 
@@ -133,7 +133,7 @@ def _ranked(
     lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
     peers = dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
     scene = Scene(lane, times_slow, topology, has_moving_nics, peers)
-    devices = [device for kind in KINDS.values() for device in kind.candidates(scene)]
+    devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
     orders = _log_odds_of_order(attributions, topology)
     weights = _log_weights(devices, scene, low, orders)
     most = max(weights)
@@ -200,7 +200,7 @@ def _log_weights(
     looks = _looks(scene)
     weights = []
     for device in devices:
-        kind = KINDS[device.kind]
+        kind = TRANSFER_SUSPECTS[device.kind]
         told = _held_apart(device, kind.telling(device, scene), scene)
         relations = kind.relations(device, told, scene.accused, scene.topology)
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes

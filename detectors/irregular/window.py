@@ -184,8 +184,8 @@ class IterationWindow:
         """Let an iteration enter the window, with the answer that `judge` gave for it."""
         is_last_of_first = len(self._all) == IRREGULAR.min_iterations - 1
         has_window = len(self._clipped) >= IRREGULAR.min_iterations
-        limit_ns = self.delta * math.fsum(self._clipped) / len(self._clipped) if has_window else math.inf
-        self._clipped.append(min(elapsed_ns, limit_ns))
+        clip_ns = self.delta * math.fsum(self._clipped) / len(self._clipped) if has_window else math.inf
+        self._clipped.append(min(elapsed_ns, clip_ns))
         self._all.append((elapsed_ns, not is_irregular))
         if is_last_of_first:
             self._clip_first()
@@ -200,9 +200,9 @@ class IterationWindow:
         They are no slow phase of the job either, which a shift would have to exceed: there they count as the median.
         """
         median_ns = median(np.array(self._clipped))
-        limit_ns = self.delta * median_ns
-        self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
-        kept = ((median_ns if ns > limit_ns else ns, is_regular) for ns, is_regular in self._all)
+        clip_ns = self.delta * median_ns
+        self._clipped = deque((min(ns, clip_ns) for ns in self._clipped), maxlen=self.window)
+        kept = ((median_ns if ns > clip_ns else ns, is_regular) for ns, is_regular in self._all)
         self._all = deque(kept, maxlen=self.window)
 
     def state(self) -> WindowState:

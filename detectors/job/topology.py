@@ -13,7 +13,7 @@ from irregulars.detectors.job.fabric import Spine, spines_of
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.messages.announcements import Announcement, ranks_to_runs
-from irregulars.messages.records import KINDS
+from irregulars.messages.records import GROUP_KINDS
 
 
 class Place(NamedTuple):
@@ -234,7 +234,7 @@ class Topology:
     def kind_code(self, communicator: int) -> int:
         """Return a number for kind and size of a communicator: equal for communicators with equal roles."""
         kind, size = self.kinds.get(communicator), len(self.members.get(communicator, ()))
-        return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * size
+        return GROUP_KINDS.index(kind if kind in GROUP_KINDS else "unknown") + len(GROUP_KINDS) * size
 
     def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
         """What lanes of the same role share: kind, way along the pipeline or stages, and how far their bytes go."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,11 +77,14 @@ class HangWatch:
             return None
         columns = reader.read(self.newest, read_back)
         # The share of its rows that each rank that logs has lost; where it is small, no single row is missing
-        in_newest = lost_shares(columns)
+        in_newest, newly = lost_shares(columns), _newly_lost_shares(self.newest)
         announced = reader.announcements
         operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
         lost = {
-            rank: in_newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators_per_rank
+            rank: max(
+                newly.get(rank, 0.0),
+                in_newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators_per_rank,
+            )
             for rank, one in announced.items()
             if one.is_logged
         }
@@ -95,6 +98,19 @@ class HangWatch:
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks
         return None if self.told == before else (hang, columns)
+
+
+def _newly_lost_shares(newest: Iterable[IterationRows]) -> dict[int, float]:
+    """Return which share of each rank's rows was lost since the oldest of some iterations, as far as it is told."""
+    rank, lost_rows, operators = (
+        np.concatenate([rows.columns[name] for rows in newest]) for name in ("rank", "lost_rows", "operators")
+    )
+    ranks, first, place = np.unique(rank, return_index=True, return_inverse=True)
+    lost = np.zeros(len(ranks))
+    np.maximum.at(lost, place, lost_rows - lost_rows[first][place])  # counts of all its rows until then
+    return dict(
+        zip(ranks.tolist(), (lost / np.maximum(lost + np.bincount(place, operators), 1)).tolist(), strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)

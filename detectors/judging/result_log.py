@@ -107,7 +107,7 @@ _RATES: Final = ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")
 
 def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
     """Return the columns ``rank_iterations`` of `messages.judgements.Judgements`; a score for each row."""
-    names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
+    names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows", "lost_rows")
     columns = {name: rows.columns[name] for name in names}
     # Evidence has only the known ones, and iterations are joined column by column: each gets all of them.
     for name, unknown in NUMERIC_UNKNOWN.items():

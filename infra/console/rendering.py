@@ -170,7 +170,7 @@ _LABELS: Final[Mapping[str, str]] = {
     "expected_gpu_hours_lost": "GPU-hours lost", "expected_lost_s": "Seconds lost", "probability": "How sure",
     "some_jobs": "Some jobs", "gpu": "GPU", "nic": "NIC", "xids": "Xids", "newest_at": "Newest iteration",
     "newest_stored_at": "Stored", "behind_s": "Behind, s", "iterations_without_all_ranks": "Lack ranks",
-    "rows_lost_by_exporters": "Rows lost", "elapsed_s": "Took, s", "usual_s": "Usual, s", "verdict_ids": "Verdicts",
+    "lost_rows": "Rows lost", "elapsed_s": "Took, s", "usual_s": "Usual, s", "verdict_ids": "Verdicts",
     "ranks_reported": "Ranks", "recovers_ratio": "Would come back", "started_at": "Began", "lost_s": "Seconds lost",
     "past_last_iteration": "Past last", "first_iteration": "First iteration", "begun_at": "Began", "seen_at": "Seen",
     "newest_iteration_of_job": "Job is at", "last_iteration": "Last iteration", "part": "Took longest",

@@ -289,7 +289,7 @@ MAKERS: Final[Mapping[str, Callable[[], str]]] = {
     "fields of an action": partial(fields_of, "actions", "actions"),
     "kinds of verdicts": lambda: table(
         ("`kind`", "meaning", "first suspect"),
-        [(name, one.meaning, one.suspects) for name, one in kinds.KINDS.items()],
+        [(name, one.meaning, one.suspects) for name, one in kinds.VERDICT_KINDS.items()],
     ),
     "keys of simulate": lambda: table(
         ("key and default", "meaning"), [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]

@@ -348,9 +348,12 @@ def _job(name: str, starts: Mapping[_Start, _Gathered], evidence_s: float | None
     own, (attempt, _) = starts[newest], newest
     said = {rank: one.announcement for rank, one in own.announced.items() if one.announcement.is_logged}
     lost: defaultdict[str, int] = defaultdict(int)
-    for beat in own.beats.values():
+    without_marks = {rank for rank, one in said.items() if "iterations" not in one.sources}
+    for rank, beat in own.beats.items():
         for source, progress in beat.heartbeat.sources.items():
             lost[source] += progress.lost_rows
+            if source == "iterations" and progress.rows == 0 and rank in said:  # announced, and none came
+                without_marks.add(rank)
     return JobFacts(
         job=name,
         attempt=attempt,
@@ -363,7 +366,7 @@ def _job(name: str, starts: Mapping[_Start, _Gathered], evidence_s: float | None
         clocks=frozenset(one.clock for one in said.values()),
         hosts={rank: one.host for rank, one in said.items() if one.host is not None},
         unsampled=frozenset(rank for rank, one in said.items() if "bandwidth" not in one.sources),
-        without_marks=frozenset(rank for rank, one in said.items() if "iterations" not in one.sources),
+        without_marks=frozenset(without_marks),
         evidence_s=evidence_s,
         contradicts=next(filter(None, map(own.contradiction, own.announced)), None),
         beside=frozenset(

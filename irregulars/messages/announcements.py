@@ -126,6 +126,8 @@ class Announcement:
     replicas: Sequence[Rank] | None = None
     # The switches above each switch, of this rank's switch and those above it; None: not known
     fabric: Mapping[Label, tuple[Label, ...]] | None = None
+    # Whether each operator of an iteration names it, so that one which names none is of none; false: not known
+    names_iterations: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +211,10 @@ def encode_announcement(announcement: Announcement) -> bytes:
     values["communicators"] = [
         {"id": c.id, "kind": c.kind, "ranks": ranks_to_runs(c.ranks)} for c in announcement.communicators
     ]
-    if announcement.fabric is None:
-        del values["fabric"]
-    if announcement.replicas is None:
-        del values["replicas"]
-    else:
-        values["replicas"] = ranks_to_runs(announcement.replicas)
+    values["replicas"] = None if announcement.replicas is None else ranks_to_runs(announcement.replicas)
+    for name in ("fabric", "replicas", "names_iterations"):
+        if values[name] in (None, False):
+            del values[name]
     return encode_json("jobs", without_unknown_start(values))
 
 

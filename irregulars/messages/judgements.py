@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.kinds import DEVICE_KINDS, KINDS
+from irregulars.messages.kinds import DEVICE_KINDS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
@@ -29,7 +29,6 @@ from irregulars.validation import (
     checked,
 )
 
-VERDICT_KINDS: Final = tuple(KINDS)
 DEVICES: Final = tuple(DEVICE_KINDS)
 SEVERITIES: Final = ("note", "ticket", "page")
 """How urgent a verdict is, least first: to be stored, to be examined in working hours, to wake a person."""
@@ -227,9 +226,9 @@ class Judgements:
     announcements: Sequence[Announcement] = ()  # ranks announced since the last call
     iterations: Sequence[JudgedIteration] = ()  # judged iterations
     # Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
-    # ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64), ``score``
-    # (float64, NaN = no opinion: the largest of the detectors' scores), and `evidence.NUMERIC_COLUMNS` (float64, NaN;
-    # ``parameters_checksum`` int64, `UNKNOWN`)
+    # ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows, lost_rows`` (int64),
+    # ``score`` (float64, NaN = no opinion: the largest of the detectors' scores), and `evidence.NUMERIC_COLUMNS`
+    # (float64, NaN; ``parameters_checksum`` int64, `UNKNOWN`)
     rank_iterations: Columns = field(default_factory=dict)
     # Columns, one row per audit and rank that computed it: ``attempt, iteration, rank`` (int64; who computed),
     # ``start_ns`` (int64, `UNKNOWN`: of the iteration), ``of_rank`` (int64; whose micro-batch), ``checksum`` (int64)

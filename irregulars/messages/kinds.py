@@ -57,10 +57,10 @@ def layer_of(kind: str, cause: str | None = None) -> str:
     """
     if cause is not None:
         return CAUSES.get(cause, "unknown")
-    return KINDS[kind].layer if kind in KINDS else "unknown"
+    return VERDICT_KINDS[kind].layer if kind in VERDICT_KINDS else "unknown"
 
 
-KINDS: Final[Mapping[str, VerdictKind]] = {
+VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
     "slow_rank": VerdictKind(
         "slow rank", "a rank, or the ranks of one host, work longer than usual or than their peers",
         "`gpu` or `host`", drains=True, actions=("cordon", "drain", "checkpoint_now"),

@@ -70,7 +70,7 @@ P2P: Final = (SEND, RECV)  # operators of two ranks; all others are collectives
 ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "gather", "scatter"))
 """Collectives in which only those wait who depend on others."""
 
-KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")  # kinds of communicators
+GROUP_KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")  # kinds of communicators
 PHASES: Final = ("train", "eval", "checkpoint", "observed")
 """Phases of an iteration; a column ``phase`` holds indices into this tuple. An ``observed`` one is no turn of the
 training loop: the job was observed from outside, was alive, and nothing in it was timed."""

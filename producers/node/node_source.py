@@ -12,7 +12,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Batch
 from irregulars.producers.node.roster import Roster
-from irregulars.producers.publishing.sources import Record, Source, row_count
+from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of, row_count
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
@@ -34,7 +34,7 @@ class NodeSource:
         self._sources = dict(sources)
         self._roster, self._devices = roster, devices
         self._all: Final = [*sources.values(), *([devices] if devices is not None else [])]
-        self._groups: dict[tuple[str, int, int], str | None] = {}
+        self._groups: dict[RankKey, str | None] = {}
         self.failed_sources = 0
 
     @property
@@ -95,13 +95,12 @@ class NodeSource:
                 admitted = self._roster.fabric.place(replace(record, group=group_of(record.host, record.rank)))
             else:
                 admitted = self._roster.admit(record)
-            self._groups[admitted.job, admitted.attempt, admitted.rank] = admitted.group
+            self._groups[key_of(admitted)] = admitted.group
             return admitted
         if isinstance(record, Batch):
-            own = record.header
-            group = self._groups.get((own.job, own.attempt, own.rank))
-            return record if group is None else replace(record, header=replace(own, group=group))
+            group = self._groups.get(key_of(record.header))
+            return record if group is None else replace(record, header=replace(record.header, group=group))
         if record.state == "ended":
             self._roster.release(record)
-            self._groups.pop((record.job, record.attempt, record.rank), None)
+            self._groups.pop(key_of(record), None)
         return record

@@ -14,6 +14,7 @@ from typing import Final, SupportsFloat, SupportsInt
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN, no_numerics
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary
 from irregulars.producers.torch_hook.pauses import Pause, Pauses
@@ -21,6 +22,7 @@ from irregulars.producers.torch_hook.pauses import Pause, Pauses
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
 _FLOATS: Final = ("tokens", *NUMERICS[:-1])  # columns of figures; a checksum is an integer
+_BOUNDS: Final = BOUNDS["iterations"]
 _OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
 
 
@@ -81,10 +83,15 @@ class Iterations:
 
     @contextmanager
     def mark(self, iteration: int | None = None) -> Iterator[None]:
-        """Mark one iteration; from the first mark on, optimizer steps end none."""
+        """Mark one iteration; from the first mark on, optimizer steps end none.
+
+        Raises InputError if no iteration has this number (`messages.bounds.LAST_ITERATION`).
+        """
+        number = self._steps if iteration is None else int(iteration)
+        if not _BOUNDS["iteration"].holds(number):
+            raise InputError(f"iteration must be {_BOUNDS['iteration']}; got {number}")
         if not self._is_marked:
             self._is_marked, self._current = True, None
-        number = self._steps if iteration is None else int(iteration)
         self._begin(number, self._boundary())
         try:
             yield
@@ -194,7 +201,7 @@ class Iterations:
         }
         for name in _FLOATS:
             own = [row.figures.get(name) if event is None else None for row, event in lines]
-            columns[name] = np.array([math.nan if one is None else _figure(one) for one in own])
+            columns[name] = np.array([math.nan if one is None else _figure(name, one) for one in own])
         checksums = (row.checksum if event is None else UNKNOWN for row, event in lines)
         columns["parameters_checksum"] = np.array(list(map(_checksum, checksums)), dtype=np.int64)
         for at, (_, event) in enumerate(lines):
@@ -226,15 +233,20 @@ class Iterations:
 
 def _checksum(value: SupportsInt) -> int:
     try:
-        return int(value)
-    except RuntimeError:  # as below
+        return int(np.int64(int(value)))
+    except (RuntimeError, OverflowError):  # as below, or more bits than the column has
         return UNKNOWN
 
 
-def _figure(value: SupportsFloat) -> float:
-    """Return a figure as it is sent: infinity where it is no finite number, since NaN says that it is unknown."""
+def _figure(name: str, value: SupportsFloat) -> float:
+    """Return a figure as it is sent: infinity where it is no finite number, since NaN says that it is unknown.
+
+    A count out of its bounds is unknown: its column is of integers, and its row would be left out.
+    """
     try:
         number = float(value)
     except RuntimeError:  # of a device that failed: the rows of a crash matter most
         return math.nan
+    if name in _BOUNDS:
+        return number if _BOUNDS[name].holds(number) else math.nan
     return number if math.isfinite(number) else math.inf

@@ -242,7 +242,7 @@ class Session:
         try:
             self._exporter.run(self._source, self._ending.wait)
         except BaseException as error:  # whichever it is, training goes on
-            self.troubles.add(error, "exit")
+            self.troubles.add(error, "recording_ended")
             self._hook.enable(False)
         if self._ending.is_set():
             # Empty the ring after the exporter has given up: its rows count as undelivered.

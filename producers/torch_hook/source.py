@@ -199,12 +199,15 @@ class TorchSource:
 
     def _announce(self, rank: int, world_size: int, start: str | None, since_ns: int | None) -> None:
         own = self._identity
+        # Also where no iteration has ended yet: the first step of a large job comes late.
+        is_marked = not self.is_unmarked or self._iterations.ended > 0
         self._announcement = Announcement(
             job=own.job, attempt=own.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
             communicators=tuple(group.communicator for group in self._groups.present),
-            sources=("commops", "iterations") if self._iterations.ended else ("commops",),
+            sources=("commops", "iterations") if is_marked else ("commops",),
             clock=own.clock(world_size), host=own.host, gpu=own.gpu, nic=own.nic, switch=own.switch,
             lost_rows=self.lost_rows, start=start, since_ns=since_ns, replicas=self.replicas,
+            names_iterations=is_marked,
         )  # fmt: skip
         self._queue.append(self._announcement)
 

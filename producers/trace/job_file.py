@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import KINDS
+from irregulars.messages.records import GROUP_KINDS
 from irregulars.producers.trace.foreign_files import how_to_import
 from irregulars.validation import MAX_NAME_CHARACTERS, Count, JobName, Name, RowCount, Size, checked, one_of, shown
 
@@ -139,7 +139,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    kind: Annotated[str, one_of(*KINDS)]
+    kind: Annotated[str, one_of(*GROUP_KINDS)]
     ranks: Annotated[tuple[int, ...], Meta(min_length=1)]
 
 

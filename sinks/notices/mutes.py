@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from irregulars.errors import InputError
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.kinds import KINDS
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.opinions import Opinion, newest_opinions
 from irregulars.messages.records import decode_as, encode_json
 from irregulars.sinks.notices.incidents import device_of, host_of
@@ -145,8 +145,8 @@ def new_mute(span: tuple[int, int], reason: str, who: str | None, **patterns: st
     Raises `InputError` for texts that are empty or too long, and for a kind that no verdict has.
     """
     kind = patterns.get("kind")
-    if kind is not None and not any(fnmatchcase(one, kind) for one in KINDS):
-        raise InputError(f"kind must be, or match, one of {', '.join(KINDS)}; got {kind!r}")
+    if kind is not None and not any(fnmatchcase(one, kind) for one in VERDICT_KINDS):
+        raise InputError(f"kind must be, or match, one of {', '.join(VERDICT_KINDS)}; got {kind!r}")
     begin = datetime.fromtimestamp(span[0] // _NS, UTC)
     values = {
         "mute_id": f"m-{begin:%Y%m%d-%H%M}-{secrets.token_hex(2)}", "from_ns": span[0], "until_ns": span[1],

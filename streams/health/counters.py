@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
 from irregulars.messages.evidence import Evidence, Membership
-from irregulars.messages.judgements import VERDICT_KINDS, JudgedIteration, Verdict
+from irregulars.messages.judgements import JudgedIteration, Verdict
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.sinks.tables import TABLES
 
 PREFIX: Final = "irregulars_worker_"

@@ -17,7 +17,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TOPICS, TopicSettings
-from irregulars.messages.judgements import SEVERITIES, VERDICT_KINDS
+from irregulars.messages.judgements import SEVERITIES
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
 from irregulars.streams.health.counters import HOPS, PREFIX, Counters, Labels, set_series
 from irregulars.streams.health.liveness import Flow, FlowWatch, Health, Place, Reading

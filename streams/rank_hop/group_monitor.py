@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, Heartbeat
@@ -14,14 +13,7 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.message_rows import parts_of
 from irregulars.streams.rank_hop.rank_attempt import Closed
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
-
-
-class Refused(NamedTuple):
-    """A part of a message that can't be true, and why."""
-
-    batch: Batch
-    reason: str
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ class GroupMonitor:
             try:
                 self._monitor(part.rank).add_part(part)
             except RecordError as error:
-                refused.append(Refused(part.batch(), str(error)))
+                refused.append(Refused(part.batch(), offset, str(error)))
         return refused
 
     def beat(self, heartbeat: Heartbeat) -> None:
@@ -112,9 +104,9 @@ class GroupMonitor:
         """Close the iterations that are complete; return them unreduced, those of one rank after those of another."""
         return [one for monitor in self._monitors.values() for one in monitor.take_closed()]
 
-    def take_unannounced(self) -> list[tuple[Batch, int]]:
-        """Give up the oldest batches of attempts that were never announced, where too many are held."""
-        return [one for monitor in self._monitors.values() for one in monitor.take_unannounced()]
+    def take_refused(self) -> list[Refused]:
+        """Give up held batches, as `RankMonitor.take_refused` does."""
+        return [one for monitor in self._monitors.values() for one in monitor.take_refused()]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

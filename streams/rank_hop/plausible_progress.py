@@ -59,9 +59,11 @@ class SourceArrivals:
         self._raise_watermark(schema, watermark_ns)
 
     def apply(self, sources: Mapping[str, SourceProgress], announced: Collection[str]) -> bool:
-        """Raise the watermarks to those of a heartbeat, if all rows that it counts have arrived; return whether so.
+        """Apply a heartbeat, if all rows that it counts have arrived; return whether so.
 
-        It does not wait for states of GPUs, nor for samples of bandwidth that the rank did not announce.
+        Watermarks and lost rows never fall; an agent's dropped rows are among those that never came, so that the
+        larger count of lost rows holds. It does not wait for states of GPUs, nor for samples of bandwidth that the
+        rank did not announce.
         """
         unawaited = UNAWAITED if "bandwidth" in announced else (*UNAWAITED, "bandwidth")
         for schema, progress in sources.items():
@@ -69,6 +71,7 @@ class SourceArrivals:
                 return False
         for schema, progress in sources.items():
             self._raise_watermark(schema, progress.watermark_ns)
+        self.lost_rows = max(self.lost_rows, sum(progress.lost_rows for progress in sources.values()))
         return True
 
     @property

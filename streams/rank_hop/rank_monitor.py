@@ -25,6 +25,16 @@ from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankA
 MAX_HELD_BATCHES: Final = 1000
 """Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back those above."""
 
+UNANNOUNCED: Final = "rank and attempt must be announced on the topic jobs; got no announcement in time"
+
+
+class Refused(NamedTuple):
+    """Rows that were not taken in, the offset of their message, and why."""
+
+    batch: Batch
+    offset: int
+    reason: str
+
 
 class HeldBatch(NamedTuple):
     """A batch as it came: its schema, its offset and its message."""
@@ -159,6 +169,7 @@ class RankMonitor:
         self._contradicts: str | None = None  # how its newest announcement differs from the one that holds
         self._has_told_past = False  # that one which is over goes on
         self._closed: Closed = []
+        self._refused: list[Refused] = []  # of those that were held
         self._rows_over = 0  # of starts that are over
 
     @property
@@ -270,9 +281,10 @@ class RankMonitor:
         rows, self._rows_over = self._rows_over, 0
         return rows
 
-    def take_unannounced(self) -> list[tuple[Batch, int]]:
-        """Give up the oldest batches of a start that was never announced, where too many are held."""
-        return self._held.take_surplus()
+    def take_refused(self) -> list[Refused]:
+        """Give up held batches: those that can't be true, and, where too many are held, the oldest."""
+        refused, self._refused = self._refused, []
+        return [*refused, *(Refused(*held, UNANNOUNCED) for held in self._held.take_surplus())]
 
     # --- from one start to the next ---------------------------------------------------------------------------------
 
@@ -328,8 +340,10 @@ class RankMonitor:
             self._closed += self._attempt.end("not logged")
         batches, beats = self._held.take()
         for batch, offset in batches:
-            with suppress(RecordError):  # rows that are missing then are counted with the next batch
+            try:
                 self.add(batch, offset)
+            except RecordError as error:  # rows that are missing then are counted with the next batch
+                self._refused.append(Refused(batch, offset, str(error)))
         for beat in beats:
             with suppress(RecordError):
                 self.beat(beat)

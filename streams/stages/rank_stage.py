@@ -23,7 +23,8 @@ from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.health.log_lines import log_over
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.rank_hop.group_monitor import GroupMonitor, Refused
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor
+from irregulars.streams.rank_hop.rank_monitor import UNANNOUNCED, Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.rank_work import (
@@ -184,10 +185,12 @@ class RankStage(Stage[GroupMonitor]):
         except _NotFed as error:
             await self.services.dead_letters.bury(message, str(error))
             return False
-        for batch, reason in refused:  # as messages again: those of the ranks whose rows they are
+        for batch, offset, reason in refused:  # as messages again: those of the ranks whose rows they are
+            schema, is_held = batch.header.schema, (batch.header.schema, offset) != (topic, message.offset)
             letter = KeptMessage(
-                message.topic, message.partition, message.offset, message.timestamp, tracked.key, encode_rows(batch)
-            )
+                self.services.settings.topics.name(schema), message.partition, offset,
+                0.0 if is_held else message.timestamp, tracked.key, encode_rows(batch),
+            )  # fmt: skip
             await self.services.dead_letters.bury(letter, reason)
         return True
 
@@ -216,7 +219,7 @@ class RankStage(Stage[GroupMonitor]):
                     work.left.add(one.topic, one.offset)
             given_up, work.given_up = work.given_up, []
             for message in given_up:
-                await self.services.dead_letters.bury(message, message.reason)
+                await self.services.dead_letters.bury(message, UNANNOUNCED)
                 state.finish(message.short_topic, message.offset)
 
     async def store(self, state: State) -> None:
@@ -382,14 +385,6 @@ class RankStage(Stage[GroupMonitor]):
             tracked.monitor.beat(record)
         else:
             refused = tracked.monitor.add(record, offset)
-            topics = self.services.settings.topics
-            self._work(state).given_up += [  # of an attempt that was never announced, as messages again
-                ParkedMessage(
-                    topics.name(batch.header.schema), state.partition, at, 0.0, tracked.key, encode_rows(batch),
-                    batch.header.schema, 0.0,
-                )
-                for batch, at in tracked.monitor.take_unannounced()
-            ]  # fmt: skip
             if topic in SAMPLES:
                 batches = [record] if isinstance(record, Batch) else list(record.batches())
                 self._work(state).samples.append(Sample(topic, offset, batches))
@@ -400,7 +395,7 @@ class RankStage(Stage[GroupMonitor]):
         work.touched[tracked.key] = tracked
         work.messages += 1
         work.rows += rows
-        return refused
+        return [*refused, *tracked.monitor.take_refused()]
 
     async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
         for job, pieces in rows.items():

@@ -123,16 +123,12 @@ def _batches(topic: str, key: bytes | None, value: bytes | None) -> Sequence[Bat
     return [record] if isinstance(record, Batch) else []
 
 
-UNANNOUNCED: Final = "rank and attempt must be announced on the topic jobs; got no announcement in time"
-
-
 @dataclass(slots=True)
 class ParkedMessage(KeptMessage):
-    """One message as it was read; `reason` is for the headers of its dead letter."""
+    """One message as it was read."""
 
     short_topic: str
     parked_at_s: float
-    reason: str = UNANNOUNCED
 
 
 class ParkingLot:

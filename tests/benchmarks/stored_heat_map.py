@@ -134,7 +134,7 @@ class StoredHeatMap:
             "job": "{job_name:String}", "attempt": str(ATTEMPT), "iteration": iteration, "rank": rank,
             "started_at": f"addMilliseconds({_FIRST}, {iteration} * {ITERATION_MS})",
             "elapsed_ns": f"{elapsed} + ({iteration} = {slow}) * {late}",
-            "work_ns": work, "operators": "412", "late_rows": "0",
+            "work_ns": work, "operators": "412", "late_rows": "0", "lost_rows": "0",
             "score": f"if({rank} = {slow_rank} AND {iteration} = {slow}, 8.5, {_noise('number', 400)} / 1000)",
         }  # fmt: skip
 

@@ -193,6 +193,7 @@ class StoredJobs:
             "work_ns": self._lognormal(6e9, 0.01, 2),
             "operators": str(OPERATORS),
             "late_rows": f"if({self._hash('number', 3)} % 5000 = 0, 3, 0)",
+            "lost_rows": "0",
             "score": f"if({self._hash('number', 4)} % 4 = 0, NULL, {self._lognormal(200, 0.4, 5)} / 1000)",
         }
 

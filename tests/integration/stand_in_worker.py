@@ -28,7 +28,8 @@ from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Judgements, Verdict, encode_verdict
 from irregulars.messages.records import Batch
 from irregulars.streams.health.watchdog import Limits
-from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState, Refused
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
+from irregulars.streams.rank_hop.rank_monitor import Refused
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker_settings import WorkerSettings
 

@@ -391,7 +391,7 @@ def numeric_job(
         grid.ravel() for grid in np.meshgrid(np.arange(first, last + 1), np.arange(RANKS), indexing="ij")
     )
     columns = {
-        **{name: np.zeros(len(rank), dtype=np.int64) for name in ("operators", "late_rows")},
+        **{name: np.zeros(len(rank), dtype=np.int64) for name in ("operators", "late_rows", "lost_rows")},
         **{name: np.full(len(rank), 1e8) for name in ("elapsed_ns", "work_ns")},
         "attempt": np.full(len(rank), attempt), "iteration": iteration, "rank": rank,
         "start_ns": made_up_job.START_NS + iteration * 100_000_000, "score": np.full(len(rank), np.nan),
@@ -610,7 +610,7 @@ def gappy_job() -> dict[str, pa.Table]:
     """The made-up job without rank 3 from iteration 35 on, and with late rows of rank 0 in the newest iteration."""
     rows = with_columns(MADE_UP, job="gappy")
     iterations, ranks = rows["iterations"], rows["rank_iterations"]
-    late = _with_columns(ranks.slice(39 * 4, 1), {"late_rows": 7})
+    late = _with_columns(ranks.slice(39 * 4, 1), {"late_rows": 7, "lost_rows": 9})
     without = [ranks.slice(at * 4, 3) for at in range(35, 39)]
     fewer = _with_columns(iterations.slice(35), {"ranks_reported": 3})
     return {
@@ -625,12 +625,12 @@ def test_the_pipeline_s_health_counts_late_rows_missing_ranks_and_silent_ones(
 ) -> None:
     store(own, MADE_UP, gappy_job())
     rows = {row["job"]: row for row in answer(client, "pipeline_health", iterations=5)}
-    names = ("iterations", "iterations_without_all_ranks", "late_rows", "silent_ranks")
-    assert [rows["gappy"][name] for name in names] == [5, 5, 7, 1]
-    assert [rows["made-up"][name] for name in names] == [5, 0, 0, 0]
+    names = ("iterations", "iterations_without_all_ranks", "late_rows", "silent_ranks", "lost_rows")
+    assert [rows["gappy"][name] for name in names] == [5, 5, 7, 1, 9]
+    assert [rows["made-up"][name] for name in names] == [5, 0, 0, 0, 0]
     assert rows["gappy"]["behind_s"] > 0
     more = {row["job"]: row for row in answer(client, "pipeline_health", iterations=10)}
-    assert [more["gappy"][name] for name in names] == [10, 5, 7, 0]
+    assert [more["gappy"][name] for name in names] == [10, 5, 7, 0, 9]
 
 
 def test_silent_ranks_are_named_with_the_last_iteration_that_they_sent(own: DatabaseSettings, client: Client) -> None:

@@ -25,12 +25,12 @@ from irregulars.messages.announcements import (
 from irregulars.messages.judgements import (
     DEVICES,
     SEVERITIES,
-    VERDICT_KINDS,
     Suspect,
     Verdict,
     decode_verdict,
     encode_verdict,
 )
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.reasons import (
     ALTERNATIVES,
     STEPS,
@@ -41,7 +41,7 @@ from irregulars.messages.reasons import (
     decode_reasons,
     encode_reasons,
 )
-from irregulars.messages.records import KINDS, SCHEMAS
+from irregulars.messages.records import GROUP_KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
@@ -62,7 +62,7 @@ COUNTS = st.integers(0, 2**62)
 TIMES = st.none() | st.integers(-(2**62), 2**62)
 SOURCES = st.sampled_from(sorted(SCHEMAS))
 COMMUNICATORS = st.builds(
-    Communicator, NAMES, st.sampled_from(KINDS), st.lists(RANKS, unique=True, max_size=6).map(tuple)
+    Communicator, NAMES, st.sampled_from(GROUP_KINDS), st.lists(RANKS, unique=True, max_size=6).map(tuple)
 )
 ANNOUNCEMENTS = st.builds(
     Announcement,
@@ -71,7 +71,7 @@ ANNOUNCEMENTS = st.builds(
     sources=st.lists(SOURCES, unique=True).map(tuple), is_logged=st.booleans(),
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
     switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=st.none() | COUNTS,
-    replicas=st.none() | st.lists(RANKS, unique=True, max_size=6).map(tuple),
+    replicas=st.none() | st.lists(RANKS, unique=True, max_size=6).map(tuple), names_iterations=st.booleans(),
 )  # fmt: skip
 TOLD = DeliveryRecord(
     "v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1"
@@ -154,7 +154,7 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
                       thresholds={"delta": 1.2}, lasted_s=1.0, explanation=REASONS)  # fmt: skip
     announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5,
-                                replicas=(0,), fabric={"leaf": ("spine",)})  # fmt: skip
+                                replicas=(0,), fabric={"leaf": ("spine",)}, names_iterations=True)  # fmt: skip
     messages = {
         "jobs": encode_announcement(announcement),
         "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s", since_ns=5)),
@@ -193,10 +193,10 @@ def test_the_words_of_reasons_are_those_of_the_code() -> None:
 
 def test_the_words_are_those_of_the_code() -> None:
     properties = PUBLISHED["verdicts"]["properties"]
-    assert tuple(properties["kind"]["enum"]) == VERDICT_KINDS
+    assert tuple(properties["kind"]["enum"]) == tuple(VERDICT_KINDS)
     assert tuple(properties["suspects"]["items"]["properties"]["device"]["enum"]) == DEVICES
     kind = PUBLISHED["jobs"]["properties"]["communicators"]["items"]["properties"]["kind"]
-    assert tuple(kind["enum"]) == KINDS
+    assert tuple(kind["enum"]) == GROUP_KINDS
     assert tuple(PUBLISHED["alerts"]["properties"]["event"]["enum"]) == ALERTING_EVENTS
     for name in ("verdicts", "alerts"):
         assert tuple(PUBLISHED[name]["properties"]["severity"]["enum"]) == (*SEVERITIES, None)

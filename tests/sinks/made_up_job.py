@@ -76,7 +76,8 @@ def rank_iterations() -> Columns:
         "start_ns": START_NS + iteration * 100_000_000,
         "elapsed_ns": np.where(is_slow, 240e6, 100e6),
         "work_ns": np.where(rank == 1, 60e6, 50e6),
-        "operators": np.full(len(rank), 6), "late_rows": np.zeros(len(rank), dtype=np.int64),
+        "operators": np.full(len(rank), 6),
+        **dict.fromkeys(("late_rows", "lost_rows"), np.zeros(len(rank), dtype=np.int64)),
         "score": np.where(is_slow, 4.2, np.nan), **numerics(iteration, rank),
     }  # fmt: skip
 

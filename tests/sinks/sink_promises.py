@@ -92,7 +92,8 @@ def sample(count: int = _ROWS) -> pa.Table:
         "started_at": [None if row % 5 == 0 else 1_795_234_590_000_000_000 + row for row in range(count)],
         "elapsed_ns": [None if row % 3 == 0 else 1_000_000 + row for row in range(count)],
         "work_ns": [500_000 + row for row in range(count)], "operators": list(range(count)),
-        "late_rows": [0] * count, "score": [None if row % 2 else row / 4 for row in range(count)],
+        "late_rows": [0] * count, "lost_rows": list(range(count)),
+        "score": [None if row % 2 else row / 4 for row in range(count)],
         **{name: [None if row % 7 else math.inf for row in range(count)] for name in NUMERICS[:4]},
         **{name: [None if row % 7 else row for row in range(count)] for name in NUMERICS[4:]},
     }  # fmt: skip

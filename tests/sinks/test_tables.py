@@ -180,7 +180,7 @@ def test_every_start_survives_as_itself_or_as_null(rows: list[tuple[int, int]]) 
         "rank": np.array([rank for rank, _ in rows], dtype=np.int64),
         "start_ns": np.array([start for _, start in rows], dtype=np.int64),
         **{name: np.full(count, np.nan) for name in ("elapsed_ns", "work_ns", "score", *NUMERICS[:-1])},
-        **{name: np.zeros(count, dtype=np.int64) for name in ("operators", "late_rows", NUMERICS[-1])},
+        **{name: np.zeros(count, dtype=np.int64) for name in ("operators", "late_rows", "lost_rows", NUMERICS[-1])},
     }
     tables = tables_of(Judgements("j", rank_iterations=columns))
     found = tables["rank_iterations"].column("started_at").cast(pa.int64()).to_pylist() if count else []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from irregulars.messages.judgements import DEVICES, SEVERITIES, VERDICT_KINDS, Suspect, Verdict
+from irregulars.messages.judgements import DEVICES, SEVERITIES, Suspect, Verdict
+from irregulars.messages.kinds import VERDICT_KINDS
 
 NAMES = st.text(min_size=1, max_size=12)
 RANKS = st.integers(0, 10**6)
@@ -32,7 +33,7 @@ def verdicts(
     reasons = st.sampled_from(["recovered", "finished", "restarted", "silent"])
     return Verdict(
         verdict_id=draw(NAMES), revision=draw(st.integers(1, 10**6)), state="closed" if event == "closed" else "open",
-        job=draw(NAMES), kind=draw(st.sampled_from(VERDICT_KINDS)), iterations=(first, first + length),
+        job=draw(NAMES), kind=draw(st.sampled_from(tuple(VERDICT_KINDS))), iterations=(first, first + length),
         delta=draw(st.floats(1, 1e6)), lost_s=draw(st.floats(0, 1e9)), communicator=draw(PLACES),
         suspects=tuple(draw(st.lists(suspects(), max_size=3))), evidence=draw(st.text()),
         attempt=draw(st.integers(0, 10**9)), world_size=draw(st.integers(0, 10**6)),

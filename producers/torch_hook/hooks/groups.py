@@ -14,7 +14,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import KINDS
+from irregulars.messages.records import GROUP_KINDS
 from irregulars.producers.publishing.group_kinds import kind_of_description
 
 _MOST_GROUPS: Final = 1 << 16  # a row numbers its group with 16 bits
@@ -138,10 +138,10 @@ class Groups:
     def set_kind(self, name: str, kind: str) -> None:
         """Set the kind of a group.
 
-        Raises InputError if the kind is none of `messages.records.KINDS`, or there is no such group.
+        Raises InputError if the kind is none of `messages.records.GROUP_KINDS`, or there is no such group.
         """
-        if kind not in KINDS:
-            raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+        if kind not in GROUP_KINDS:
+            raise InputError(f"kind must be one of {', '.join(GROUP_KINDS)}; got {kind!r}")
         with self._lock:
             if name not in self._by_name:
                 raise InputError(f"group must be one that is logged; got {name!r}")

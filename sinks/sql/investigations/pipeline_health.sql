@@ -1,17 +1,17 @@
 -- title: Is the pipeline healthy?
 -- theme: the pipeline
 -- description: For the newest attempt of each job: when its newest iteration began and when it was stored, and of the
---     newest iterations how many lack ranks that should log, how many rows came late, and how many ranks are silent.
---     From iterations_without_all_ranks on all is 0 in a healthy pipeline. behind_s: from the begin of the newest stored iteration
---     to now; much more than an iteration takes: the job has ended or hangs, or agents, brokers or workers are
---     behind.
+--     newest iterations how many lack ranks that should log, how many rows came late, how many ranks are silent, and
+--     how many rows of the attempt are known to be lost. From iterations_without_all_ranks on all is 0 in a healthy
+--     pipeline. behind_s: from the begin of the newest stored iteration to now; much more than an iteration takes: the
+--     job has ended or hangs, or agents, brokers or workers are behind.
 -- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: iterations UInt32 = 100 | newest iterations of each job that are looked at
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH
     announced AS
     (
-        SELECT job, attempt, countIf(is_logged) AS logged, sum(lost_rows) AS lost_rows
+        SELECT job, attempt, countIf(is_logged) AS logged
         FROM jobs FINAL
         WHERE (job, attempt) IN (SELECT job, max(attempt) FROM jobs FINAL GROUP BY job)
         GROUP BY job, attempt
@@ -39,9 +39,14 @@ WITH
     ),
     heard AS
     (
-        SELECT job, attempt, uniqExact(rank) AS ranks, sum(late_rows) AS late_rows
-        FROM rank_iterations FINAL
-        WHERE (job, attempt, iteration) IN (SELECT job, attempt, iteration FROM newest)
+        SELECT job, attempt, count() AS ranks, sum(late) AS late_rows, sum(lost) AS lost_rows
+        FROM
+        (
+            SELECT job, attempt, rank, sum(late_rows) AS late, max(lost_rows) AS lost
+            FROM rank_iterations FINAL
+            WHERE (job, attempt, iteration) IN (SELECT job, attempt, iteration FROM newest)
+            GROUP BY job, attempt, rank
+        )
         GROUP BY job, attempt
     )
 SELECT
@@ -54,7 +59,7 @@ SELECT
     judged.missing AS iterations_without_all_ranks,
     heard.late_rows AS late_rows,
     greatest(toInt64(announced.logged) - toInt64(heard.ranks), 0) AS silent_ranks,
-    announced.lost_rows AS rows_lost_by_exporters
+    heard.lost_rows AS lost_rows
 FROM announced
 LEFT JOIN judged ON judged.job = announced.job AND judged.attempt = announced.attempt
 LEFT JOIN heard ON heard.job = announced.job AND heard.attempt = announced.attempt

@@ -99,6 +99,7 @@ CREATE TABLE IF NOT EXISTS rank_iterations
     work_ns Nullable(Int64) COMMENT 'Time between communication operators, ns: own work, or waiting that nobody logged' CODEC(T64, ZSTD),
     operators Int64 COMMENT 'Communication operators in it' CODEC(T64, ZSTD),
     late_rows Int64 COMMENT 'Rows that came after the iteration was closed' CODEC(T64, ZSTD),
+    lost_rows Int64 COMMENT 'Rows of this start that are known to be lost so far' CODEC(T64, ZSTD),
     score Nullable(Float64) COMMENT 'Largest score of the detectors: from 1 on strange; NULL: no opinion',
     loss Nullable(Float64) COMMENT 'Loss that the rank computed; inf: not finite; NULL: not reported' CODEC(ZSTD),
     grad_norm Nullable(Float64) COMMENT 'Global norm of the gradient before clipping, as the rank sees it after the reduction; inf: not finite; NULL: not reported' CODEC(ZSTD),

@@ -79,6 +79,13 @@ def test_links_are_evidence_on_nics_and_errors_of_gpus_are_not() -> None:
     assert found.evidence.endswith("eth2 of rank 2 reported link down (1: DOWN), 5 s before it began")
 
 
+@pytest.mark.parametrize("device", ["stage", "program"])
+@pytest.mark.parametrize("one", [event(), event(kind="link_down", device="eth2"), event(kind="throttle", device="")])
+def test_nothing_is_reported_of_what_is_no_device(device: str, one: DeviceEvent) -> None:
+    accused = verdict(replace(RANK_2, device=device))
+    assert with_events(accused, [one]) == accused
+
+
 def test_what_a_host_reports_is_of_all_its_ranks() -> None:
     out = event(rank=0, kind="out_of_memory", device="", code=4711, detail="process (python)")
     assert with_events(verdict(HOST), [out]).suspects[0].probability == pytest.approx(6 / 6.4, abs=1e-4)

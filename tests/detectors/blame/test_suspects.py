@@ -11,8 +11,8 @@ from irregulars.detectors.blame.causes import find_causes
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, calibrated
 from irregulars.detectors.blame.suspects import (
     FABRIC,
-    KINDS,
     NOBODY,
+    TRANSFER_SUSPECTS,
     UNLOGGED,
     Relation,
     Scene,
@@ -22,7 +22,8 @@ from irregulars.detectors.blame.suspects import (
 )  # fmt: skip
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
-from irregulars.messages.judgements import DEVICES, VERDICT_KINDS
+from irregulars.messages.judgements import DEVICES
+from irregulars.messages.kinds import VERDICT_KINDS
 from tests.detectors.transfers import (
     APART,
     MEMBERS,
@@ -46,13 +47,13 @@ def test_each_relation_has_its_chance() -> None:
     assert set(get_args(Relation)) <= {one.name for one in fields(LIKELIHOODS)}
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", TRANSFER_SUSPECTS.values(), ids=TRANSFER_SUSPECTS)
 def test_the_ways_in_which_a_device_is_slow_are_all_that_there_are(kind: SuspectKind) -> None:
     assert sum(kind.ways().values()) == pytest.approx(1)
 
 
 def test_what_is_accused_is_what_verdicts_know() -> None:
-    accused = {kind.name: kind.accusation for kind in KINDS.values() if kind.accusation is not None}
+    accused = {kind.name: kind.accusation for kind in TRANSFER_SUSPECTS.values() if kind.accusation is not None}
     assert accused.keys() - {"spine"} <= set(DEVICES)  # a verdict calls a spine a switch
     assert set(accused.values()) <= set(VERDICT_KINDS)
 
@@ -68,7 +69,7 @@ PARTLY_KNOWN = replace(TOGETHER, places={0: Place("h0", 0, "nic0", "leaf-0"), 1:
 @pytest.mark.parametrize("topology", [APART, TOGETHER, PARTLY_KNOWN], ids=["apart", "together", "partly known"])
 @pytest.mark.parametrize("device", DEVICES_OF_KINDS, ids=str)
 def test_many_lanes_are_related_to_a_device_as_each_of_them_is(device: Device, topology: Topology) -> None:
-    kind, lanes = KINDS[device.kind], [WORLD, OF_1_AND_2, OF_HOSTS_0_AND_1, *PAIRS]
+    kind, lanes = TRANSFER_SUSPECTS[device.kind], [WORLD, OF_1_AND_2, OF_HOSTS_0_AND_1, *PAIRS]
     each = [tuple(kind.relation(device, lane, WORLD, topology, way) for way in kind.ways()) for lane in lanes]
     assert kind.relations(device, lanes, WORLD, topology) == each
 
@@ -95,7 +96,7 @@ class Bridge(SuspectKind):
 def test_a_new_kind_of_suspect_is_one_more_class(monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
     """All that leaves the host of ranks 0 and 1 is slow: two NICs, or one device that both pass."""
     if is_known:
-        monkeypatch.setitem(KINDS, "bridge", Bridge())
+        monkeypatch.setitem(TRANSFER_SUSPECTS, "bridge", Bridge())
     leaving = [one for one in touching(0, 1) if TOGETHER.crosses_network(one)]
     seen = irregular(lanes_of(leaving, PAIRS))
     some = [replace(one, path_excess_ns={pair(1, 5): 30 * MS}) for one in seen]
@@ -129,11 +130,11 @@ def test_a_new_kind_of_suspect_is_one_more_class(monkeypatch: pytest.MonkeyPatch
 def test_a_lane_s_relation_to_a_device_that_slowed_the_pair_from_1_to_5(
     device: Device, lane: Lane, way: Way, relation: Relation, topology: Topology
 ) -> None:
-    assert KINDS[device.kind].relation(device, lane, pair(1, 5), topology, way) == relation
+    assert TRANSFER_SUSPECTS[device.kind].relation(device, lane, pair(1, 5), topology, way) == relation
 
 
 def candidates(scene: Scene) -> set[Device]:
-    return {device for kind in KINDS.values() for device in kind.candidates(scene)}
+    return {device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)}
 
 
 def test_candidates_of_a_slow_lane() -> None:

@@ -135,6 +135,16 @@ def test_of_a_rank_that_lost_two_per_cent_of_its_rows_a_missing_one_says_nothing
     assert (found is not None and found[0].ranks == (2,)) == is_trusted
 
 
+@pytest.mark.parametrize(("lost_since", "is_trusted"), [(20, True), (29, False)])
+def test_of_a_rank_that_lost_rows_of_late_a_missing_one_says_nothing(lost_since: int, is_trusted: bool) -> None:
+    job = hung()
+    for number, rows in enumerate(job.rows):
+        lost_rows = rows.columns["lost_rows"] + 50 * ((rows.columns["rank"] == 2) & (number >= lost_since))
+        job.rows[number] = replace(rows, columns={**rows.columns, "lost_rows": lost_rows})
+    found = watched(job).look(job.reader, job.read_back, math.inf)
+    assert (found is not None and found[0].ranks == (2,)) == is_trusted
+
+
 def test_late_rows_of_a_hang() -> None:
     # Rows that come late and stand too make it worth another look
     job = hung()

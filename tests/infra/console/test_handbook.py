@@ -7,7 +7,7 @@ import re
 import pytest
 
 from irregulars.infra.console.rendering import RUNBOOK
-from irregulars.messages.kinds import KINDS
+from irregulars.messages.kinds import VERDICT_KINDS
 from tests.infra.console.visits import Visit, text_of, visit
 
 
@@ -32,7 +32,7 @@ def served() -> dict[str, str]:
 
 def test_the_runbook_has_an_anchor_for_each_kind_of_verdict(served: dict[str, str]) -> None:
     anchors = re.findall(r'<h2 id="([^"]*)">', served[RUNBOOK])
-    assert set(KINDS) - set(anchors) <= {"mismatch"}
+    assert set(VERDICT_KINDS) - set(anchors) <= {"mismatch"}
     assert {"slow_nic", "hang", "custom"} <= set(anchors)
 
 

@@ -8,7 +8,8 @@ import re
 import jsonschema
 
 from irregulars.infra.docs_site.made_parts import SCHEMAS, fill
-from irregulars.messages.judgements import DEVICES, VERDICT_KINDS
+from irregulars.messages.judgements import DEVICES
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.sinks.alerts import ALERTING_EVENTS
 from tests.infra.docs.made_parts import DOCS
 
@@ -19,7 +20,7 @@ def test_every_kind_has_its_line_in_their_order() -> None:
     kinds = re.findall(
         r"^\| `(\w+)` \| .* \| .* \|$", PAGE.split("| `kind` | meaning |")[1].split("##")[0], re.MULTILINE
     )
-    assert tuple(kinds) == VERDICT_KINDS
+    assert tuple(kinds) == tuple(VERDICT_KINDS)
 
 
 def test_every_device_is_named() -> None:

@@ -34,6 +34,15 @@ def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:
     assert (job.attempt, job.announced, job.heard_s) == (1, {0}, {})
 
 
+@pytest.mark.parametrize(("rows", "without"), [(0, {0}), (3, set())])
+def test_a_rank_that_announced_iterations_is_without_marks_until_it_has_sent_some(
+    rows: int, without: set[int]
+) -> None:
+    one = Beat(0, 5.0, Heartbeat("llama", 0, 0, {"iterations": SourceProgress(rows)}))
+    (job,) = jobs_of([announced(0, 1.0)], [one], {}, 0.0)
+    assert job.without_marks == without
+
+
 def test_a_job_heard_before_is_left_out_one_that_ended_is_known_and_a_silent_rank_not_waited_for() -> None:
     log = [beat(0, 5.0, state="ended"), beat(1, 6.0, state="ended")]
     assert jobs_of([announced(0, 1.0)], log, {}, 7.0) == ()

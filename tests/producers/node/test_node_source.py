@@ -67,6 +67,15 @@ def test_announcements_fill_the_roster_and_ends_empty_it() -> None:
     assert set(roster.gpus) == {1, 3}
 
 
+def test_a_job_of_the_same_name_that_ends_takes_no_group_from_one_that_goes_on() -> None:
+    both = [replace(announced(1), start=start) for start in "ab"]
+    batch = replace(rows(1, 5), header=replace(rows(1, 5).header, start="b"))
+    given = Given(*both, Heartbeat("job", 0, 1, state="ended", start="a"), batch)
+    *_, found = NodeSource({"a": given}, Roster("host")).poll(100)
+    assert isinstance(found, Batch)
+    assert found.header.group == "host/0"
+
+
 def test_a_rank_that_sends_nothing_has_no_devices_here() -> None:
     roster = Roster("host", gpus=range(8))
     quiet = Announcement("job", 0, 1, 8, 8, (), (), is_logged=False, gpu=1)

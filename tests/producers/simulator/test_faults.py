@@ -100,7 +100,7 @@ def test_a_fault_that_does_not_fit_the_cluster_is_refused(text: str, reason: str
 
 
 def test_every_kind_has_a_verdict_that_is_right_for_it() -> None:
-    from irregulars.messages.judgements import VERDICT_KINDS
+    from irregulars.messages.kinds import VERDICT_KINDS
     from irregulars.producers.simulator.truth import VERDICT_OF
 
     assert set(VERDICT_OF) == set(FAULT_KINDS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import decode_announcement, encode_announcement
-from irregulars.messages.records import KINDS
+from irregulars.messages.records import GROUP_KINDS
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import VARYING, Topology
 
@@ -33,7 +33,7 @@ def test_the_ranks_of_a_group_differ_in_its_dimensions_alone(settings: Simulator
     ids = [one.id for one in topology.groups.communicators]
     assert len(set(ids)) == len(ids)
     for announcement in topology.announcements(("commops",)):
-        assert all(announcement.rank in one.ranks and one.kind in KINDS for one in announcement.communicators)
+        assert all(announcement.rank in one.ranks and one.kind in GROUP_KINDS for one in announcement.communicators)
     for communicator in topology.groups.communicators:
         group = communicator.id.split("_")[0]
         places = np.array([place[rank] for rank in communicator.ranks])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN, Batch, Header, decode_batch, encode_batch
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.iterations import Iterations
 
@@ -99,6 +99,23 @@ def test_what_is_no_finite_number_is_sent_as_infinity() -> None:
     assert [columns[name][0] for name in ("loss", "grad_norm", "not_finite")] == [math.inf, math.inf, 2]
     assert columns["parameters_checksum"].tolist() == [7]
     assert np.isnan(columns["update_rms"]).all()
+
+
+@pytest.mark.parametrize("count", [math.nan, math.inf, -3, 1e300])
+def test_a_count_that_no_column_holds_is_not_known_and_ends_no_recording(count: float) -> None:
+    iterations = Iterations()
+    with iterations.mark(0):
+        iterations.report({"tokens": count, "not_finite": count, "loss": 0.5}, checksum=1 << 64)
+    columns = iterations.take(0)
+    value = encode_batch(Batch(Header("iterations", "job", 0, 0), columns))
+    assert decode_batch(value, "iterations").columns["loss"] == 0.5
+    assert np.isnan([columns["tokens"][0], columns["not_finite"][0]]).all()
+    assert columns["parameters_checksum"].tolist() == [UNKNOWN]
+
+
+def test_a_number_that_no_iteration_has_raises_where_it_is_given() -> None:
+    with pytest.raises(InputError, match="iteration must be from"), Iterations().mark(1 << 70):
+        pass
 
 
 def test_an_audit_has_a_row_before_that_of_its_iteration_and_leaves_its_figures_alone() -> None:

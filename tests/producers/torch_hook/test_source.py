@@ -13,13 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.evidence import Evidence
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, Batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.publishing.sources import Record
+from irregulars.producers.torch_hook import source
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, ROW, UNSEEN
 from irregulars.producers.torch_hook.identity import Start
+from irregulars.producers.torch_hook.iterations import TRAIN
 from irregulars.producers.torch_hook.source import STUCK_S, RowReader, execution_starts, measure_offset
+from irregulars.settings import JudgeSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.producers.torch_hook.sources import Rank
 
 
@@ -47,6 +52,39 @@ def test_nothing_is_said_before_the_first_iteration_has_ended() -> None:
     announcement, *_ = rank.source.poll(100)
     assert isinstance(announcement, Announcement)
     assert (announcement.rank, announcement.world_size, announcement.sources) == (0, 2, ("commops", "iterations"))
+
+
+@pytest.mark.parametrize("first", ["as sent", "commops", "iterations"])
+def test_a_slow_start_loses_no_iteration_whichever_topic_is_read_first(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "ANNOUNCE_S", 0.0)
+    rank = Rank(0)
+    rank.operate(UNKNOWN)
+    records = [*rank.source.poll(100), *rank.source.poll(100)]
+    (announced,) = announcements(records)
+    rank.train(4)
+    rank.source.end()
+    sent = [one for one in [*records, *rank.source.poll(100)] if isinstance(one, Batch)]
+    monitor, rows = RankMonitor("job", 0, JudgeSettings()), []
+    monitor.announce(announced)
+    for offset, batch in enumerate(sorted(sent, key=lambda one: one.header.schema != first)):
+        monitor.add(batch, offset)
+        rows += monitor.drain()
+    monitor.beat(Heartbeat("job", 0, 0, state="ended"))
+    evidence = [one.columns for one in [*rows, *monitor.drain()] if isinstance(one, Evidence)]
+    assert np.concatenate([one["iteration"] for one in evidence]).tolist() == [0, 1, 2, 3]
+    assert (np.concatenate([one["phase"] for one in evidence]) == TRAIN).all()
+    assert sum(int(one["late_rows"].sum()) for one in evidence) == 0
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_where_iterations_are_inferred_rows_of_them_are_announced_only_if_the_script_marks(is_marked: bool) -> None:
+    rank = Rank(0, is_unmarked=True)
+    (rank.train if is_marked else rank.train_unmarked)(2)
+    (announced,) = announcements(drain(rank))
+    assert announced.sources == (("commops", "iterations") if is_marked else ("commops",))
+    assert announced.names_iterations is is_marked
 
 
 def test_watermarks_rise_and_no_row_comes_below_one() -> None:

@@ -258,6 +258,16 @@ def test_a_heartbeat_moves_watermarks_only_when_all_its_rows_have_come() -> None
     assert arrivals.newest_ns == 900
 
 
+def test_rows_that_a_heartbeat_says_are_lost_are_and_none_of_them_twice() -> None:
+    arrivals = SourceArrivals(2)
+    for lost_rows in (0, 40, 7):  # the third of an agent that began anew
+        arrivals.apply({"commops": SourceProgress(0, None, lost_rows)}, ("commops",))
+    assert arrivals.lost_rows == 40
+    count(arrivals, operators(1, rows_before=30))  # of which the agent dropped these
+    arrivals.apply({"commops": SourceProgress(0, None, 70)}, ("commops",))
+    assert arrivals.lost_rows == 70
+
+
 def test_samples_hold_a_heartbeat_up_only_where_they_were_announced() -> None:
     said = {"bandwidth": SourceProgress(100, None), "gpu_health": SourceProgress(7, None)}
     assert SourceArrivals().apply(said, ("commops",))

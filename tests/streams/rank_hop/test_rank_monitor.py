@@ -26,7 +26,7 @@ from irregulars.messages.records import (
     encode_batch,
 )
 from irregulars.settings import JudgeSettings
-from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BATCHES, RankMonitor
+from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BATCHES, UNANNOUNCED, RankMonitor
 from tests.conftest import examples
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
@@ -369,8 +369,20 @@ def test_held_batches_are_bounded_and_given_back_oldest_first() -> None:
     batch = operators(operator(0, 2))
     for offset in range(MAX_HELD_BATCHES + 3):
         made.add(batch, offset)
-    assert [offset for _, offset in made.take_unannounced()] == [0, 1, 2]
-    assert made.take_unannounced() == []
+    assert [(one.offset, one.reason) for one in made.take_refused()] == [(at, UNANNOUNCED) for at in range(3)]
+    assert made.take_refused() == []
+
+
+def test_a_held_batch_that_can_not_be_true_is_given_back_with_the_reason() -> None:
+    made = monitor()
+    made.add(operators(operator(0, 2), start="b", watermark_ns=1 << 62), 7)
+    made.add(operators(operator(0, 3), start="b", rows_before=1), 8)
+    made.announce(replace(ANNOUNCED, start="b"))
+    (refused,) = made.take_refused()
+    assert refused.offset == 7
+    assert refused.reason.startswith("watermark must be plausible")
+    made.beat(replace(ended(), start="b"))
+    assert [(row["iteration"], row["operators"], row["lost_rows"]) for row in evidence(made)] == [(0, 1, 1)]
 
 
 def test_a_second_announcement_of_one_start_changes_nothing_and_is_told_once_where_it_contradicts() -> None:

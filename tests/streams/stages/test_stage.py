@@ -18,6 +18,7 @@ from irregulars.messages.announcements import Announcement, Communicator, encode
 from irregulars.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.messages.evidence import encode_evidence
 from irregulars.messages.judgements import Judgements
+from irregulars.messages.records import encode_batch
 from irregulars.streams.faust_driver.block_fetcher import Record
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
@@ -299,10 +300,10 @@ def rank_stage(outbox: Outbox, **settings: Any) -> RankStage:
     return stage
 
 
-def announced(rank: int) -> Any:
+def announced(rank: int, offset: int | None = None, start: str | None = None) -> Any:
     world = Communicator("world", "world", (0, 1))
-    announcement = Announcement("j", 0, rank, 2, 2, (world,), clock="shared", host="node", gpu=rank)
-    return record("jobs", rank, rank_key("j", rank), encode_announcement(announcement))
+    announcement = Announcement("j", 0, rank, 2, 2, (world,), clock="shared", host="node", gpu=rank, start=start)
+    return record("jobs", rank if offset is None else offset, rank_key("j", rank), encode_announcement(announcement))
 
 
 async def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
@@ -360,6 +361,18 @@ async def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: T
     close(stage)
     (letter,) = [value for topic, _, value in outbox.sent if topic.endswith("deadletter")]
     assert [one.header.rank for one in decode_batches(letter, "commops")] == [1]
+
+
+async def test_rows_that_waited_for_their_announcement_and_cannot_be_true_are_buried(outbox: TakesAll) -> None:
+    stage, key = rank_stage(outbox), rank_key("j", 0)
+    rows = [{"iteration": 0, "start_ns": time.time_ns(), "elapsed_ns": 5.0}]
+    early = operator_batch(0, rows, job="j", attempt=0, start="b", watermark_ns=1 << 62)
+    await stage.take("jobs", [announced(0)])
+    await stage.take("commops", [record("commops", 7, key, encode_batch(early))])
+    assert stage.services.dead_letters.count == 0
+    await stage.take("jobs", [announced(0, offset=1, start="b")])
+    close(stage)
+    assert [value for name, _, value in outbox.sent if name.endswith("deadletter")] == [encode_batch(early)]
 
 
 async def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outbox: TakesAll) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 
 from irregulars.errors import RecordError
-from irregulars.messages.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict
+from irregulars.messages.judgements import DEVICES, Suspect, Verdict
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.sinks.advice import ACTION_NAMES, SURE, advise, plan_of
 from irregulars.sinks.notices.actions.actions import (
     TIME_TO_LIVE_NS,
