@@ -81,8 +81,12 @@ class Hang(NamedTuple):
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """Ranks that a verdict may name: none of more than wait for them, nor of those who are all inside."""
-        return () if self.is_nobody_missing or len(self.ranks) > max(self.waiting, 1) else self.ranks
+        """Ranks that a verdict may name: none of more than wait for them, nor of those who are all inside.
+
+        Of those that log nothing none of as many as wait: their log, that of the other node, may not be there.
+        """
+        most = self.waiting - 1 if self.silent else max(self.waiting, 1)
+        return () if self.is_nobody_missing or len(self.ranks) > most else self.ranks
 
 
 def find_hang(

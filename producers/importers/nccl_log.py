@@ -19,6 +19,7 @@ from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, opera
 from irregulars.producers.trace.job_file import RankLocation
 
 _KEPT_CALLS: Final = 1_000  # of each rank on each communicator, the newest: those before them are the same on all
+_MOST_RANKS: Final = 1 << 17  # of all communicators together
 _PROCESS: Final = rb"([\w.-]{1,253}):(\d{1,9}):\d+ \[(\d{1,4})\] "
 _CALL: Final = re.compile(
     _PROCESS + rb"NCCL INFO (\w{1,40}): opCount ([0-9a-f]{1,12}) sendbuff \S+ recvbuff \S+ (?:acc \S+ )?"
@@ -58,14 +59,15 @@ class NcclLog:
         """Read a part of a log that ends with a line."""
         for found in _find(block, b"- Init ", _JOINED):
             size = int(found[6])
-            if int(found[5]) < size <= MAX_RANKS:  # without an id, of one size as long as there is one of it
+            if int(found[5]) < size <= MAX_RANKS and len(self._joined) < _MOST_RANKS:
+                # Older ones write no id: communicators of one size count as one
                 self._joined[_gpu(found), found[4]] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
         for found in _find(block, b": opCount ", _CALL):
             operator, kind = operator_of(found[4].decode()), int(found[7])
             if operator is None or operator in P2P:
                 self.skipped["sends and recvs in NCCL's log, which don't tell which belong together"] += 1
                 continue
-            calls = self._calls.setdefault((_gpu(found), found[8]), {})
+            calls = self._calls.setdefault((_gpu(found), found[8]), {}) if len(self._calls) < _MOST_RANKS else {}
             launch = int(found[5], 16)
             newest = next(reversed(calls), (-1, 0))
             key = launch, newest[1] + 1 if newest[0] == launch else 0

@@ -34,7 +34,8 @@ _UNTOLD: Final = ""  # stands for the group of lines that name none, until it is
 # The rank in its group, and the group: [Rank 0] (which names no group), [PG 1 Rank 0], [PG 0 (default_pg) Rank 0],
 # [PG ID 2 PG GUID 9(tp) Rank 4]
 _WHO: Final = re.compile(
-    rb"\[(?:PG\s*(?:ID\s*)?(\d+)\s*(?:PG\s*GUID\s*([^\s(\]]*)\s*)?(?:\(([^)\]]*)\)\s*)?)?Rank\s*(\d+)\]"
+    rb"\[(?:PG\s*+(?:ID\s*+)?(\d{1,9})\s*+(?:PG\s*+GUID\s*+([^\s(\]]{0,200})\s*+)?(?:\(([^)\]]{0,200})\)\s*+)?)?"
+    rb"Rank\s*+(\d{1,9})\]"
 )
 _LONGEST_MESSAGE: Final = 4096  # bytes behind the rank that are searched: a status of the newest PyTorch takes 700
 # Messages are compared without blanks and line ends, as a terminal of some width breaks them anywhere.
@@ -49,10 +50,10 @@ _STATUS: Final = re.compile(
     rb"lastcompleted(?:NCCL)?work:(-?\d+)"
 )
 _PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d+(?:,\d+)*)failedtopassmonitoredBarrier")
-_REACHED: Final = re.compile(rb"Rank (\d+) successfully reached monitoredBarrier")
+_REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
-    rb"Rank (\d+) is running (?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=(\d+),? ?)?"
-    rb"OpType=(\w+)(?:, ?TensorShape=\[([\d, ]*)\])?"
+    rb"Rank (\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
+    rb"(?:SequenceNumber=(\d{1,19}),? ?)?OpType=(\w{1,40})(?:, ?TensorShape=\[([\d, ]{0,200})\])?"
 )
 _DIFFERS: Final = re.compile(
     rb"Detected mismatch between collectives on ranks\. "
@@ -61,21 +62,28 @@ _DIFFERS: Final = re.compile(
     + _FINGERPRINT
     + rb")?"
 )
+_RANKS: Final = rb"\[(\d{1,9}(?:, ?\d{1,9})*+)\]"
 _DESYNC: Final = re.compile(
-    rb"\[([\d, ]+)\] (?:joined but didn't finish collective #(\d+)|finished collective #(\d+), but didn't join)"
-    rb"|ranks \[([\d, ]+)\] are the lagging ranks that caused this timeout"
-    rb"|#(\d+) (?:started|finished) ranks:|\[([\d, ]+)\] (?:started|(finished)) ([A-Z_]+)"
+    _RANKS + rb" (?:joined but didn't finish collective #(\d{1,18})|finished collective #(\d{1,18}), but didn't join)"
+    rb"|ranks " + _RANKS + rb" are the lagging ranks that caused this timeout"
+    rb"|#(\d{1,18}) (?:started|finished) ranks:|" + _RANKS + rb" (?:started|(finished)) ([A-Z_]{1,40})"
 )
 _TORCHCOMMS: Final = re.compile(
-    rb"\[TC\]\[rank=(\d+)\]\[name=([^\]\n]{0,200})\] (Operation timed out|[Aa]borting process due to)"
+    rb"\[TC\]\[rank=(\d{1,9})\]\[name=([^\]\n]{0,200})\] (Operation timed out|[Aa]borting process due to)"
 )
 _HCCL: Final = re.compile(
-    rb"EI0002[^\n]{0,400}?tag\[([A-Za-z]+)[^\n]{0,600}?group:\[([^\]\n]{1,200})\][^\n]{0,200}?rankSize\[(\d+)\],"
-    rb" ?rankId\[(\d+)"
+    rb"EI0002[^\n]{0,400}?tag\[([A-Za-z]+)[^\n]{0,600}?group:\[([^\]\n]{1,200})\][^\n]{0,200}?rankSize\[(\d{1,9})\],"
+    rb" ?rankId\[(\d{1,9})"
 )
-_HCCL_RANK: Final = re.compile(rb"RankID:(\d+)")
-_ERROR: Final = re.compile(rb"[^\n]{0,200}(?:gloo/transport/|EI00\d\d:)[^\n]{0,300}")
-_PREFIX: Final = re.compile(rb"\[rank(\d+)\]:?|^\s*(\d{1,6}): |^\[\d+,(\d+)\]<std")
+_HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
+_ERROR: Final = re.compile(rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?)[^\n]{0,300}")
+# torchrun's report of the process that ended first. By a signal that neither PyTorch (6) nor torchrun (15) sends it
+# has died by itself, and is waited for.
+_DIED: Final = re.compile(
+    rb"first observed failure[^\x1b]{0,200}? host +: (\S{1,253})[^:]{0,40}? rank +: (\d{1,9}) [^:]{0,40}: \d+\)"
+    rb"[^:]{0,40}? exitcode +: -(4|7|8|9|11) "
+)
+_PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 _AGAIN: Final = b"will restart worker group"  # what torchrun writes between two starts of a job
 _WORLD: Final = re.compile(rb"(?i)world[_ ]?size\W{1,4}(\d{1,7})")
 
@@ -122,6 +130,7 @@ class WatchdogLog:
         self._heard: set[int] = set()
         self._of_file: set[tuple[int, str]] = set()  # processes of the file that is read
         self.nccl = NcclLog()
+        self._died: list[str] = []  # the process that ended first, of each start of the job
         self._error = ""  # the first line of another library that names no rank
 
     def read(self, stream: IO[bytes]) -> None:
@@ -146,6 +155,11 @@ class WatchdogLog:
             self.nccl.read(block)
         if not any(sign in block for sign in LOG_SIGNS):
             return
+        for found in _DIED.finditer(block):
+            self._heard.add(self._bounded(int(found[2])))
+            self._died.append(
+                f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
+            )
         if not self._error and (error := _ERROR.search(block)):
             self._error = " ".join(error[0].decode(errors="replace").split())
         self._read_messages(_COLOURS.sub(b"", block) if b"\x1b" in block else block)
@@ -321,7 +335,8 @@ class WatchdogLog:
     def notes(self) -> tuple[str, ...]:
         """What the libraries wrote that names no rank, and limits of what was read, a sentence each."""
         error = (f"the log says: {self._error}",) if self._error else ()
-        return (*self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
+        died = (f"torchrun saw this one end first: {self._died[-1]}",) if self._died else ()
+        return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.

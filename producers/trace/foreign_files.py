@@ -220,7 +220,8 @@ _SEARCHED_BYTES: Final = 8 << 20  # of a log at once
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"lagging ranks that", b"EI0002:",
-    b"gloo/transport/", b"NCCL WARN ", b" opCount ", b"[TC][rank=",
+    b"gloo/transport/", b"NCCL WARN ", b" opCount ", b"[TC][rank=", b"Last error:",
+    b"first observed failure",
 )  # fmt: skip
 
 

@@ -255,3 +255,17 @@ def test_errors_that_name_no_rank_are_repeated(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("Error: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2\n")
     with pytest.raises(InputError, match=r"got none; the log says: .* closed by peer \[::1\]:2$"):
         read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+
+
+def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> None:
+    accused, evidence = accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(4)))
+    assert accused == ()
+    assert "ranks 4, 5, 6, 7 belong to all_reduce 652" in evidence
+    assert accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(5)))[0] == (5, 6, 7)
+
+
+@pytest.mark.parametrize(("code", "accused"), [(-9, (3,)), (-6, ()), (-15, ()), (1, ())])
+def test_a_process_that_died_by_itself_is_waited_for(tmp_path: Path, code: int, accused: tuple[int, ...]) -> None:
+    report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    report += f"  rank      : 3 (local_rank: 1)\n  exitcode  : {code} (pid: 4711)\n"
+    assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), report)[0] == accused
