@@ -30,7 +30,7 @@ from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.find_mismatch import Mismatch, find_mismatch
 from irregulars.dtypes import Column
-from irregulars.messages.records import RECV, SEND, UNKNOWN
+from irregulars.messages.records import RECV, SEND, UNKNOWN, UNTOLD_CALLS, number_of
 
 Operation = tuple[int, int, int, int]  # communicator, sequence, and sender and receiver of p2p (-1 elsewhere)
 _UNTOLD = -1  # in place of ranks of which nothing is known
@@ -67,6 +67,7 @@ class Hang(NamedTuple):
     ahead: Standing | None = None  # who stands furthest ahead of `ranks`, on the same communicator
     mismatch: Mismatch | None = None  # ranks called different collectives: `ranks` are the odd ones
     circle: tuple[Standing, ...] = ()  # ranks each of which waits for another of them: `ranks` are none
+    places: tuple[Standing, ...] = ()  # where each of `ranks` stands, if they are all that is known to wait
 
     @property
     def is_program_error(self) -> bool:
@@ -80,8 +81,12 @@ class Hang(NamedTuple):
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """Ranks that a verdict may name: none of more than wait for them, nor of those who are all inside."""
-        return () if self.is_nobody_missing or len(self.ranks) > max(self.waiting, 1) else self.ranks
+        """Ranks that a verdict may name: none of more than wait for them, nor of those who are all inside.
+
+        Of those that log nothing none of as many as wait: their log, that of the other node, may not be there.
+        """
+        most = self.waiting - 1 if self.silent else max(self.waiting, 1)
+        return () if self.is_nobody_missing or len(self.ranks) > most else self.ranks
 
 
 def find_hang(
@@ -104,6 +109,7 @@ def find_hang(
     mismatch = find_mismatch(columns)
     if mismatch is not None and mismatch.is_open:
         return _mismatched(mismatch, columns)
+    columns = _numbered(columns)
     standing = _Standing(columns, open_rows, topology, frozenset(trusted))
     stopped = standing.stopped()
     missing = standing.missing_everywhere(loses_rows=bool(lossy))
@@ -127,7 +133,9 @@ def find_hang(
     if not stopped:
         return _silence(columns, standing) or _everybody_waits(columns, standing)
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
-    return _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
+    found = _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
+    places = tuple(standing.place(rank) for rank in found.ranks) if is_shared else ()
+    return found._replace(places=places)
 
 
 def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
@@ -285,7 +293,7 @@ class _Standing:
         """Return where a rank stands."""
         row = self.head_rows[rank]
         return Standing(
-            *(int(self._columns[name][row]) for name in ("rank", "operator", "communicator", "sequence", "peer"))
+            *(int(self._columns[name][row]) for name in ("rank", "operator", "communicator", "said", "peer"))
         )
 
     def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
@@ -306,6 +314,13 @@ def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
     odd, first = mismatch.odd, mismatch.sides[0]
     return Hang(odd, len(inside - set(odd)), mismatch.communicator, first.operator, mismatch.start_ns,
                 has_arrived=True, sequence=mismatch.sequence, mismatch=mismatch)  # fmt: skip
+
+
+def _numbered(columns: Mapping[str, Column]) -> Mapping[str, Column]:
+    """Let calls of an operator that nobody knows stand in one order with the others; ``said``: as they were told."""
+    said = columns["sequence"]
+    is_untold = (said >= UNTOLD_CALLS.start) & (said < UNTOLD_CALLS.stop)
+    return {**columns, "sequence": np.where(is_untold, said - UNTOLD_CALLS.start, said), "said": said}
 
 
 def _operation(columns: Mapping[str, Column], row: int) -> Operation:
@@ -383,15 +398,15 @@ def _hang(
     since_ns = int(known.min()) if len(known) else None
     waiting = len(standing.head.keys() - accused)
     sequences = [
-        int(columns["sequence"][row])
+        int(columns["said"][row])
         for row, pair in zip(rows, pairs, strict=True)
         if pair == (communicator, operator) and operator not in (SEND, RECV)
     ]
-    sequence = min(sequences, default=None)
+    sequence = min(sequences, key=number_of, default=None)
     heads = [standing.place(rank) for rank in sorted(standing.head)]
     ahead = max((one for one in heads if one.communicator == communicator and one.rank not in accused),
-                key=lambda one: one.sequence, default=None)  # fmt: skip
-    if ahead is None or sequence is None or ahead.sequence <= sequence:
+                key=lambda one: number_of(one.sequence), default=None)  # fmt: skip
+    if ahead is None or sequence is None or number_of(ahead.sequence) <= number_of(sequence):
         ahead = None
     return Hang(tuple(sorted(accused)), waiting, communicator, operator, since_ns, has_arrived, is_shared,
                 sequence=sequence, ahead=ahead)  # fmt: skip

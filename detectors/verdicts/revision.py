@@ -14,14 +14,14 @@ from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
-from irregulars.detectors.path.find_hang import Hang
+from irregulars.detectors.path.find_hang import Hang, Standing
 from irregulars.detectors.path.find_mismatch import Mismatch, Side
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import layer_of
-from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS
+from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS, number_of
 from irregulars.printing import counted
 from irregulars.words import duration, name_kind, name_ranks, size
 
@@ -245,11 +245,29 @@ def hang_text(hang: Hang, topology: Topology) -> str:
         belong = "belongs" if hang.silent == 1 else "belong"
         return f"{waits}; {ranks} {belong} to {where}, and nothing was logged there"
     if hang.is_shared:
-        return f"{ranks} stand in {where}, and nobody is missing: all have entered it, and none came out"
+        return _shared_text(hang.places, topology)
     nobody = "" if hang.accused else ": more ranks than wait for them, so that none of them stands out"
     if hang.has_arrived:
         return f"{where} ended on other ranks and never on {ranks}{_ahead_text(hang, topology)}{nobody}"
     return f"{waits}; {ranks} never arrived in {where}{nobody}"
+
+
+def _shared_text(places: Sequence[Standing], topology: Topology) -> str:
+    """Say where ranks stand, each of which is in an operator that all of its known members have entered."""
+    calls: dict[tuple[int, int, int], list[int]] = {}
+    for one in places:
+        calls.setdefault((one.communicator, one.operator, one.sequence), []).append(one.rank)
+    largest = sorted(calls.items(), key=lambda call: (-len(call[1]), call[1]))
+    told = [
+        f"{_named(ranks)} stand{'s' if len(ranks) == 1 else ''} in {_call(operator, sequence)} on "
+        f"{_name(communicator, topology)}"
+        for (communicator, operator, sequence), ranks in largest[:_SIDES_SHOWN]
+    ]
+    told += [f"{len(largest) - _SIDES_SHOWN} more calls are open"] if len(largest) > _SIDES_SHOWN else []
+    if any(len(topology.members.get(communicator, ())) == 1 for communicator, _, _ in calls):
+        return f"{', and '.join(told)}; who else belongs to that group, and is waited for, is not told"
+    all_have = "all have entered it, and none came out" if len(calls) == 1 else "all have entered these"
+    return f"{', and '.join(told)}, and nobody is missing: {all_have}"
 
 
 def _ahead_text(hang: Hang, topology: Topology) -> str:
@@ -259,7 +277,7 @@ def _ahead_text(hang: Hang, topology: Topology) -> str:
         return ""
     silent = sorted(set(topology.members.get(one.communicator, ())) & topology.unlogged)
     unknown = f"; {name_ranks(silent)} log{'s' if len(silent) == 1 else ''} nothing" if silent else ""
-    calls = one.sequence - hang.sequence
+    calls = number_of(one.sequence) - number_of(hang.sequence)
     behind = f"{calls} call{'' if calls == 1 else 's'} behind rank {one.rank}"
     return f": {behind}, which stands in {_call(one.operator, one.sequence)}{unknown}"
 
@@ -296,7 +314,7 @@ def _side(side: Side) -> str:
 def _call(operator: int, sequence: int | None) -> str:
     """Name a call by its operator and, if it has one, its number."""
     if sequence in UNTOLD_CALLS:
-        return "the next collective"
+        return f"collective {number_of(sequence)}" if number_of(sequence) else "the next collective"
     is_numbered = sequence is not None and sequence < UNNUMBERED and operator not in P2P
     return f"{OPERATORS[operator]} {sequence}" if is_numbered else OPERATORS[operator]
 

@@ -54,8 +54,19 @@ PHASE_UNKNOWN: Final = 255
 
 UNNUMBERED: Final = 1 << 30
 """Sequences from here on count from a call whose number is not known: the same on all ranks, and not for people."""
-UNTOLD_CALLS: Final = range(UNNUMBERED, UNNUMBERED + (1 << 20))
-"""Sequences of collectives whose operator no source knows: such rows say ``barrier``."""
+UNTOLD_CALLS: Final = range(UNNUMBERED, 2 * UNNUMBERED)
+"""Sequences of collectives whose operator no source knows: such rows say ``barrier``. They count from the first one;
+that one itself stands for a call whose number is not known either."""
+
+
+def number_of(sequence: int) -> int:
+    """Return the number of a collective, whether its operator is known or not.
+
+    >>> number_of(7), number_of(UNTOLD_CALLS[7])
+    (7, 7)
+    """
+    return sequence - UNTOLD_CALLS.start if sequence in UNTOLD_CALLS else sequence
+
 
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",

@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from irregulars.errors import InputError
 from irregulars.producers.importers.identity import LeftOut
-from irregulars.producers.trace.foreign_files import kind_of_file, rank_of_name, require_files
+from irregulars.producers.trace.foreign_files import kinds_of_file, rank_of_name, require_files
 
 MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the largest jobs known writes one or two
 MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full disk stops more than this program
@@ -98,7 +98,7 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
             found.leave_out(path, "empty")
             return
         members = _members(path)
-        kind = kind_of_file(path) if members is None else None
+        kinds = kinds_of_file(path) if members is None else ()
     except OSError as error:
         found.leave_out(path, str(error.strerror))
         return
@@ -110,9 +110,9 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         _unpack(path, folder, found, members)
         if folder.is_dir():
             _take_folder(folder, scratch, found, depth + 1)
-    elif kind is None:
+    elif not kinds:
         found.unknown.append(path)
-    else:
+    for kind in kinds:
         found.files.setdefault(kind, []).append(path)
 
 

@@ -24,7 +24,7 @@ from irregulars.errors import InputError
 from irregulars.printing import counted
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
-from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
+from irregulars.producers.importers.flight_recorder import NOTE_TIMES, Dump, job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.gathering import TRACE, Gathered, gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
@@ -34,7 +34,7 @@ from irregulars.producers.importers.kineto_job import job_of_captures, none_usab
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
-from irregulars.producers.importers.watchdog import NOTE_ELEMENTS, WatchdogLog
+from irregulars.producers.importers.watchdog import WatchdogLog
 from irregulars.producers.trace.directory import write_trace
 from irregulars.producers.trace.foreign_files import (
     HEAD_BYTES,
@@ -159,12 +159,14 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     if not dumps and not told and who.left_out:
         raise InputError(f"{who.left_out[0].name}: {who.left_out[0].reason}")
     if not dumps and not told:
-        raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; got none")
+        got = "; ".join(("got none", *log.notes))
+        raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; {got}")
     imported = job_of_dumps([*dumps, *told], job)
-    sizes = (NOTE_ELEMENTS,) if told else ()
+    notes = (*who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
+    places = {**imported.places, **log.nccl.places(imported.world_size)}
     return replace(
-        imported, left_out=(*broken, *who.left_out), notes=(*who.notes, *imported.notes, *sizes),
-        skipped={**imported.skipped, **log.skipped},
+        imported, left_out=(*broken, *who.left_out), notes=notes,
+        places={rank: places[rank] for rank in imported.places}, skipped={**imported.skipped, **log.skipped},
     )  # fmt: skip
 
 

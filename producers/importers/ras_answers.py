@@ -342,7 +342,9 @@ class _Conversation:
 # of a communicator with different counts all others have the most frequent one, and of one that it does not name all
 # ranks are alike. Its sentences are those of NCCL's ``src/ras/client_support.cc``.
 _BEGIN: Final = b"NCCL version "
-_JOB: Final = re.compile(r"^\s*\d+\s+[\d-]+\s+[\d-]+\s+\d+\s+(\d+)\s*$", re.MULTILINE)
+_BEFORE: Final = re.compile(rb"^((?:\S+ ){1,8})NCCL version ", re.MULTILINE)
+# Nodes, processes and GPUs; where all nodes are alike, the numbers of a node stand between
+_JOB: Final = re.compile(r"\(total\) +\(total\)\s*\n *\d+(?: +\d+){0,2} +\d+ +(\d+)\s*$", re.MULTILINE)
 _ROW: Final = re.compile(r"^\s*(\d+)\s+\d+\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^#(\d+)-\d+ \(([0-9a-fA-F]+)\) (INCOMPLETE|ERROR|MISMATCH)\s*$", re.MULTILINE)
 _COUNTS: Final = re.compile(r"Communicator ranks have different (\w+) operation counts")
@@ -360,6 +362,9 @@ def split_answers(value: bytes) -> list[Answer]:
 
     Raises InputError if there is none, or one can't be read.
     """
+    before = _BEFORE.search(value)
+    if before is not None:  # the log of a container or launcher: as many words stand before each line
+        value = re.sub(rb"^(?:\S+ ){%d}" % before[1].count(b" "), b"", value, flags=re.MULTILINE)
     at = value.find(b"{")
     if _BEGIN in (value if at < 0 else value[:at]):
         parts = re.split(rb"(?=^NCCL version )", value, flags=re.MULTILINE)
@@ -388,7 +393,7 @@ def read_text(text: str) -> Answer:
         for gpu in process[3].split(",")
         if gpu
     )
-    usable = ((name, size, lines) for name, (size, lines) in sections.items() if size <= MOST_MEMBERS)
+    usable = ((name, size, lines) for name, (size, lines) in sections.items() if 0 < size <= MOST_MEMBERS)
     made = [_communicator_of_text(name, size, lines, dead) for name, size, lines in usable]
     version = text[len(_BEGIN) :].split(maxsplit=1)
     return Answer(

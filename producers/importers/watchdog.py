@@ -1,8 +1,9 @@
 """Lines of PyTorch's and TorchComms' watchdogs in training logs: where each rank stood when it gave up.
 
-Nearly all reports of hangs hold nothing else. Lines of many ranks are mixed, and begin with what torchrun, Slurm,
-Kubernetes or Ray put before them. A watchdog names the rank inside its process group; the rank in the job is that of
-the default group's lines, or of a prefix (``[rank3]:``; Slurm's ``3:``).
+Nearly all reports of hangs hold nothing else. Lines of many ranks are mixed, begin with what torchrun, Slurm,
+Kubernetes or Ray put before them, and are broken where a terminal ended. A watchdog names the rank inside its process
+group; the rank in the job is that of the default group's lines, or of a prefix (``[rank3]:``; Slurm's ``3:``). The
+line that names the collective leaves out the group, which is told by the status that fits its number.
 
 Lines are found by searching blocks of bytes, so that a log of gigabytes takes seconds.
 """
@@ -13,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 
@@ -21,47 +22,98 @@ from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
+from irregulars.producers.importers.nccl_log import NcclLog
 from irregulars.producers.trace.foreign_files import LOG_SIGNS
 
 _BLOCK_BYTES: Final = 8 << 20
 _LONGEST_LINE: Final = 64 << 10  # bytes kept of a line that a block's end cuts
 _MOST_LINES: Final = 1_000_000  # of watchdogs in all logs together: a rank writes some ten
 _DEFAULT: Final = "0"  # name of the default process group
+_UNTOLD: Final = ""  # stands for the group of lines that name none, until it is known
 
-# The rank in its group, and the group: [Rank 0] (always the default group's numbering, or that of the line's group),
-# [PG 1 Rank 0], [PG ID 2 PG GUID 9(tp) Rank 4]
-_WHO: Final = rb"\[(?:PG (?:ID )?(\d+) ?(?:PG GUID ([^\s(\]]+)(?:\(([^)\]]*)\))? ?)?)?Rank (\d+)\]"
+# The rank in its group, and the group: [Rank 0] (which names no group), [PG 1 Rank 0], [PG 0 (default_pg) Rank 0],
+# [PG ID 2 PG GUID 9(tp) Rank 4]
+_WHO: Final = re.compile(
+    rb"\[(?:PG\s*+(?:ID\s*+)?(\d{1,9})\s*+(?:PG\s*+GUID\s*+([^\s(\]]{0,200})\s*+)?(?:\(([^)\]]{0,200})\)\s*+)?)?"
+    rb"Rank\s*+(\d{1,9})\]"
+)
+_LONGEST_MESSAGE: Final = 4096  # bytes behind the rank that are searched: a status of the newest PyTorch takes 700
+# Messages are compared without blanks and line ends, as a terminal of some width breaks them anywhere.
+_BLANKS: Final = b" \t\r\n"
+_COLOURS: Final = re.compile(rb"\x1b\[[\d;]*[A-Za-z]")
 _WORK: Final = re.compile(
-    _WHO + rb"[^\n]{0,300}?[Ww]atchdog caught collective operation timeout: ?\n? ?Work\w*\(SeqNum=(\d+), "
-    rb"OpType=(\w+),(?: NumelIn=(\d+), NumelOut=(\d+),)?(?: TensorShape=\[([\d, ]*)\],)?"
+    rb"(?:[Ww]atchdogcaughtcollectiveoperationtimeout:|^Work)Work\w*?\((?:SeqNum=(\d+),)?OpType=(\w+),"
+    rb"(?:NumelIn=(\d+),NumelOut=(\d+),)?(?:TensorShape=\[([\d,]*)\],)?"
 )
 _STATUS: Final = re.compile(
-    _WHO + rb"[^\n]{0,600}?[Ll]ast enqueued (?:NCCL )?work: (-?\d+)[^\n]{0,80}?last completed (?:NCCL )?work: (-?\d+)"
+    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d+).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d+),"
+    rb"lastcompleted(?:NCCL)?work:(-?\d+)"
 )
-_BARRIER: Final = re.compile(rb"\[Rank (\d+)\]:? Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
-_REACHED: Final = re.compile(rb"Rank (\d+) successfully reached monitoredBarrier")
+_PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d+(?:,\d+)*)failedtopassmonitoredBarrier")
+_REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
-    rb"Rank (\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(\d+), ?)?OpType=(\w+)"
-    rb"(?:, ?TensorShape=\[([\d, ]*)\])?"
+    rb"Rank (\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
+    rb"(?:SequenceNumber=(\d{1,19}),? ?)?OpType=(\w{1,40})(?:, ?TensorShape=\[([\d, ]{0,200})\])?"
 )
 _DIFFERS: Final = re.compile(
-    rb"Detected mismatch between collectives on ranks\. " + _FINGERPRINT + rb"[^\n]{0,600}?but " + _FINGERPRINT
+    rb"Detected mismatch between collectives on ranks\. "
+    + _FINGERPRINT
+    + rb"(?:[^\n]{0,600}?but "
+    + _FINGERPRINT
+    + rb")?"
 )
+_RANKS: Final = rb"\[(\d{1,9}(?:, ?\d{1,9})*+)\]"
 _DESYNC: Final = re.compile(
-    rb"- \[([\d, ]+)\] (?:joined but didn't finish collective #(\d+)|finished collective #(\d+), but didn't join)"
+    _RANKS + rb" (?:joined but didn't finish collective #(\d{1,18})|finished collective #(\d{1,18}), but didn't join)"
+    rb"|ranks " + _RANKS + rb" are the lagging ranks that caused this timeout"
+    rb"|#(\d{1,18}) (?:started|finished) ranks:|" + _RANKS + rb" (?:started|(finished)) ([A-Z_]{1,40})"
 )
-_TORCHCOMMS: Final = re.compile(rb"[Aa]borting process due to (?:timeout|error) on rank (\d+)")
-_PREFIX: Final = re.compile(rb"\[rank(\d+)\]:?|^\s*(\d{1,6}): ")
+_TORCHCOMMS: Final = re.compile(
+    rb"\[TC\]\[rank=(\d{1,9})\]\[name=([^\]\n]{0,200})\] (Operation timed out|[Aa]borting process due to)"
+)
+_HCCL: Final = re.compile(
+    rb"EI0002[^\n]{0,400}?tag\[([A-Za-z]+)[^\n]{0,600}?group:\[([^\]\n]{1,200})\][^\n]{0,200}?rankSize\[(\d{1,9})\],"
+    rb" ?rankId\[(\d{1,9})"
+)
+_HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
+_ERROR: Final = re.compile(rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?)[^\n]{0,300}")
+# torchrun's report of the process that ended first. By a signal that neither PyTorch (6) nor torchrun (15) sends it
+# has died by itself, and is waited for.
+_DIED: Final = re.compile(
+    rb"first observed failure[^\x1b]{0,200}? host +: (\S{1,253})[^:]{0,40}? rank +: (\d{1,9}) [^:]{0,40}: \d+\)"
+    rb"[^:]{0,40}? exitcode +: -(4|7|8|9|11) "
+)
+_PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
+_AGAIN: Final = b"will restart worker group"  # what torchrun writes between two starts of a job
 _WORLD: Final = re.compile(rb"(?i)world[_ ]?size\W{1,4}(\d{1,7})")
+
+
+class _Call(NamedTuple):
+    """A collective that timed out."""
+
+    operator: int
+    elements: float = np.nan
+    group_size: int = 0  # by what it takes and gives; 0: not told
 
 
 @dataclass(slots=True)
 class _Process:
     """One rank's lines about one group."""
 
-    open: dict[int, tuple[int, float]] = field(default_factory=dict)  # operator and elements by number
+    open: dict[int, _Call] = field(default_factory=dict)  # by number
     completed: int | None = None  # number of the last collective that ended; -1: none has
     enqueued: int | None = None
+    failed: set[int] = field(default_factory=set)  # numbers at which the watchdog found it
+
+    def may_stand_in(self, number: int) -> bool:
+        """Whether it has enqueued a collective and not completed it."""
+        return self.completed is not None and self.completed < number <= (self.enqueued or 0)
+
+    @property
+    def stands_in(self) -> int:
+        """Number of its oldest collective that has not ended, as far as is told; 0: none."""
+        past = max(self.completed or 0, 0)
+        return min((number for number in self.open if number > past), default=past)
 
 
 class WatchdogLog:
@@ -74,11 +126,16 @@ class WatchdogLog:
         self._of: dict[tuple[int, str], _Process] = {}  # by rank in the job, and group
         self._described: dict[str, str] = {}
         self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
+        self._sizes: dict[str, int] = {}  # ranks of a group, by what its collectives take and give
         self._heard: set[int] = set()
+        self._of_file: set[tuple[int, str]] = set()  # processes of the file that is read
+        self.nccl = NcclLog()
+        self._died: list[str] = []  # the process that ended first, of each start of the job
+        self._error = ""  # the first line of another library that names no rank
 
     def read(self, stream: IO[bytes]) -> None:
         """Read one log, in blocks that end with a line. InputError if there are too many lines of watchdogs."""
-        rest = b""
+        rest, self._of_file = b"", set()
         while block := stream.read(_BLOCK_BYTES):
             block = rest + block
             past = block.rfind(b"\n") + 1
@@ -90,104 +147,241 @@ class WatchdogLog:
         if b"orld" in block or b"ORLD" in block:
             sizes = [int(found[1]) for found in _WORLD.finditer(block[: 4 << 20])]
             self._world_size = max([self._world_size, *(size for size in sizes if size < MAX_RANKS)])
+        before, again, block = block.rpartition(_AGAIN)
+        if again:
+            self._read(before)
+            self._forget_file()
+        if b"NCCL " in block:
+            self.nccl.read(block)
         if not any(sign in block for sign in LOG_SIGNS):
             return
-        for found in _WORK.finditer(block):
-            rank, group = self._who(block, found)
-            operator = operator_of(found[6].decode())
-            elements = _elements(found[7], found[9])
-            if operator is None and b"COALESCED" in found[6] and found[7]:  # its sizes tell
-                taken, given = float(found[7]), float(found[8])
-                word = "all_gather" if given > taken else "reduce_scatter" if given < taken else "all_reduce"
-                operator = OPERATOR_CODES[word]
-            if operator is None:
-                self.skipped[f"timeouts of {found[6].decode()[:40]}, which says neither peer nor operator"] += 1
-            else:
-                self._process(rank, group).open[int(found[5])] = operator, elements
-        for found in _STATUS.finditer(block):
-            process = self._process(*self._who(block, found))
-            process.enqueued, process.completed = int(found[5]), int(found[6])
-        barrier = OPERATOR_CODES["barrier"]
-        for found in _BARRIER.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
-            for rank in map(int, found[2].split(b",")):  # named by the rank that waited: so it did not arrive
-                self._process(rank, _BARRIERS)
+        for found in _DIED.finditer(block):
+            self._heard.add(self._bounded(int(found[2])))
+            self._died.append(
+                f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
+            )
+        if not self._error and (error := _ERROR.search(block)):
+            self._error = " ".join(error[0].decode(errors="replace").split())
+        self._read_messages(_COLOURS.sub(b"", block) if b"\x1b" in block else block)
         for found in _REACHED.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
+            self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
         for found in _DIFFERS.finditer(block):
-            number = int(found[2] or found[6] or 0)
-            for who, name, shape in ((found[1], found[3], found[4]), (found[5], found[7], found[8])):
-                operator = operator_of(name.decode())
-                if operator is not None and operator not in P2P:
-                    self._process(int(who), _DEFAULT).open[number] = operator, _elements(None, shape)
-        for found in _DESYNC.finditer(block):
-            for rank in map(int, found[1].split(b",")):
-                process = self._process(rank, _DEFAULT)
-                if found[2]:
-                    process.open.setdefault(int(found[2]), (UNKNOWN_OPERATOR, np.nan))
-                else:
-                    process.completed = process.enqueued = int(found[3])
+            self._add_fingerprints(found)
+        self._read_desync(block)
         for found in _TORCHCOMMS.finditer(block):
             self._heard.add(self._bounded(int(found[1])))
+            if found[3].startswith(b"Operation"):
+                name = found[2].decode(errors="replace")
+                self._described[name] = name
+                self._process(int(found[1]), name).open[UNTOLD_CALLS.start] = _Call(UNKNOWN_OPERATOR)
+        for found in _HCCL.finditer(block):
+            before = block[max(found.start() - 600, 0) : found.start()]
+            named = _HCCL_RANK.findall(before) or [one[0] for one in _PREFIX.findall(before) if one[0]]
+            operator = operator_of(found[1].decode())
+            if named and operator is not None and operator not in P2P:
+                group, inside = found[2].decode(errors="replace"), int(found[4])
+                self._process(int(named[-1]), group).open[_UNNUMBERED_CALL] = _Call(operator)
+                self._described[group] = group
+                self._sizes[group] = self._bounded(int(found[3]))
+                self._in_group.setdefault(group, {})[inside] = int(named[-1])
 
-    def _who(self, block: bytes, found: re.Match[bytes]) -> tuple[int, str]:
-        """Return rank in the job and group of a line."""
+    def _read_messages(self, block: bytes) -> None:
+        """Read the messages that begin with a rank: each reaches to the next one."""
+        whos = list(_WHO.finditer(block))
+        by: re.Match[bytes] | None = None  # a message that quotes the next one
+        for at, found in enumerate(whos):
+            past = whos[at + 1].start() if at + 1 < len(whos) else len(block)
+            text = block[found.end() : min(past, found.end() + _LONGEST_MESSAGE)].translate(None, _BLANKS)
+            named = found if found[1] or by is None else by
+            by = found if text.endswith(b"exception:") else None
+            if work := _WORK.search(text):
+                self._add_work(self._process_of(block, named), work)
+            if status := _STATUS.search(text):
+                process = self._process_of(block, named)
+                if named[1] and process.completed is not None and int(status[3]) < process.completed:
+                    # It counts from the beginning again: the job was started anew
+                    self._forget_file()
+                    process = self._process_of(block, named)
+                process.enqueued, process.completed = int(status[2]), int(status[3])
+                process.failed |= {int(status[1])} if status[1] else set()
+            elif b"operationshavefailedortimedout" in text:  # it waits somewhere, as all say it
+                self._process_of(block, named).open.setdefault(UNTOLD_CALLS.start, _Call(UNKNOWN_OPERATOR))
+            if barrier := _PASSED_BY.match(text):
+                self._process(int(found[4]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
+                for rank in map(int, barrier[1].split(b",")):  # named by the rank that waited: so it did not arrive
+                    self._process(rank, _BARRIERS)
+
+    def _add_work(self, process: _Process, found: re.Match[bytes]) -> None:
+        """Add a collective that timed out."""
+        name = found[2].decode()
+        taken, given = (_elements(one, None) for one in (found[3], found[4]))
+        operator = operator_of(name)
+        if operator is None and "COALESCED" in name and taken == taken:  # its sizes tell
+            word = "all_gather" if given > taken else "reduce_scatter" if given < taken else "all_reduce"
+            operator = OPERATOR_CODES[word]
+        if operator is None:
+            self.skipped[f"timeouts of {name[:40]}, which says neither peer nor operator"] += 1
+            return
+        number = _UNNUMBERED_CALL if found[1] is None else int(found[1])
+        least, most = sorted((taken, given))
+        is_of_all = operator in _GATHERING and least > 0 and most % least == 0
+        elements = taken if found[3] else _elements(None, found[5])
+        process.open[number] = _Call(operator, elements, min(int(most / least), MAX_RANKS) if is_of_all else 0)
+
+    def _add_fingerprints(self, found: re.Match[bytes]) -> None:
+        """Add the calls that ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compared: of two ranks, or a rank's own."""
+        numbers = {int(one) for one in (found[2], found[6]) if one}
+        if len(numbers) > 1:
+            text = " and ".join(f"rank {int(found[at])} in its call {int(found[at + 1])}" for at in (1, 5))
+            self.skipped[f"mismatch that PyTorch itself found: {text}"] += 1
+            self._heard.update(self._bounded(int(who)) for who in (found[1], found[5]))
+            return
+        number = min(numbers, default=0)
+        for who, name, shape in ((found[1], found[3], found[4]), (found[5], found[7], found[8])):
+            operator = operator_of(name.decode()) if name else None
+            if operator is not None and operator not in P2P:
+                self._process(int(who), _DEFAULT).open[number] = _Call(operator, _elements(None, shape))
+
+    def _read_desync(self, block: bytes) -> None:
+        """Read PyTorch's report of what each rank of a group last began and ended."""
+        number = 0
+        for found in _DESYNC.finditer(block):
+            number = int(found[5]) if found[5] else number
+            for rank in map(int, (found[1] or found[4] or found[6] or b"").split(b",") if not found[5] else ()):
+                process = self._process(rank, _DEFAULT)
+                operator = operator_of(found[8].decode()) if found[8] else None
+                if operator is not None and operator not in P2P and not found[7]:
+                    process.open[number] = _Call(operator)
+                elif found[2]:
+                    process.open.setdefault(int(found[2]), _Call(UNKNOWN_OPERATOR))
+                elif found[3] or found[4] or found[7]:
+                    process.completed = process.enqueued = 0 if found[4] else int(found[3] or number)
+
+    def _process_of(self, block: bytes, found: re.Match[bytes]) -> _Process:
+        """Return the process and group that a message names."""
         inside = int(found[4])
         group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
         begin = block.rfind(b"\n", 0, found.start()) + 1
         prefix = _PREFIX.search(block[max(begin, found.start() - 400) : found.start()])
-        named = int(prefix[1] or prefix[2]) if prefix else None
+        named = int(next(filter(None, prefix.groups()))) if prefix else None
         if found[3]:
             self._described[group] = found[3].decode(errors="replace")[:200]
-        is_default = group in ("", _DEFAULT) or self._described.get(group) == "default_pg"
+        is_default = group == _DEFAULT or self._described.get(group) == "default_pg"
         has_torch_prefix = prefix is not None and prefix[1] is not None
-        rank = inside if named is None or (is_default and not has_torch_prefix) else named
+        rank = inside if named is None or ((is_default or not group) and not has_torch_prefix) else named
         group = _DEFAULT if is_default else group
         self._in_group.setdefault(group, {})[inside] = rank
-        return rank, group
+        return self._process(rank, group)
 
     def _process(self, rank: int, group: str) -> _Process:
         self._lines += 1
         if self._lines > _MOST_LINES:
             raise InputError(f"lines of watchdogs must be at most {_MOST_LINES}; got more")
         self._heard.add(self._bounded(rank))
+        self._of_file.add((rank, group))
         return self._of.setdefault((rank, group), _Process())
+
+    def _forget_file(self) -> None:
+        """Forget what the file told so far, which was of an earlier start of the job."""
+        for one in self._of_file:
+            self._of.pop(one, None)
 
     def _bounded(self, rank: int) -> int:
         if rank >= MAX_RANKS:
             raise InputError(f"ranks must be below {MAX_RANKS}; got {rank}")
         return rank
 
+    def _settle(self) -> None:
+        """Find the group of lines that name none: the one whose status fits the number, else the default one.
+
+        A collective that is left was entered by all, so that the ranks of a group stand at most one apart: lines that
+        are further apart are of several groups.
+        """
+        told: dict[int, list[_Process]] = {}
+        for (rank, group), process in self._of.items():
+            if group != _UNTOLD:
+                told.setdefault(rank, []).append(process)
+        heads: dict[int, set[int]] = {}  # ranks by the number in which they stand
+        for rank in [rank for rank, group in self._of if group == _UNTOLD]:
+            untold = self._of[rank, _UNTOLD]
+            own = told.get(rank, ())
+            if own or len(untold.open) > 1:
+                untold.open.pop(UNTOLD_CALLS.start, None)
+            for number in list(untold.open):
+                fits = [one for one in own if number in one.failed]
+                fits = fits or [one for one in own if one.may_stand_in(number)]
+                if len(fits) == 1:
+                    fits[0].open.setdefault(number, untold.open[number])
+                if fits:  # where several do, the status of each says that it stands there
+                    del untold.open[number]
+            if untold.open or untold.completed is not None:
+                heads.setdefault(untold.stands_in, set()).add(rank)
+            else:
+                del self._of[rank, _UNTOLD]
+        of_default = {one.stands_in for (_, group), one in self._of.items() if group == _DEFAULT}
+        parts: list[list[int]] = []
+        for number in sorted({*heads, *of_default}):
+            if not parts or number - parts[-1][-1] > 1:
+                parts.append([])
+            parts[-1].append(number)
+        for count, part in enumerate(parts):
+            is_default = len(parts) == 1 or not of_default.isdisjoint(part)
+            for rank in (rank for number in part for rank in heads.get(number, ())):
+                process = self._of.pop((rank, _UNTOLD))
+                group = _DEFAULT if is_default else f"not-told-{count}"
+                self._of.setdefault((rank, group), process).open.update(process.open)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the libraries wrote that names no rank, and limits of what was read, a sentence each."""
+        error = (f"the log says: {self._error}",) if self._error else ()
+        died = (f"torchrun saw this one end first: {self._died[-1]}",) if self._died else ()
+        return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
+
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
 
         `known`: groups of the job by another source, which knows all of their ranks.
         """
+        self._settle()
+        if not self._heard:
+            return self.nccl.dumps()
         by_name = {group.name: group for group in known}
+        of: dict[str, dict[int, _Process]] = {}
+        for (rank, name), process in self._of.items():
+            of.setdefault(name, {})[rank] = process
+        sizes = dict(self._sizes)
+        for name, own in of.items():
+            told = {call.group_size for process in own.values() for call in process.open.values()}
+            sizes[name] = max(sizes.get(name, 0), *told, 0)
         ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
         is_plausible = self._world_size <= 64 * (1 + max(self._heard, default=0))
-        world_size = max(1 + max(ranks, default=0), self._world_size if is_plausible else 0)
-        names = dict.fromkeys(group for _, group in self._of) or (_DEFAULT,)
+        world_size = max(1 + max(ranks, default=0), self._world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
         groups = {}
-        for name in names:
+        for name, own in (of or {_DEFAULT: {}}).items():
+            inside = self._in_group.get(name)
             if name == _DEFAULT:
                 group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
-            elif name == _BARRIERS:
-                group = ProcessGroup(name, name, tuple(sorted(rank for rank, of in self._of if of == name)))
+            elif inside:
+                group = ProcessGroup(name, self._described.get(name, ""), _members(inside, sizes[name]))
             else:
-                group = ProcessGroup(name, self._described.get(name, ""), _members(self._in_group[name]))
+                members = range(world_size) if len(of) == 1 and name in self._described else sorted(own)
+                group = ProcessGroup(name, name, tuple(members))
             groups[name] = by_name.get(name, group)
         dumps = []
         for rank in sorted(self._heard):
-            own = {name: process for (one, name), process in self._of.items() if one == rank}
-            entries = [entry for name, process in own.items() for entry in _entries(rank, groups[name], process)]
-            completed = {name: at for name, one in own.items() if (at := one.completed) is not None and at >= 0}
+            mine = {name: own[rank] for name, own in of.items() if rank in own}
+            entries = [entry for name, process in mine.items() for entry in _entries(rank, groups[name], process)]
+            completed = {name: at for name, one in mine.items() if (at := one.completed) is not None and at >= 0}
             dumps.append(Dump(rank, groups, entries, completed))
         return dumps
 
 
 _BARRIERS: Final = "monitored_barrier"
-_BARRIER_CALL: Final = UNTOLD_CALLS.stop  # its number is not told
+_BARRIER: Final = OPERATOR_CODES["barrier"]
+_UNNUMBERED_CALL: Final = UNTOLD_CALLS.stop  # number of a call whose number is not told
+_GATHERING: Final = (OPERATOR_CODES["all_gather"], OPERATOR_CODES["reduce_scatter"])
+_NO_SIZE: Final = (1 << 64) - 1  # elements of a work without tensors, as a batch of sends and recvs
 
 
 def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entry]:
@@ -195,21 +389,23 @@ def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entr
     completed = -1 if process.completed is None else process.completed
     standing = {number: one for number, one in process.open.items() if number > completed}
     if not standing and process.enqueued is not None and process.enqueued > max(completed, 0):
-        standing = {completed + 1 if completed > 0 else process.enqueued: (UNKNOWN_OPERATOR, np.nan)}
-    for number, (operator, elements) in sorted(standing.items()):
+        standing = {completed + 1 if completed > 0 else process.enqueued: _Call(UNKNOWN_OPERATOR)}
+    for number, call in sorted(standing.items()):
         others = [one for one in group.ranks if one != rank]
-        if operator not in P2P:
-            yield Entry(group.name, operator, number, None, UNKNOWN, np.nan, elements)
+        if call.operator not in P2P:
+            yield Entry(group.name, call.operator, number, None, UNKNOWN, np.nan, call.elements)
         elif len(others) == 1:
-            ends = (others[0], rank) if operator == RECV else (rank, others[0])
-            yield Entry(group.name, operator, -1, ends, UNKNOWN, np.nan, elements)
+            ends = (others[0], rank) if call.operator == RECV else (rank, others[0])
+            yield Entry(group.name, call.operator, -1, ends, UNKNOWN, np.nan, call.elements)
 
 
-def _members(seen: Mapping[int, int]) -> tuple[int, ...]:
+def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
     """Return the ranks of a group by those of its members that were heard, which stand at equal distances.
 
-    >>> _members({0: 1, 2: 17}), _members({3: 7})
-    ((1, 9, 17), (7,))
+    `size`: how many they are; 0: not told.
+
+    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7})
+    ((1, 9, 17), (0, 1, 2, 3), (7,))
     """
     (first, rank), *others = sorted(seen.items())
     if not others:
@@ -219,12 +415,12 @@ def _members(seen: Mapping[int, int]) -> tuple[int, ...]:
     is_even = not rest and step > 0 and all(rank + (at - first) * step == one for at, one in others)
     if not is_even or rank - first * step < 0:
         return tuple(sorted({rank, *(one for _, one in others)}))
-    return tuple(rank + (at - first) * step for at in range(last + 1))
+    return tuple(rank + (at - first) * step for at in range(max(last + 1, size)))
 
 
 def _elements(numel: bytes | None, shape: bytes | None) -> float:
     if numel is not None:
-        return float(numel)
+        return np.nan if int(numel) >= _NO_SIZE else float(numel)
     return np.nan if shape is None else float(np.prod([int(one) for one in shape.split(b",") if one.strip()]))
 
 

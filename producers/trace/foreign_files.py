@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import logging
 import re
@@ -63,12 +64,20 @@ def require_files(source: Path) -> None:
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, unpacked if it is gzipped, whatever its name says; InputError if it is missing, cut or broken."""
+    """Open a file, whatever its name says: unpacked if it is gzipped, as UTF-8 if it is UTF-16 (PowerShell's).
+
+    Raises InputError if it is missing, cut or broken.
+    """
     try:
         with path.open("rb") as raw:
-            is_packed = raw.read(2) == GZIP_MAGIC
+            begin = raw.read(2)
             raw.seek(0)
-            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_packed else raw
+            if begin == GZIP_MAGIC:
+                yield cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+            elif begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                yield cast(IO[bytes], codecs.EncodedFile(raw, "utf-8", "utf-16", "replace"))
+            else:
+                yield raw
     except (OSError, EOFError, zlib.error) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(f"{path}: must be complete and readable; got: {reason}") from None
@@ -206,10 +215,13 @@ def refuse_other_tools(head: bytes) -> None:
 
 
 _SEARCHED_BYTES: Final = 8 << 20  # of a log at once
-# Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
+# Words of which a log of a training job that hung has one anywhere: lines of the watchdogs of PyTorch and TorchComms,
+# of HCCL, gloo and NCCL.
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
-    b"borting process due to",
+    b"borting process due to", b"in blocking wait", b"lagging ranks that", b"EI0002:",
+    b"gloo/transport/", b"NCCL WARN ", b" opCount ", b"[TC][rank=", b"Last error:",
+    b"first observed failure",
 )  # fmt: skip
 
 
@@ -218,8 +230,7 @@ def kind_of_files(source: Path) -> str | None:
     with suppress(InputError):
         for path in list_files(source)[:_FILES_LOOKED_AT]:
             with suppress(InputError):
-                kind = kind_of_file(path)
-                if kind is not None:
+                for kind in kinds_of_file(path):
                     return kind
     return None
 
@@ -236,8 +247,11 @@ def how_to_import(source: Path) -> str:
     return f". It looks like {kind}; run: irregulars import {kind} {shlex.quote(str(source))} job/"
 
 
-def kind_of_file(path: Path) -> str | None:
-    """Return the kind of one file by its content; None: of none. Raises InputError if it can't be read."""
+def kinds_of_file(path: Path) -> tuple[str, ...]:
+    """Return the kind of one file by its content; empty: of none. Raises InputError if it can't be read.
+
+    A text with answers of RAS may be a training log as well, and then is of both kinds.
+    """
     with open_plain(path) as stream:
         head = stream.read(HEAD_BYTES)
         try:
@@ -245,15 +259,15 @@ def kind_of_file(path: Path) -> str | None:
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if head.lstrip()[:1] == b"[" and b'"ph"' in head:  # Chrome's format as a list of events
-            return "kineto"
+            return ("kineto",)
         groups = ((kind, group) for kind, all_groups in _SIGNS.items() for group in all_groups)
-        found = next((kind for kind, group in groups if all(word in head for word in group)), None)
-        if found is not None or b"\0" in head:
+        found = tuple(kind for kind, group in groups if all(word in head for word in group))[:1]
+        if found not in ((), ("nccl-ras",)) or b"\0" in head:
             return found
         overlap = max(map(len, LOG_SIGNS))
         while head:  # a text may hold lines of a watchdog far down
             if any(sign in head for sign in LOG_SIGNS):
-                return "watchdog"
+                return (*found, "watchdog")
             more = stream.read(_SEARCHED_BYTES)
             head = head[-overlap:] + more if more else b""
-        return None
+        return found

@@ -97,3 +97,15 @@ def test_a_link_to_a_folder_is_not_entered(tmp_path: Path) -> None:
     (source / "again").symlink_to(source)
     found = gather(source, scratch(tmp_path))
     assert [one.reason for one in found.left_out] == ["a link to a folder"]
+
+
+def test_a_log_with_answers_of_ras_is_of_both_kinds_and_utf_16_is_text(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    answer = "NCCL version 2.26.2\nJob summary\nCommunicators... (0.01s)\n"
+    (source / "a.txt").write_text(answer + "[Rank 3] Watchdog caught collective operation timeout")
+    (source / "b.txt").write_text("[Rank 3] Watchdog caught collective operation timeout", encoding="utf-16")
+    found = gather(source, scratch(tmp_path)).files
+    assert {kind: [path.name for path in files] for kind, files in found.items()} == {
+        "nccl-ras": ["a.txt"], "watchdog": ["a.txt", "b.txt"],
+    }  # fmt: skip

@@ -116,3 +116,23 @@ def test_answers_are_found_in_what_nc_and_a_shell_leave_around_them() -> None:
     assert len(split_answers(wrapped)) == 2
     assert split_answers(wrapped)[0] == split_answers(answer)[0]
     assert len(split_answers(b"SERVER PROTOCOL 2\n" + (text() * 3).encode())) == 3
+
+
+def test_a_job_of_unequal_nodes_is_read(tmp_path: Path) -> None:
+    begin, past = (HEAD.index(mark) for mark in ("  Nodes", "Communicators"))
+    unequal = HEAD[:begin] + "  Nodes  Processes         GPUs\n(total)    (total)      (total)\n      2         31"
+    unequal += "           31\n\nThe outlier node:\n  Node 172.16.64.213 running processes 7,8\n\n" + HEAD[past:]
+    (verdict,) = judged(tmp_path, unequal.format(errors=DEAD, warnings="", state="INCOMPLETE")).verdicts
+    assert verdict.suspects[0].ranks == (21,)
+
+
+def test_answers_are_read_behind_the_words_that_a_container_puts_before_each_line(tmp_path: Path) -> None:
+    lines = (text(warnings=ONE, state="MISMATCH") * 2).splitlines()
+    behind = "".join(f"2026-11-27T12:00:00.{at}Z stdout {line}\n" for at, line in enumerate(lines))
+    (verdict,) = judged(tmp_path, behind).verdicts
+    assert verdict.suspects[0].ranks == (7,)
+
+
+def test_a_communicator_of_no_ranks_is_left_out() -> None:
+    broken = text(warnings=COUNTS).replace("4         8        32 ", "4         8         0 ")
+    assert read_text(broken).communicators == ()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers import watchdog
@@ -122,3 +124,148 @@ def test_lines_are_found_across_the_blocks_in_which_a_log_is_read(monkeypatch: p
         log = WatchdogLog()
         log.read(io.BytesIO(text))
         assert [one.rank for one in log.dumps()] == expected
+
+
+def accused_of(folder: Path, *lines: str) -> tuple[tuple[int, ...], str]:
+    verdict = verdict_of(folder, "\n".join([*lines, ""]))
+    return tuple(rank for one in verdict.suspects for rank in one.ranks), verdict.evidence
+
+
+def failure(rank: int, inside: int, group: str, number: int, enqueued: int | None = None) -> str:
+    return (
+        f"[rank{rank}]:[E] [PG ID 3 PG GUID {group} Rank {inside}]  failure detected by watchdog at work sequence "
+        f"id: {number} PG status: last enqueued work: {enqueued or number}, last completed work: {number - 1}"
+    )
+
+
+def test_a_line_without_its_group_belongs_to_the_one_whose_status_fits_its_number(tmp_path: Path) -> None:
+    lines = []
+    told = (13, 1, "119", 216, "ALLTOALL_BASE"), (15, 0, "112", 57, "ALLREDUCE")
+    for rank, inside, group, number, operator in told:
+        lines += [f"[rank{rank}]:[E] {caught(inside, number, operator)}", failure(rank, inside, group, number)]
+    accused, evidence = accused_of(tmp_path, *lines)
+    assert accused == ()
+    assert evidence.startswith("rank 13 stands in all_to_all 216 on 119, and rank 15 stands in all_reduce 57 on 112;")
+    assert evidence.endswith("who else belongs to that group, and is waited for, is not told")
+
+
+def test_numbers_that_no_group_explains_are_of_several_groups(tmp_path: Path) -> None:
+    accused, evidence = accused_of(tmp_path, caught(0, 96120), caught(0, 96117), caught(7, 64088))
+    assert accused == ()
+    assert "rank 0 stands in all_reduce 96117" in evidence
+
+
+@pytest.mark.parametrize("width", [60, 97, 168, 209])
+def test_lines_are_read_where_a_terminal_broke_them(tmp_path: Path, width: int) -> None:
+    lines = []
+    for rank in (0, 1, 3):
+        line = f"[rank{rank}]:[E] {caught(rank)}"
+        lines += [line[:width].ljust(width + 9), line[width:], failure(rank, rank, "0(default_pg)", 652)]
+    accused, evidence = accused_of(tmp_path, *lines)
+    assert accused == (2,)
+    assert "all_reduce 652 on default_pg" in evidence
+    broken = [line.replace(" timeout:", " timeout: \n").replace("by watchdog", "\nby watchdog") for line in lines]
+    assert accused_of(tmp_path, *broken)[0] == (2,)
+
+
+def test_the_size_of_a_group_is_told_by_what_its_collectives_take_and_give(tmp_path: Path) -> None:
+    work = "WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=512, NumelOut=4096, Timeout(ms)=600000) ran for 600009"
+    lines = [CAUGHT.format(rank=rank, work=work) for rank in (0, 2)]
+    accused, evidence = accused_of(tmp_path, *lines)  # two of eight: of six nothing is known
+    assert accused == ()
+    assert "6" in evidence or "ranks 1, 3" in evidence
+
+
+def test_a_rank_that_stands_in_an_older_call_is_behind_whether_its_operator_is_known_or_not(tmp_path: Path) -> None:
+    lines = [caught(rank, 22) for rank in (1, 2, 3)]
+    lines += [failure(rank, rank, "0(default_pg)", 22) for rank in (1, 2, 3)]
+    accused, evidence = accused_of(tmp_path, *lines, failure(0, 0, "0(default_pg)", 21, enqueued=30))
+    assert accused == (0,)
+    assert "collective 21 on default_pg ended on other ranks and never on rank 0: 1 call behind" in evidence
+
+
+def test_a_batch_without_sizes_is_no_all_reduce(tmp_path: Path) -> None:
+    lines = [caught(1, 1, "COALESCED", (1 << 64) - 1), failure(10, 1, "90(PIPELINE_MODEL_PARALLEL_GROUP)", 1)]
+    accused, evidence = accused_of(tmp_path, *(f"[rank10]: {line}" for line in lines))
+    assert accused == ()
+    assert "rank 10 stands in collective 1 on PIPELINE_MODEL_PARALLEL_GROUP" in evidence
+
+
+def test_only_the_newest_start_of_a_job_counts(tmp_path: Path) -> None:
+    before = [failure(rank, rank, "0(default_pg)", 31) for rank in (0, 1, 2, 3, 5)]
+    after = [failure(rank, rank, "0(default_pg)", 7) for rank in (0, 1, 3, 4, 5)]
+    assert accused_of(tmp_path, *before, *after)[0] == (2,)
+    marked = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+    old, new = ([caught(rank, number) for rank in ranks] for number, ranks in ((31, (0, 1, 2)), (7, (0, 1, 3))))
+    assert accused_of(tmp_path, *old, marked, *new)[0] == (2,)
+
+
+def test_reports_of_a_desync_are_read(tmp_path: Path) -> None:
+    begun = "\t   #5 started ranks:\n\t     [0, 1, 3] started ALLREDUCE"
+    behind = "\t     [2] finished collective #4, but didn't join collective #5 (count from 1)"
+    accused, evidence = accused_of(tmp_path, caught(0, 5), behind, begun)
+    assert accused == (2,)
+    assert "all_reduce 5" in evidence
+    never = "\t - To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never joined"
+    assert accused_of(tmp_path, caught(0, 1), never)[0] == (3,)
+    other = "\t   #5 started ranks:\n\t     [0] started ALLREDUCE\n\t     [1] started BROADCAST"
+    assert verdict_of(tmp_path, f"{caught(0, 5)}\n{other}\n").kind == "mismatch"
+
+
+def test_fingerprints_without_a_number_or_of_one_rank_each_are_read(tmp_path: Path) -> None:
+    text = "Detected mismatch between collectives on ranks. Rank {} is running inconsistent collective: "
+    text += "CollectiveFingerPrint(OpType={}, TensorShape=[{}], TensorDtypes=Float"
+    verdict = verdict_of(tmp_path, f"{text.format(0, 'BROADCAST', 34112)}\n{text.format(1, 'ALLREDUCE', 1)}\n")
+    assert (verdict.kind, verdict.suspects) == ("mismatch", ())
+    text = "Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint("
+    text += "SequenceNumber=1OpType=BARRIER), but Rank 2 is running collective: CollectiveFingerPrint("
+    (tmp_path / "a.log").write_text(f"{text}SequenceNumber=0OpType=BARRIER).\n")
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert not imported.has_open
+    (reason,) = imported.skipped
+    assert "rank 1 in its call 1 and rank 2 in its call 0" in reason
+
+
+def hccl(rank: int) -> str:
+    return (
+        f"[ERROR] (PID:{rank}, Device:0, RankID:{rank}) ERR00100 PTA call acl api failed.\nEI0002: [PID: {rank}] The "
+        "wait execution of the Notify register times out. Reason: no record from remote rank: [2]. base information: "
+        "[tag[AllReduce_group_name_0], …]. group information: [group:[hccl_world_group], user define information[], "
+        f"rankSize[4], rankId[{rank}]]"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        hccl,
+        lambda rank: f"[rank{rank}]: {caught(rank).replace('WorkNCCL', 'WorkHCCL')}",
+        lambda rank: f"[Rank {rank}] Work {WORK.format(652, 'ALLREDUCE', 9)} timed out in blocking wait.",
+        lambda rank: f"E0826 9 TorchWorkNCCL.cpp:147] [TC][rank={rank}][name=main] Operation timed out after 9 ms",
+        lambda rank: f"[1,{rank}]<stderr>:[E] {caught(rank).replace('SeqNum=652, ', '')}",
+    ],
+)
+def test_other_backends_and_older_lines_are_read(tmp_path: Path, line: Callable[[int], str]) -> None:
+    accused, evidence = accused_of(tmp_path, *(line(rank) for rank in (0, 1, 3)))
+    assert accused == (2,)
+    assert "all_reduce" in evidence or "the next collective on main" in evidence
+
+
+def test_errors_that_name_no_rank_are_repeated(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("Error: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2\n")
+    with pytest.raises(InputError, match=r"got none; the log says: .* closed by peer \[::1\]:2$"):
+        read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+
+
+def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> None:
+    accused, evidence = accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(4)))
+    assert accused == ()
+    assert "ranks 4, 5, 6, 7 belong to all_reduce 652" in evidence
+    assert accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(5)))[0] == (5, 6, 7)
+
+
+@pytest.mark.parametrize(("code", "accused"), [(-9, (3,)), (-6, ()), (-15, ()), (1, ())])
+def test_a_process_that_died_by_itself_is_waited_for(tmp_path: Path, code: int, accused: tuple[int, ...]) -> None:
+    report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    report += f"  rank      : 3 (local_rank: 1)\n  exitcode  : {code} (pid: 4711)\n"
+    assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), report)[0] == accused

@@ -10,7 +10,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.producers.importers.importing import KINDS
 from irregulars.producers.trace.directory import read_trace
-from irregulars.producers.trace.foreign_files import kind_of_file, kind_of_files
+from irregulars.producers.trace.foreign_files import kind_of_files, kinds_of_file
 from tests.conftest import RECORDINGS
 from tests.producers.importers.test_hostile_files import VALID, dump_bytes
 
@@ -59,4 +59,4 @@ def test_nothing_is_made_of_what_is_not_known(tmp_path: Path) -> None:
 def test_files_of_other_tools_are_refused_by_their_name(tmp_path: Path, content: bytes, tool: str) -> None:
     (tmp_path / "trace").write_bytes(content)
     with pytest.raises(InputError, match=tool):
-        kind_of_file(tmp_path / "trace")
+        kinds_of_file(tmp_path / "trace")

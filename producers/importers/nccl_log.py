@@ -1,0 +1,156 @@
+"""NCCL's and RCCL's own log lines in training logs: who called which collective last, and what NCCL warned of.
+
+``NCCL_DEBUG=INFO`` with ``NCCL_DEBUG_SUBSYS=INIT,COLL`` writes a line when a collective is called, and none when it
+ends: what all ranks of a communicator have called may have ended, and who has called more waits for the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.messages.records import P2P, UNKNOWN
+from irregulars.producers.importers.flight_recorder import ENDED_NS, Dump, Entry
+from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
+from irregulars.producers.trace.job_file import RankLocation
+
+_KEPT_CALLS: Final = 1_000  # of each rank on each communicator, the newest: those before them are the same on all
+_MOST_RANKS: Final = 1 << 17  # of all communicators together
+_PROCESS: Final = rb"([\w.-]{1,253}):(\d{1,9}):\d+ \[(\d{1,4})\] "
+_CALL: Final = re.compile(
+    _PROCESS + rb"NCCL INFO (\w{1,40}): opCount ([0-9a-f]{1,12}) sendbuff \S+ recvbuff \S+ (?:acc \S+ )?"
+    rb"count (\d{1,18}) datatype (\d{1,2}) op \d+ root -?\d+ comm (0x[0-9a-f]{1,16})"
+)
+_JOINED: Final = re.compile(
+    _PROCESS + rb"NCCL INFO (?:\[Rank \d+\] )?(?:\w+ )?comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nranks (\d{1,7}) "
+    rb"[^\n]{0,200}?(?:commId (0x[0-9a-f]+) )?- Init "
+)
+_WARNING: Final = re.compile(_PROCESS + rb"[^\n]{0,200}?NCCL WARN ([^\n]{1,300})")
+_DIGITS: Final = re.compile(rb"\d+")
+_MOST_WARNINGS: Final = 2  # kinds of warnings that are repeated; NCCL's first ones are the cause of the others
+_TYPE_BYTES: Final = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # by NCCL's code of a data type
+
+_Gpu = tuple[bytes, int, int]  # host, process, and index of the device in the process
+_Key = tuple[int, int]  # NCCL's count of launches on a communicator, and which call of that launch
+
+
+class _Joined(NamedTuple):
+    """A rank of a communicator."""
+
+    identity: bytes
+    rank: int
+    size: int
+
+
+class NcclLog:
+    """The lines of NCCL in all logs of one job."""
+
+    def __init__(self) -> None:
+        self.skipped: Counter[str] = Counter()
+        self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address
+        self._calls: dict[tuple[_Gpu, bytes], dict[_Key, tuple[int, float]]] = {}  # operator and bytes
+        self._warnings: dict[bytes, str] = {}  # the first of each kind
+
+    def read(self, block: bytes) -> None:
+        """Read a part of a log that ends with a line."""
+        for found in _find(block, b"- Init ", _JOINED):
+            size = int(found[6])
+            if int(found[5]) < size <= MAX_RANKS and len(self._joined) < _MOST_RANKS:
+                # Older ones write no id: communicators of one size count as one
+                self._joined[_gpu(found), found[4]] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
+        for found in _find(block, b": opCount ", _CALL):
+            operator, kind = operator_of(found[4].decode()), int(found[7])
+            if operator is None or operator in P2P:
+                self.skipped["sends and recvs in NCCL's log, which don't tell which belong together"] += 1
+                continue
+            calls = self._calls.setdefault((_gpu(found), found[8]), {}) if len(self._calls) < _MOST_RANKS else {}
+            launch = int(found[5], 16)
+            newest = next(reversed(calls), (-1, 0))
+            key = launch, newest[1] + 1 if newest[0] == launch else 0
+            calls[key] = operator, int(found[6]) * _TYPE_BYTES[kind] if kind < len(_TYPE_BYTES) else np.nan
+            if len(calls) > _KEPT_CALLS:
+                del calls[next(iter(calls))]
+        for found in _find(block, b"NCCL WARN ", _WARNING) if len(self._warnings) < _MOST_WARNINGS else ():
+            where = f"NCCL warned on {found[1].decode()}, GPU {int(found[3])}"
+            text = " ".join(found[4].decode(errors="replace").split())
+            if len(self._warnings) < _MOST_WARNINGS:
+                self._warnings.setdefault(_DIGITS.sub(b"", found[4])[:40], f"{where}: {text}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The first warnings, a sentence each."""
+        return tuple(self._warnings.values())
+
+    def ranks(self) -> dict[_Gpu, int]:
+        """Return the ranks in the job: those in the largest communicator."""
+        size = max((one.size for one in self._joined.values()), default=0)
+        world = next((one.identity for one in self._joined.values() if one.size == size), b"")
+        return {gpu: one.rank for (gpu, _), one in self._joined.items() if one.identity == world}
+
+    def places(self, world_size: int) -> dict[int, RankLocation]:
+        """Return where the ranks of a job run; empty if it is larger than the largest communicator."""
+        is_whole = any(one.size == world_size for one in self._joined.values())
+        ranks = self.ranks() if is_whole else {}
+        return {rank: RankLocation(gpu[0].decode(), gpu[2], lost_rows=0) for gpu, rank in ranks.items()}
+
+    def dumps(self) -> list[Dump]:
+        """Return the last calls of each rank as dumps; none where the ranks of no communicator are told."""
+        ranks = self.ranks()
+        instances: dict[bytes, dict[int, tuple[_Gpu, bytes]]] = {}  # of a communicator, by rank in it
+        for instance, one in self._joined.items():
+            if instance[0] in ranks and instance in self._calls:
+                instances.setdefault(one.identity, {})[one.rank] = instance
+        groups: dict[str, ProcessGroup] = {}
+        entries: dict[int, list[Entry]] = {rank: [] for rank in ranks.values()} if instances else {}
+        for identity, own in instances.items():
+            members = {one.rank: ranks[gpu] for (gpu, _), one in self._joined.items()
+                       if one.identity == identity and gpu in ranks}  # fmt: skip
+            size = self._joined[next(iter(own.values()))].size
+            if len(members) < size or len(set(members.values())) < size:
+                self.skipped["communicators of which NCCL's log does not name all ranks"] += 1
+                continue
+            group = ProcessGroup(identity.decode(), "", tuple(members[at] for at in range(size)))
+            groups[group.name] = group
+            calls = {members[at]: self._calls.get(instance, {}) for at, instance in own.items()}
+            calls |= {rank: {} for rank in group.ranks if rank not in calls}
+            for rank, entry in _entries(group, calls):
+                entries[rank].append(entry)
+        return [Dump(rank, groups, own) for rank, own in sorted(entries.items())] if groups else []
+
+
+def _find(block: bytes, sign: bytes, form: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
+    """Yield the matches in lines with a sign: it is found many times faster than a form that begins with a name."""
+    at = block.find(sign)
+    while at >= 0:
+        begin, past = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+        past = len(block) if past < 0 else past
+        found = form.search(block[max(begin, at - 1024) : min(past, at + 1024)])
+        if found:
+            yield found
+        at = block.find(sign, past)
+
+
+def _gpu(found: re.Match[bytes]) -> _Gpu:
+    return found[1], int(found[2]), int(found[3])
+
+
+def _entries(
+    group: ProcessGroup, calls: Mapping[int, Mapping[_Key, tuple[int, float]]]
+) -> Iterator[tuple[int, Entry]]:
+    """Yield the calls of each rank on one communicator; they have ended up to the last that all made alike."""
+    keys = sorted({key for own in calls.values() for key in own})
+    is_plain = all(again == 0 for _, again in keys)
+    numbers = {key: key[0] if is_plain else at for at, key in enumerate(keys)}
+    common = min(max(own, default=(-1, 0)) for own in calls.values())
+    for key in keys:
+        if len({own[key][0] for own in calls.values() if key in own}) > 1:
+            common = min(common, (key[0], key[1] - 1))
+            break
+    for rank, own in calls.items():
+        for key, (operator, size_bytes) in own.items():
+            elapsed_ns = ENDED_NS if key <= common else np.nan
+            yield rank, Entry(group.name, operator, numbers[key], None, UNKNOWN, elapsed_ns, size_bytes)

@@ -1,0 +1,67 @@
+"""Lines of NCCL's own log: calls of collectives, and warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.trace.directory import read_trace
+
+CALL = (
+    "(RayTrainWorker pid=9) node{host}:{pid}:{pid} [{gpu}] NCCL INFO {name}: opCount {count:x} sendbuff 0x7f5 "
+    "recvbuff 0x7f5 count {size} datatype 7 op 0 root 0 comm 0x7fa{rank} [nranks=4] stream 0x55b"
+)
+
+
+def joined(rank: int, identity: str = "commId 0xabc ") -> str:
+    host, gpu = divmod(rank, 2)
+    return (
+        f"node{host}:{100 + rank}:7 [{gpu}] NCCL INFO ncclCommInitRank comm 0x7fa{rank} rank {rank} nranks 4 "
+        f"cudaDev {gpu} busId 2000 {identity}- Init COMPLETE"
+    )
+
+
+def call(rank: int, count: int, name: str = "AllReduce", size: int = 4096) -> str:
+    host, gpu = divmod(rank, 2)
+    return CALL.format(rank=rank, host=host, gpu=gpu, pid=100 + rank, count=count, name=name, size=size)
+
+
+def judged(folder: Path, *lines: str) -> Analysis:
+    (folder / "nccl.log").write_text("\n".join([*lines, ""]))
+    import_trace("watchdog", folder / "nccl.log", folder / "out")
+    return analyze(read_trace(folder / "out"))
+
+
+@pytest.mark.parametrize("identity", ["commId 0xabc ", ""])
+def test_a_rank_that_called_less_is_missing_with_its_host(tmp_path: Path, identity: str) -> None:
+    calls = [call(rank, count) for count in range(20) for rank in range(4) if (rank, count) != (2, 19)]
+    (verdict,) = judged(tmp_path, *(joined(rank, identity) for rank in range(4)), *calls).verdicts
+    (suspect,) = verdict.suspects
+    assert (verdict.kind, suspect.ranks, suspect.host, suspect.gpu) == ("hang", (2,), "node1", 0)
+    assert "all_reduce 19" in verdict.evidence
+
+
+def test_other_calls_under_one_number_are_the_program(tmp_path: Path) -> None:
+    lines = [joined(rank) for rank in range(4)]
+    for count in (0x28B, 0x28C, 0x28D):
+        lines += [call(rank, count, "AllGather" if rank == 2 and count > 0x28B else "AllReduce") for rank in range(4)]
+    (verdict,) = judged(tmp_path, *lines).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("mismatch", (2,))
+    assert "call 652" in verdict.evidence
+
+
+def test_calls_that_are_the_same_on_all_ranks_accuse_nobody(tmp_path: Path) -> None:
+    calls = [call(rank, count) for count in (1, 1, 2) for rank in range(4)]  # two calls of one launch
+    found = judged(tmp_path, *(joined(rank) for rank in range(4)), *calls)
+    assert found.verdicts == []
+    assert "the last one was all_reduce" in (found.unjudged_reason or "")
+
+
+def test_a_warning_is_repeated_and_calls_of_unknown_ranks_are_none(tmp_path: Path) -> None:
+    warning = "node0:9:8 [4] net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<4> with status=12"
+    with pytest.raises(InputError, match=r"NCCL warned on node0, GPU 4: NET/IB : Got completion from peer 10\.0"):
+        judged(tmp_path, call(0, 1), call(3, 2), warning, warning)
