@@ -170,6 +170,11 @@ class Topology:
             crosses = self._above[lane] = len(switches) > 1
         return crosses
 
+    def share_batch(self, one: int, other: int) -> bool:
+        """Whether two ranks hold parts of one model, and so work on the same batch, as far as that was announced."""
+        parts = (code for code, kind in self.kinds.items() if kind in ("tp", "cp", "pp"))
+        return any({one, other} <= self.lane_set(Lane("collective", code)) for code in parts)
+
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
         table = self._stage_table()

@@ -12,6 +12,7 @@ import numpy as np
 from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
 from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
 from irregulars.detectors.numerics.peer_outliers import PeerOutliers, PeerState
+from irregulars.detectors.numerics.resolution import decimal_step
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.ragged import Ragged
@@ -43,6 +44,7 @@ class Finding:
     ranks: tuple[int, ...]  # alternatives: one of them; empty: no rank stands out
     text: str
     is_grave: bool = False  # whether the run is wrong from here on: it computes with other parameters, or with NaN
+    among: tuple[int, ...] = ()  # ranks of which one is wrong, where that is all that is known
 
 
 @dataclass(slots=True)
@@ -59,9 +61,10 @@ class FindingsState:
     """What `Findings` keep, by column."""
 
     equal: dict[str, EqualState] = field(default_factory=dict)
-    agreed: set[int] = field(default_factory=set)  # announced sets whose checksums were equal once
+    agreed: set[int] = field(default_factory=set)  # announced sets of which a majority's checksums were equal once
     peers: dict[str, PeerState] = field(default_factory=dict)
     trends: dict[str, TrendState] = field(default_factory=dict)
+    steps: dict[str, float] = field(default_factory=dict)  # to multiples of which all values so far were rounded
     unsettled: int = 0  # iterations in which ranks find new places: the job's loss or norm jumped, on other data
     was_finite: bool = False
     infinite: int = 0  # newest iterations in a row in which something was not finite
@@ -108,12 +111,9 @@ class Findings:
             ranks, own = rank[is_asked], sets[is_asked]
             found = compare(own, values[is_asked])
             if name == EQUAL[0] and is_announced:
-                # Leave out sets that never agreed as a whole: they are no replicas, whatever was announced
-                is_bad = found.is_odd | found.is_split
-                good = np.unique(own[found.is_compared & ~np.isin(own, own[is_bad])])
-                self.state.agreed.update(good.tolist())
-                is_believed = np.isin(own, list(self.state.agreed))
-                found = found._replace(is_odd=found.is_odd & is_believed, is_split=found.is_split & is_believed)
+                # Sets without a majority from the first are no replicas, whatever was announced
+                self.state.agreed.update(own[found.is_compared & ~found.is_split].tolist())
+                found = found._replace(is_split=found.is_split & np.isin(own, list(self.state.agreed)))
             yield from _differing(name, ranks, own, found, values[is_asked])
 
     def _sets(self, name: str, rank: Ints, values: Column, is_known: Flags, replicas: Ints) -> tuple[Ints, bool]:
@@ -165,7 +165,9 @@ class Findings:
             if name not in columns:
                 continue
             watch = PeerOutliers(self.state.peers.setdefault(name, PeerState()))
-            found = watch.observe(rank, columns[name], is_settled=not self.state.unsettled)
+            found = watch.observe(
+                rank, columns[name], is_settled=not self.state.unsettled, step=self._step(name, columns)
+            )
             for one in found[:MOST_NAMED]:
                 what = f"{_NAMES[name]} of rank {one.rank} is {one.times:.3g} times what its peers' say"
                 text = f"{what}, {one.sigmas:.0f} of its usual deviations away"
@@ -177,16 +179,20 @@ class Findings:
             text = f"loss has grown for {loss.state.risen} iterations, to {growth:.3g} times its lowest"
             yield Finding("loss_spike", "loss", (), f"{text}: data or optimizer, not a device")
             return
-        loss_jump, norm_jump = loss.look(_job_value(columns, "loss")), norm.look(_job_value(columns, "grad_norm"))
-        for name, trend, jump, times in (
-            ("loss", loss, loss_jump, NUMERIC.loss_times),
-            ("grad_norm", norm, norm_jump, NUMERIC.norm_times),
-        ):
-            if jump is not None and trend.is_beyond(jump, NUMERIC.deviations, times):
+        for name, trend, times in (("loss", loss, NUMERIC.loss_times), ("grad_norm", norm, NUMERIC.norm_times)):
+            jump = trend.look(_job_value(columns, name), self._step(name, columns))
+            if jump is not None and jump.is_far and jump.times > times:
                 course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
                 text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
                 yield Finding("loss_spike", f"{name} of the job", (), text)
                 return
+
+    def _step(self, name: str, columns: Mapping[str, Column]) -> float:
+        """Return to multiples of which a column is rounded, as far as its values so far tell."""
+        step = self.state.steps.get(name, math.inf)
+        if step and name in columns:
+            step = self.state.steps[name] = min(step, decimal_step(columns[name]))
+        return step
 
     def _trend(self, name: str) -> JobTrend:
         return JobTrend(self.state.trends.setdefault(name, TrendState()))
@@ -215,7 +221,7 @@ def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Colu
     if found.is_split.any():
         members = rank[found.is_split].tolist()
         text = f"{what} of {name_ranks(members)} differ, which should be equal; no majority says which are right"
-        yield Finding("corruption", sensor, (), text, is_checksum)
+        yield Finding("corruption", sensor, (), text, is_checksum, tuple(members))
 
 
 def _differs_text(name: str, one: int, right: Sequence[int], value: Column, other: Column) -> str:

@@ -1,40 +1,39 @@
-"""The job's own loss and gradient norm over time: level, slope and noise, and values that jump above them.
+"""The job's own loss and gradient norm over time: what is expected next, and values that jump above it.
 
-A level and a slope are followed as Holt does (C. C. Holt 1957, double exponential smoothing), in logarithms, with
-steps that are bounded as Huber's estimate bounds them: one spike moves neither. A level that holds after a jump is
-the new one: other data, another phase of the schedule.
+In logarithms, the median of the newest values is expected: one spike does not move it, and a level that holds after
+a jump is soon the new one (other data, another phase of the schedule). It trails a loss that falls, however steeply
+that began, and then expects more than comes. What it errs by is learned too: noise, and tails that are heavy.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import median
 
+from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
-_TO_SIGMA = 1.2533  # from a mean absolute deviation, of a normal distribution
-_LEAST_SIGMA = 1e-3
+_TO_SIGMA = 1.4826  # from a median absolute deviation, of a normal distribution
 _GROWTH = math.log(1.1)  # a tenth: a loss that trains on falls, or stays
 _GROWTH_DEVIATIONS = 10.0  # of the mean: its lowest of long is three or four below
 _MOST_LOG = 700.0  # of a float64, nearly
-_BOUND = 3.0  # sigmas that one value moves a level by, at most
+_BOUND = 3.0  # sigmas within which values are of one level
 
 
 @dataclass(slots=True)
 class TrendState:
     """What was learned of one series."""
 
-    level: float = math.nan
-    slope: float = 0.0
-    sigma: float = 0.0
-    seen: int = 0
-    furthest: list[float] = field(default_factory=list)  # of the newest values, in sigmas
+    recent: list[float] = field(default_factory=list)  # logarithms of the newest values; their median is expected
+    errors: list[float] = field(default_factory=list)  # how far the newest ones were above what was expected, bounded
     mean: float = math.nan  # over about `NUMERIC.memory` values
     # The lowest that the mean was since the level jumped, and how many values ago
     lowest: float = math.nan
     risen: int = 0
-    beyond: int = 0  # newest values in a row that lie beyond what moves the level, on one side (the sign)
+    seen: int = 0
+    beyond: int = 0  # newest values in a row that lie beyond what was expected, on one side (the sign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Jump:
     """How far a value lies from what was expected."""
 
     times: float  # the value over what was expected
-    sigmas: float
+    is_far: bool  # further than the noise explains, and than all that was seen of late
     expected: float
 
 
@@ -52,28 +51,25 @@ class JobTrend:
     def __init__(self, state: TrendState | None = None) -> None:
         self.state = state or TrendState()
 
-    def look(self, value: float) -> Jump | None:
-        """Say how far a value lies from what is expected; None while nothing is, or for one that has no logarithm."""
-        own = self.state
-        if own.seen < NUMERIC.warm_up or not (math.isfinite(value) and value > 0):
-            return None
-        expected = own.level + own.slope
-        sigmas = (math.log(value) - expected) / max(own.sigma, _LEAST_SIGMA)
-        return Jump(_exp(math.log(value) - expected), sigmas, _exp(expected))
+    def look(self, value: float, step: float = 0.0) -> Jump | None:
+        """Say how far a value lies from what is expected; None while nothing is, or for one that has no logarithm.
 
-    def is_beyond(self, jump: Jump | None, deviations: float, times: float) -> bool:
-        """Whether a jump is further than the noise explains, and than all that was seen of late."""
-        if jump is None:
-            return False
-        furthest = NUMERIC.peer_times * max(self.state.furthest, default=0.0)
-        return jump.sigmas > max(deviations, furthest) and jump.times > times
+        `step`: to multiples of which values are rounded.
+        """
+        own = self.state
+        if len(own.errors) < NUMERIC.warm_up or not (math.isfinite(value) and value > 0):
+            return None
+        expected = median(own.recent)
+        error, sigma = math.log(value) - expected, max(self._sigma(), least_sigma(step, _exp(expected)))
+        is_far = error > max(NUMERIC.deviations * sigma, NUMERIC.peer_times * max(own.errors))
+        return Jump(_exp(error), is_far, _exp(expected))
 
     def growth(self) -> float | None:
         """Return by which factor the series has grown since it was lowest; None: not for long, or by little."""
         own = self.state
         if own.risen < 2 * NUMERIC.memory:
             return None
-        noise = max(own.sigma, _LEAST_SIGMA) / math.sqrt(2 * NUMERIC.memory)  # of an exponential mean
+        noise = max(self._sigma(), least_sigma()) / math.sqrt(2 * NUMERIC.memory)  # of an exponential mean
         is_growth = own.mean - own.lowest > max(_GROWTH, _GROWTH_DEVIATIONS * noise)
         return _exp(own.mean - own.lowest) if is_growth else None
 
@@ -82,29 +78,25 @@ class JobTrend:
         if not (math.isfinite(value) and value > 0):
             return
         own, log = self.state, math.log(value)
-        if not own.seen:
-            own.level = log
-        left = log - (own.level + own.slope)
-        sigma = max(own.sigma, _LEAST_SIGMA)
-        is_settled = own.seen >= NUMERIC.warm_up
-        if is_settled:
-            own.furthest = [*own.furthest, min(abs(left) / sigma, NUMERIC.deviations)][-4 * NUMERIC.memory :]
-            is_beyond, side = abs(left) > _BOUND * sigma, int(math.copysign(1, left))
-            own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1) if is_beyond else 0
-            if abs(own.beyond) >= VERDICTS.close_quiet:  # it has another level from here on
-                own.level, own.slope, own.beyond, left = log, 0.0, 0, 0.0
-                own.mean, own.lowest, own.risen = log, log, 0
-            left = max(-_BOUND * sigma, min(_BOUND * sigma, left))
-        own.mean = log if not own.seen else own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory)
+        if own.recent:
+            error, sigma = log - median(own.recent), max(self._sigma(), least_sigma())
+            if len(own.errors) >= NUMERIC.warm_up:
+                side = (error > _BOUND * sigma) - (error < -_BOUND * sigma)
+                own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1)
+                if abs(own.beyond) >= VERDICTS.close_quiet:  # it has another level from here on
+                    own.mean, own.lowest, own.risen, own.beyond = log, log, 0, 0
+                error = max(-NUMERIC.deviations * sigma, min(NUMERIC.deviations * sigma, error))
+            own.errors = [*own.errors, error][-4 * NUMERIC.memory :]
+        own.recent = [*own.recent, log][-NUMERIC.warm_up :]
+        own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log
         own.risen += 1
         if own.seen < NUMERIC.memory or own.mean < own.lowest:
             own.lowest, own.risen = own.mean, 0
-        weight = 1 / min(own.seen + 1, NUMERIC.warm_up)
-        before = own.level
-        own.level += own.slope + weight * left
-        own.slope += weight / 4 * (own.level - before - own.slope) if own.seen else 0.0
-        own.sigma += 1 / min(own.seen + 1, NUMERIC.memory) * (_TO_SIGMA * abs(left) - own.sigma)
         own.seen += 1
+
+    def _sigma(self) -> float:
+        """Return the robust standard deviation of the newest errors."""
+        return _TO_SIGMA * median(map(abs, self.state.errors[-NUMERIC.memory :] or [0.0]))
 
 
 def _exp(log: float) -> float:

@@ -15,21 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.numerics.findings import EQUAL, Finding, Findings, FindingsState
+from irregulars.detectors.numerics.findings import EQUAL, OWN, Finding, Findings, FindingsState
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import worse
 from irregulars.detectors.verdicts.thresholds import VERDICTS
-from irregulars.dtypes import Column, Ints
+from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.evidence import NUMERIC_COLUMNS, EvidenceRows
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import layer_of
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import UNKNOWN
+from irregulars.words import name_ranks
 
 _SENSORS: Final = {"checksum": "parameters_checksum"}
 """Columns of sensors that are not called like them; without its column a sensor observed nothing."""
@@ -62,15 +65,23 @@ class OpenNumeric:
     revision: int = 0
     said_seen: int = 0
     said: tuple[str, tuple[int, ...], str] = ("", (), "")  # kind, ranks and severity of the newest revision
+    among: tuple[int, ...] = ()  # as of its newest `Finding` that names nobody
 
     def see(self, finding: Finding, iteration: int, time_ns: int) -> None:
         """Take in a finding."""
         self.seen += self.last != iteration or not self.seen
         self.last, self.time_ns, self.quiet = iteration, time_ns, 0
+        self.among = finding.among or self.among
         if finding.sensor not in self.sensors:
             self.sensors = (*self.sensors, finding.sensor)
-        is_surer = finding.kind == "corruption" and self.kind != "corruption"
-        if is_surer or (finding.ranks and (not self.ranks or len(finding.ranks) < len(self.ranks))):
+        is_surer = finding.kind == "corruption" != self.kind
+        is_nearer = bool(finding.ranks) and (not self.ranks or len(finding.ranks) < len(self.ranks))
+        # Of replicas that differ without a majority, one stands out by its own values
+        if is_surer and self.ranks and not finding.ranks:
+            self.kind, self.text = finding.kind, f"{finding.text}; {self.text}"
+        elif is_nearer and self.kind == "corruption" != finding.kind:
+            self.ranks, self.text = finding.ranks, f"{self.text}; {finding.text}"
+        elif is_surer or is_nearer:
             self.kind, self.ranks, self.text = finding.kind, finding.ranks, finding.text
             self.sensors = (finding.sensor, *(one for one in self.sensors if one != finding.sensor))
         self.severity = worse(self.severity, _severity(finding))
@@ -109,10 +120,10 @@ class NumericsJudge:
         rank = rows.columns["rank"]
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
         self._state.has_numbers = True
-        found = Findings(self._state.findings).observe(rank, columns, rows.audits, sets)
+        found = _joined(Findings(self._state.findings).observe(rank, columns, rows.audits, sets), topology)
         iteration = int(rows.columns["iteration"][0])
         seen = [self._of(one, iteration, time_ns) for one in found]
-        self._count_quiet(columns, has_audits=rows.audits is not None and rows.audits.has_entries, seen=seen)
+        self._count_quiet(rank, columns, rows.audits, seen)
         told = [(one, event) for one in self._state.open if (event := _event_of(one))]
         revisions = [self._revise(one, event, topology) for one, event in told]
         over = [one for one in self._state.open if one.quiet >= _quiet_enough(one)]
@@ -131,10 +142,11 @@ class NumericsJudge:
     def _of(self, finding: Finding, iteration: int, time_ns: int) -> OpenNumeric:
         """Give a finding to the verdict that it is of, a new one if there is none."""
         for one in self._state.open:
-            if not finding.ranks and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
+            named = {*finding.ranks, *finding.among}
+            if not named and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
                 return one  # the job feels what this rank did; it says nothing more about the rank
-            is_same = bool(set(finding.ranks) & set(one.ranks)) or not (finding.ranks or one.ranks)
-            if is_same or (not one.ranks and one.first == iteration):
+            is_same = not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)
+            if is_same or (not (one.ranks or one.among) and one.first == iteration):
                 one.see(finding, iteration, time_ns)
                 return one
         key = f"{iteration}:{finding.kind}"
@@ -148,15 +160,16 @@ class NumericsJudge:
         self._state.open.append(one)
         return one
 
-    def _count_quiet(self, columns: Mapping[str, Column], *, has_audits: bool, seen: Sequence[OpenNumeric]) -> None:
+    def _count_quiet(
+        self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, seen: Sequence[OpenNumeric]
+    ) -> None:
+        """Count an observation for what was not found: one of its ranks, or any if they are gone, told a value."""
         for one in self._state.open:
             if one in seen:
                 continue
-            is_observed = any(
-                has_audits if sensor == "audit" else _SENSORS.get(sensor, sensor.split()[0]) in columns
-                for sensor in one.sensors
-            )
-            one.quiet += is_observed
+            asked = np.isin(rank, one.ranks)
+            asked = asked if asked.any() else ~asked
+            one.quiet += any(bool((asked & _tells(sensor, rank, columns, audits)).any()) for sensor in one.sensors)
 
     def _close(self, over: Sequence[OpenNumeric], reason: str, topology: Topology) -> list[Verdict]:
         self._state.open = [one for one in self._state.open if one not in over]
@@ -190,6 +203,29 @@ class NumericsJudge:
     def state(self) -> NumericsState | None:
         """Everything that a new object needs to go on; None: no number has come."""
         return deepcopy(self._state) if self._state.has_numbers else None
+
+
+def _tells(sensor: str, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None) -> Flags:
+    """Say which ranks tell a sensor's value in this iteration."""
+    if sensor == "audit":
+        return np.zeros(len(rank), dtype=np.bool_) if audits is None else np.isin(rank, audits.of_entries(rank))
+    values = columns.get(_SENSORS.get(sensor, sensor.split()[0]), np.full(len(rank), np.nan))
+    return values != UNKNOWN if values.dtype.kind == "i" else ~np.isnan(values)
+
+
+def _joined(found: Sequence[Finding], topology: Topology) -> list[Finding]:
+    """Join what stands out on ranks that work on one batch: the error of one reaches the others."""
+    joined: list[Finding] = []
+    for one in found:
+        for at, other in enumerate(joined):
+            is_same = one.sensor == other.sensor in OWN and bool(one.ranks)
+            if is_same and any(topology.share_batch(one.ranks[0], rank) for rank in other.ranks):
+                text = f"{other.text}; {name_ranks(one.ranks)} too, of the same batch"
+                joined[at] = replace(other, ranks=(*other.ranks, *one.ranks), text=text)
+                break
+        else:
+            joined.append(one)
+    return joined
 
 
 def _severity(finding: Finding) -> str:

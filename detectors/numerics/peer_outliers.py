@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Flags, Floats, Ints
 
 _MAD_TO_SIGMA = 1.4826  # of a normal distribution
-_LEAST_SIGMA = 1e-3
-"""In logarithms: 0.1 %. Values of ranks that differ less are alike, and the last digits say nothing."""
-
 _GROSS = math.log(8.0)
 _LEAST_RANKS = 3  # of two that part, nobody knows which one left
 
@@ -49,11 +47,11 @@ class PeerOutliers:
     def __init__(self, state: PeerState | None = None) -> None:
         self.state = state or PeerState()
 
-    def observe(self, rank: Ints, values: Floats, *, is_settled: bool = True) -> list[Outlier]:
+    def observe(self, rank: Ints, values: Floats, *, is_settled: bool = True, step: float = 0.0) -> list[Outlier]:
         """Take in one iteration; return the ranks that stand out, most first.
 
         `rank`: ascending. `values`: positive and finite ones are compared; the others say nothing here.
-        `is_settled`: else only what is gross stands out.
+        `is_settled`: else only what is gross stands out. `step`: to multiples of which values are rounded.
         """
         is_comparable: Flags = np.isfinite(values) & (values > 0)
         rank, logs = rank[is_comparable], np.log(values[is_comparable])
@@ -61,9 +59,9 @@ class PeerOutliers:
             return []
         own = self.state
         at = self._places(rank)
-        distance = logs - np.median(logs)
-        left = distance - own.usual[at]
-        sigma = max(own.sigma, _LEAST_SIGMA)
+        middle = float(np.median(logs))
+        left = logs - middle - own.usual[at]
+        sigma = max(own.sigma, least_sigma(step, math.exp(middle)))
         sigmas = np.abs(left) / sigma
         limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only what is gross stands out.
@@ -89,7 +87,7 @@ class PeerOutliers:
     def _learn(self, at: Ints, left: Floats, sigmas: Floats, is_out: Flags) -> None:
         own = self.state
         weight = 1 / min(own.seen + 1, NUMERIC.memory)
-        bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, _LEAST_SIGMA)))
+        bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, least_sigma())))
         step = left if own.seen < NUMERIC.warm_up else bounded
         own.usual[at] += weight * np.where(is_out, 0.0, step)
         scale = _MAD_TO_SIGMA * float(np.median(np.abs(left)))

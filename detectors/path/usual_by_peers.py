@@ -140,23 +140,21 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
 
 
 def _kinds(graph: OperatorGraph, topology: Topology) -> Ints:
-    """Return a number for the kind and size of each row's communicator.
+    """Return a number for kind and size of each row's communicator, and as which of these its rank first used it.
 
-    Where nobody announced its kind, the number is negative, and says as which communicator of its iteration the rank
-    first used it: ranks with the same program use theirs in the same order.
+    Ranks with the same program use theirs in the same order: of shards and replicas of data, both of kind dp, say.
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     kind = np.array([topology.kind_code(code) for code in codes] or [0])[graph.communicator]
-    is_unknown = kind == topology.kind_code(-1)
-    return np.where(is_unknown, -1 - _orders_of_use(graph), kind) if is_unknown.any() else kind
+    return group_rows([kind, _orders_of_use(graph, kind)])[0]
 
 
-def _orders_of_use(graph: OperatorGraph) -> Ints:
-    """Return for each row how many other communicators its rank had used before this one in the iteration."""
+def _orders_of_use(graph: OperatorGraph, kind: Ints) -> Ints:
+    """Return for each row how many other communicators of its kind its rank had used before in the iteration."""
     use, first = graph.derive("uses", lambda: group_rows([graph.block, graph.communicator]))
-    order = sort_rows([graph.block[first], first])
+    order = sort_rows([graph.block[first], kind[first], first])
     turn = np.empty(len(order), dtype=np.int64)
-    turn[order] = places_in_runs(np.bincount(graph.block[first]))
+    turn[order] = places_in_runs(np.bincount(group_rows([graph.block[first], kind[first]])[0]))
     return turn[use]
 
 

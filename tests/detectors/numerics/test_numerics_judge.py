@@ -17,21 +17,23 @@ from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace, write_trace
 from tests.streams.judged_streams import MonitoredJob, in_order
-from tests.streams.lockstep_job import MS, LockstepJob
+from tests.streams.lockstep_job import MS, Groups, LockstepJob
 
 RANKS = 4
 ITERATIONS = 100
 WRONG = 60  # the iteration in which something goes wrong
-DP = {"dp": ("dp", tuple(range(RANKS)))}
+DP: Groups = {"dp": ("dp", tuple(range(RANKS)))}
 Row = dict[str, Any]
 Spoil = Callable[[int, int, Row], None]
 """Iteration, rank, and the row of ``iterations``, which it may change."""
 
 
-def trained(spoil: Spoil = lambda *_: None, seed: int = 1, replicas: bool = True, **audited: Any) -> Trace:
+def trained(
+    spoil: Spoil = lambda *_: None, seed: int = 1, replicas: bool = True, groups: Groups = DP, **audited: Any
+) -> Trace:
     """Train a job of replicas; `audited`: of `audits`."""
     random = np.random.default_rng(seed)
-    job = LockstepJob(DP, places={rank: {"host": f"node-{rank}", "gpu": 0} for rank in range(RANKS)})
+    job = LockstepJob(groups, places={rank: {"host": f"node-{rank}", "gpu": 0} for rank in groups["dp"][1]})
 
     def body(job: LockstepJob, number: int) -> None:
         for rank in job.ranks:
@@ -55,10 +57,15 @@ def trained(spoil: Spoil = lambda *_: None, seed: int = 1, replicas: bool = True
     return job.trace()
 
 
-def audit(job: LockstepJob, every: int, wrong: int | None, voters: int = RANKS) -> None:
-    """Let ranks compute the micro-batch of rank 0 again, and `wrong` come to another result from `WRONG` on."""
+def audit(job: LockstepJob, every: int, wrong: int | None, voters: int = RANKS, each: int = 1) -> None:
+    """Let ranks compute the micro-batch of rank 0 again, and `wrong` come to another result from `WRONG` on.
+
+    `each`: of how many audits `wrong` takes part in one.
+    """
     for number in range(0, ITERATIONS, every):
         for rank in range(voters):
+            if rank == wrong and number // every % each:
+                continue
             told = next(row for row in job.iteration_rows[rank] if row["iteration"] == number)
             checksum = number + (rank == wrong and number >= WRONG)
             told["phase"] = PHASES.index("eval")  # an audit makes its iteration longer
@@ -260,3 +267,79 @@ def test_a_step_that_loss_scaling_skips_is_no_spike() -> None:
     one_step = {"grad_norm": nothing_finite, "local_grad_norm": nothing_finite}
     assert told(trained(everywhere(one_step, WRONG + 1))) == []
     assert len({one.verdict_id for one in told(trained(everywhere(one_step, ITERATIONS)))}) == 1
+
+
+def test_replicas_that_differ_name_the_one_whose_own_values_stand_out() -> None:
+    for first, later in (("local_grad_norm", WRONG), ("parameters_checksum", WRONG + 1)):
+
+        def spoil(number: int, rank: int, row: Row, first: str = first, later: int = later) -> None:
+            row["parameters_checksum"] += rank // 2  # ranks 0 and 1 are replicas of each other, as are 2 and 3
+            if rank == 1 and number >= WRONG + (first != "local_grad_norm"):
+                row["local_grad_norm"] *= 30
+            if rank == 1 and number >= later:
+                row["parameters_checksum"] += 1
+
+        (last,) = {one.verdict_id: one for one in told(trained(spoil, replicas=False))}.values()
+        assert (last.kind, last.severity, [one.rank for one in last.suspects]) == ("corruption", "page", [1])
+        assert "no majority" in last.evidence
+        assert "own gradient norm of rank 1" in last.evidence
+
+
+def test_a_replica_that_differs_from_the_first_iteration_on_is_named() -> None:
+    def spoil(_: int, rank: int, row: Row) -> None:
+        row["parameters_checksum"] ^= rank == 2
+
+    first = told(trained(spoil))[0]
+    assert (first.kind, [one.rank for one in first.suspects], first.iterations) == ("corruption", [2], (0, 1))
+
+
+def test_ranks_that_work_on_one_batch_are_alternatives() -> None:
+    """The error of a rank reaches its tensor-parallel neighbour through the activations."""
+    dp: Groups = {"dp": ("dp", tuple(range(6)))}
+    for groups, count in ((dp, 2), ({**dp, **{f"tp{n}": ("tp", (2 * n, 2 * n + 1)) for n in range(3)}}, 1)):
+
+        def spoil(number: int, rank: int, row: Row) -> None:
+            row["local_grad_norm"] *= {2: 20, 3: 900}.get(rank, 1) if number == WRONG else 1
+
+        last = {one.verdict_id: one for one in told(trained(spoil, replicas=False, groups=groups))}
+        assert len(last) == count
+        assert [one.rank for verdict in last.values() for one in verdict.suspects] == [3, 2]
+
+
+def test_what_the_suspect_took_no_part_in_says_nothing_of_it() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        row["local_grad_norm"] *= math.nan if number > WRONG and number % 15 else 1
+        on(2, {"local_grad_norm": times(50)})(number, rank, row)
+
+    for trace in (trained(spoil), trained(every=4, wrong=2, each=5)):
+        (last,) = {one.verdict_id: one for one in told(trace)}.values()
+        assert (last.suspects[0].rank, last.iterations[0]) == (2, WRONG)
+        assert last.iterations[1] > WRONG + 20
+
+
+def test_a_spike_after_a_steep_start_is_told() -> None:
+    trend, random = JobTrend(), np.random.default_rng(3)
+    for step in range(120):
+        value = (2.4 + 7 * math.exp(-step / 25)) * math.exp(random.normal(0, 0.01))
+        jump = trend.look(value)
+        assert jump is None or not jump.is_far
+        trend.learn(value)
+    jump = trend.look(2.5 * value)
+    assert jump is not None
+    assert jump.is_far
+    assert jump.times == pytest.approx(2.5, rel=0.1)
+
+
+def test_the_last_digit_that_a_source_writes_is_no_spike() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        is_odd = number == WRONG and rank == 2
+        row |= {"loss": 0.01 + 0.01 * (number == WRONG + 20), "local_grad_norm": 0.6 if is_odd else 0.5}
+
+    assert told(trained(spoil)) == []
+
+
+def test_a_rounded_loss_can_spike() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        row["loss"] = 2.1 if number == WRONG and rank == 2 else 0.1
+
+    assert [one.suspects[0].rank for one in told(trained(spoil)) if one.revision == 1] == [2]

@@ -227,6 +227,23 @@ def test_ranks_whose_programs_differ_are_no_peers_though_nobody_announced_their_
     assert attribute_by_peers(graph, 0, topology).work_excess_ns.keys() == {0, 1, 2, 3}
 
 
+def test_work_before_shards_and_replicas_of_data_is_told_apart() -> None:
+    """Both are of kind dp and of four ranks; all ranks work for long before the one, and hardly before the other."""
+    groups = [tuple(range(4 * shard, 4 * shard + 4)) for shard in range(4)]
+    groups += [tuple(range(replica, 16, 4)) for replica in range(4)]
+    rows = []
+    for iteration in range(4):
+        for number, ranks in enumerate(groups):
+            start = 1_000 * iteration + (840 if number < 4 else 900)
+            rows += [row(rank, start, start + 50, group=number, sequence=iteration, iteration=iteration)
+                     for rank in ranks]  # fmt: skip
+    names = tuple(f"dp{number}" for number in range(8))
+    topology = Topology(16, {}, dict(enumerate(groups)), names, kinds=dict.fromkeys(range(8), "dp"))
+    entry = {(rank, iteration): 1_000 * iteration for rank in range(16) for iteration in range(4)}
+    found = attribute_by_peers(graph_of(*rows, entry=entry), 3, topology)
+    assert max(found.path_excess_ns.values()) == 0
+
+
 WORLD = Lane("collective", 0)
 
 
