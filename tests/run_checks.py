@@ -59,20 +59,23 @@ SINGLE = (
 )
 """Single ones, which stand beside what they share with others: what kills or installs, and the site."""
 LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for test in SINGLE))
-# Tests with a service mostly wait, and answers have deadlines: three processes of them come first. What needs nothing
+# Tests with a service mostly wait, and answers have deadlines: four processes of them come first. What needs nothing
 # but a core fills what they leave, with a lower priority. In one run for all, cores idle while all processes wait.
 UNSERVED = "not integration"
-SERVED = ("--numprocesses=3", *LEFT_OUT, "-m", "integration and not torch")
+SERVED = ("--numprocesses=4", *LEFT_OUT, "-m", "integration and not torch and not slow")
 FILLING = ("--numprocesses=2", *LEFT_OUT, "-m")
 YIELDING = ("nice", "-n", "5")
-BESIDE = {"TESTS_BESIDE": "3"}
+BESIDE = {"TESTS_BESIDE": "4"}
 """How many processes of tests the run beside has: each process has ports of its own (`tests.conftest`)."""
 TESTS = {"pytest services": (*PYTEST, *SERVED)}
-TESTS_BESIDE = {"pytest others": (*PYTEST, *FILLING, f"{UNSERVED} and not torch")}
-TESTS_FAST = {"pytest fast": (*PYTEST, *FILLING, f"{UNSERVED} and not slow and not torch")}
+FAST = (*PYTEST, *FILLING, f"{UNSERVED} and not slow and not torch")
+TESTS_BESIDE, TESTS_FAST = {"pytest others": FAST}, {"pytest fast": FAST}
 TRAINING = ("tests/producers/torch_hook", "tests/integration/test_live_demo.py")
 TORCH = {"pytest torch": (*PYTEST, "-m", "torch", *TRAINING)}
-FAULTS = {"pytest faults": (*PYTEST, *FAULTY, *SINGLE)}
+FAULTS = {
+    "pytest slow": (*PYTEST, *FILLING, f"{UNSERVED} and slow and not torch"),
+    "pytest faults": (*PYTEST, *FAULTY, *SINGLE),
+}
 Results = list[tuple[bool, str]]
 
 
@@ -115,7 +118,9 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     faults = FAULTS
     if chosen.within_s is not None:
-        faults = {name: (*command, f"--within-s={chosen.within_s}") for name, command in FAULTS.items()}
+        faults = {
+            name: (pytest, f"--within-s={chosen.within_s}", *others) for name, (pytest, *others) in FAULTS.items()
+        }
     suites = ((chosen.lint, LINT), (chosen.fast, TESTS_FAST), (chosen.torch, TORCH), (chosen.faults, faults))
     first = next((suite for is_chosen, suite in suites if is_chosen), TESTS)
     with ThreadPoolExecutor() as beside:

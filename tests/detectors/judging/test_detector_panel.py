@@ -23,6 +23,8 @@ from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import Outcome, judge_trace
 from tests.streams.lockstep_job import MS
 
+pytestmark = pytest.mark.slow
+
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 SETTINGS = JudgeSettings(rank_detectors=(FewTokens,))
 

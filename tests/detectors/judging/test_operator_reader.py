@@ -25,6 +25,8 @@ from irregulars.streams.local_pipeline import LocalPipeline
 from tests.room_thresholds import moved
 from tests.stored_states import stored
 
+pytestmark = pytest.mark.slow
+
 JOB = SimulatorSettings(dp=20, pp=2, tp=1, micro_batches=2, iterations=34, seed=5)
 """40 ranks; gradients are reduced over 20 of them, which is wide."""
 

@@ -16,6 +16,8 @@ from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
 from tests.conftest import examples
 
+pytestmark = pytest.mark.slow
+
 RANK = np.arange(4)
 STRANGE = st.sampled_from([0.0, -1.0, 1e-320, 1.0, 1e308, -1e308, math.inf, -math.inf, math.nan]) | st.floats()
 CHECKSUMS = st.sampled_from([UNKNOWN, UNKNOWN + 1, 0, 1, (1 << 63) - 1])

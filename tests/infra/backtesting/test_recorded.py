@@ -18,6 +18,8 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline
 from tests.conftest import RECORDINGS
 
+pytestmark = pytest.mark.slow
+
 SLOW_RANK = RECORDINGS / "gloo-slow-rank"
 
 

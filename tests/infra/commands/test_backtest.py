@@ -10,6 +10,8 @@ from irregulars.infra import wiring
 from tests.conftest import RECORDINGS
 from tests.infra.test_cli import Run, refused, run
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["run"]  # the fixture
 
 SLOW_RANK = str(RECORDINGS / "gloo-slow-rank")

@@ -14,6 +14,8 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.advice import plan_of
 from tests.producers.trace_directories import RECORDINGS
 
+pytestmark = pytest.mark.slow
+
 CAUSES = RECORDINGS / "causes"
 FAULTS = sorted(path.parent.name for path in CAUSES.glob("*/label.json") if path.parent.name != "clean")
 

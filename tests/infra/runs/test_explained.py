@@ -12,6 +12,8 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from tests.sinks.recorded_jobs import RECORDINGS
 
+pytestmark = pytest.mark.slow
+
 
 def explained(name: str, iteration: int, rank: int | None = None, **settings: float) -> Explained:
     return explain_iteration(read_trace(RECORDINGS / name), iteration, rank, JudgeSettings(**settings))  # type: ignore[arg-type]

@@ -25,6 +25,8 @@ from tests.producers.importers.clog_lines import event, header, log, new_comm, s
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.played_server import PlayedJob
 
+pytestmark = pytest.mark.slow
+
 MOST_BYTES = 256 << 20
 BOMB_BYTES = 384 << 20
 

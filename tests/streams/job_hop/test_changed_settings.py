@@ -16,6 +16,8 @@ from tests.streams.eight_ranks import EightRanks, faulty
 from tests.streams.evidence_rows import MS, T0, came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, Outcome, in_order
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 80
 LONG = frozenset(range(25, ITERATIONS, 6))
 """Every sixth iteration takes 1.3 times as long."""

@@ -12,6 +12,8 @@ from irregulars.detectors.plugins.sample_frames import rename, sample_frame, tak
 from irregulars.errors import PluginError
 from irregulars.messages.records import UNKNOWN
 
+pytestmark = pytest.mark.slow
+
 
 def made(tuning: Tuning = "always", **more: int) -> OperatorFeatures:
     return OperatorFeatures(**{"window": 32, "warm_up": 20, "most_slots": 4096, "tuning": tuning, **more})  # type: ignore[arg-type]

@@ -24,6 +24,8 @@ from irregulars.errors import PluginError
 from tests.benchmarks.train_operator_forest import export_trees, gather_examples, train_forest
 from tests.detectors.known_operators import read_operators
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("make", [OperatorForest, partial(OperatorForest, tuning="drift")], ids=["always", "drift"])
 def test_the_promises_of_a_detector_are_kept(make: MakeDetector) -> None:
