@@ -16,10 +16,10 @@ from typing import Final
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, encode_announcement
-from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
+from irregulars.messages.records import UNKNOWN, Batch, Header, decode_batch, encode_batch
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
-from irregulars.producers.publishing.sources import PassingSource, Record, Source, take_records
+from irregulars.producers.publishing.sources import PassingSource, Record, Source, key_of, take_records
 from irregulars.state_codec import decode_state, encode_state
 
 # Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON.
@@ -188,9 +188,8 @@ class InferringSource(PassingSource):
         super().close()
 
     def _pass(self, batch: Batch) -> list[Batch]:
-        header = batch.header
-        job = self._jobs.get((header.job, header.attempt))
-        if job is None or job.is_marked or header.schema != "commops" or header.rank not in job.announcements:
+        job = self._job_of(batch.header)
+        if job is None or job.is_marked or batch.header.schema != "commops":
             return [batch]
         job.heard_s, self._has_news = self._clock_s(), True
         is_held = job.inference.held_rows > 0
@@ -198,6 +197,12 @@ class InferringSource(PassingSource):
         if is_held or job.inference.held_rows:  # regular rows cost little: only learning counts
             self._spent_s += self._clock_s() - job.heard_s
         return left
+
+    def _job_of(self, own: Header | Heartbeat) -> _Job | None:
+        """Return the job of a rank's record; None: its rank marks iterations, or was announced anew since."""
+        job = self._jobs.get((own.job, own.attempt))
+        announced = None if job is None else job.announcements.get(own.rank)
+        return job if announced is not None and key_of(announced) == key_of(own) else None
 
     def _may_learn(self) -> bool:
         return self._spent_s <= LEARNING_S + LEARNING_RATIO * (self._clock_s() - self._began_s)
@@ -218,8 +223,8 @@ class InferringSource(PassingSource):
 
     def _beat(self, heartbeat: Heartbeat) -> None:
         """Let all rows of a rank leave before it ends."""
-        job = self._jobs.get((heartbeat.job, heartbeat.attempt))
-        if job is None or heartbeat.state != "ended" or heartbeat.rank not in job.announcements:
+        job = self._job_of(heartbeat)
+        if job is None or heartbeat.state != "ended":
             return
         self._ready += job.inference.flush(may_learn=self._may_learn())
         job.ended.add(heartbeat.rank)

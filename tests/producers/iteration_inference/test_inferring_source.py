@@ -239,6 +239,24 @@ def test_what_waits_leaves_before_its_rank_ends() -> None:
     assert sum(isinstance(r, Batch) for r in passed) == sum(isinstance(r, Batch) for r in records)
 
 
+def test_a_start_of_the_same_name_that_ends_or_goes_on_spoils_no_numbers() -> None:
+    own = [
+        replace(r, header=replace(r.header, start="b")) if isinstance(r, Batch) else replace(r, start="b")
+        for r in drain(followed(unmarked("gloo-clean"), max_rows=200))
+    ]
+    batches = [r for r in own if isinstance(r, Batch)]
+    before = [replace(r, header=replace(r.header, start="a")) for r in batches[:8]]
+    ends = [Heartbeat(r.header.job, r.header.attempt, r.header.rank, state="ended", start="a") for r in before]
+    announcements = [r for r in own if isinstance(r, Announcement)]
+    given, clock = [*announcements, *before, *ends, *batches], [0.0]
+    source = InferringSource(Records(given), clock_s=lambda: clock[0])
+    passed = [r for _ in given for r in source.poll(10_000)]
+    clock[0] = PAUSE_S + 1
+    left = [r for r in [*passed, *source.poll(10_000)] if isinstance(r, Batch)]
+    assert [id(one) for one in left if one.header.start == "a"] == list(map(id, before))
+    assert errors("gloo-clean", numbers([one for one in left if one.header.start == "b"])).max() <= 1
+
+
 def test_what_waits_leaves_when_its_job_falls_silent() -> None:
     records, clock = records_of("gloo-clean")[:8], [0.0]
     source = InferringSource(Records(records), clock_s=lambda: clock[0])
