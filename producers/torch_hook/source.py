@@ -22,7 +22,7 @@ from irregulars.producers.torch_hook.identity import Identity, Start
 from irregulars.producers.torch_hook.iterations import Iterations
 
 # A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it. Or
-# this long after its first group was made: there may be no iterations.
+# this long after its newest group was made: there may be no iterations.
 ANNOUNCE_S: Final = 10.0
 # Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock.
 _SETTLED_NS: Final = 20_000_000
@@ -95,7 +95,7 @@ class TorchSource:
         self._world: tuple[int, int] | None = None
         self._reader = RowReader()
         self._announcement: Announcement | None = None
-        self._first_seen_s: float | None = None
+        self._groups_seen, self._newest_seen_s = 0, 0.0
         self._queue: deque[Record] = deque()
         self._given_lost_rows = 0
         self._rows = {"commops": 0, "iterations": 0}
@@ -193,9 +193,9 @@ class TorchSource:
     def _is_ready(self) -> bool:
         if self._announcement is not None or self._ending_since_s is not None or self._iterations.ended:
             return True
-        if self._first_seen_s is None and self._groups.all:
-            self._first_seen_s = time.monotonic()
-        return self._first_seen_s is not None and time.monotonic() - self._first_seen_s > ANNOUNCE_S
+        if len(self._groups.all) > self._groups_seen:
+            self._groups_seen, self._newest_seen_s = len(self._groups.all), time.monotonic()
+        return self._groups_seen > 0 and time.monotonic() - self._newest_seen_s > ANNOUNCE_S
 
     def _announce(self, rank: int, world_size: int, start: str | None, since_ns: int | None) -> None:
         own = self._identity

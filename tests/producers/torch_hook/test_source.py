@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,21 @@ def test_a_slow_start_loses_no_iteration_whichever_topic_is_read_first(
     assert np.concatenate([one["iteration"] for one in evidence]).tolist() == [0, 1, 2, 3]
     assert (np.concatenate([one["phase"] for one in evidence]) == TRAIN).all()
     assert sum(int(one["late_rows"].sum()) for one in evidence) == 0
+
+
+def test_a_rank_whose_groups_take_long_to_make_is_announced_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Monitors keep to the first announcement; thousands of ranks make their groups for minutes."""
+    now_s = 100.0
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now_s, monotonic_ns=time.monotonic_ns))
+    rank = Rank(0)
+    for name in ("1", "2"):
+        assert rank.source.poll(100) == []
+        now_s += 0.9 * source.ANNOUNCE_S
+        rank.groups.add(name, range(2), 2, f"group {name}", 2)
+    assert rank.source.poll(100) == []
+    now_s += 1.1 * source.ANNOUNCE_S
+    (announced,) = announcements(rank.source.poll(100))
+    assert len(announced.communicators) == 3
 
 
 @pytest.mark.parametrize("is_marked", [False, True])
