@@ -1,21 +1,22 @@
 """The job's own loss and gradient norm over time: what is expected next, and values that jump above it.
 
 In logarithms, the median of the newest values is expected: one spike does not move it, and a level that holds after
-a jump is soon the new one (other data, another phase of the schedule). It trails a loss that falls, however steeply
-that began, and then expects more than comes. What it errs by is learned too: noise, and tails that are heavy.
+a jump is soon the new one (other data, another phase of the schedule). It trails a loss that falls, and then expects
+more than comes. Noise is told by values that follow each other, and how far tails reach by what it erred by.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 
 from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
-_TO_SIGMA = 1.4826  # from a median absolute deviation, of a normal distribution
+_TO_SIGMA = 0.8862  # from the mean absolute difference of neighbours, of a normal distribution
 _GROWTH = math.log(1.1)  # a tenth: a loss that trains on falls, or stays
 _GROWTH_DEVIATIONS = 10.0  # of the mean: its lowest of long is three or four below
 _MOST_LOG = 700.0  # of a float64, nearly
@@ -27,7 +28,7 @@ class TrendState:
     """What was learned of one series."""
 
     recent: list[float] = field(default_factory=list)  # logarithms of the newest values; their median is expected
-    errors: list[float] = field(default_factory=list)  # how far the newest ones were above what was expected, bounded
+    errors: list[float] = field(default_factory=list)  # how far the newest were above what was expected, bounded
     mean: float = math.nan  # over about `NUMERIC.memory` values
     # The lowest that the mean was since the level jumped, and how many values ago
     lowest: float = math.nan
@@ -85,7 +86,8 @@ class JobTrend:
                 own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1)
                 if abs(own.beyond) >= VERDICTS.close_quiet:  # it has another level from here on
                     own.mean, own.lowest, own.risen, own.beyond = log, log, 0, 0
-                error = max(-NUMERIC.deviations * sigma, min(NUMERIC.deviations * sigma, error))
+                usual, most = median(own.errors[-NUMERIC.warm_up :]), NUMERIC.deviations * sigma
+                error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it
             own.errors = [*own.errors, error][-4 * NUMERIC.memory :]
         own.recent = [*own.recent, log][-NUMERIC.warm_up :]
         own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log
@@ -95,8 +97,9 @@ class JobTrend:
         own.seen += 1
 
     def _sigma(self) -> float:
-        """Return the robust standard deviation of the newest errors."""
-        return _TO_SIGMA * median(map(abs, self.state.errors[-NUMERIC.memory :] or [0.0]))
+        """Return the standard deviation of the noise, which a course of long does not add to."""
+        errors = self.state.errors[-NUMERIC.memory :]
+        return _TO_SIGMA * fmean(abs(two - one) for one, two in pairwise(errors)) if len(errors) > 1 else 0.0
 
 
 def _exp(log: float) -> float:

@@ -4,7 +4,7 @@
 opens       with the first finding (`findings`): numbers that are wrong are wrong at once
 goes on     its sensor finds the same rank again, or any sensor does
 changes     what began as a spike of one rank's loss or norm becomes a corruption when its replicas or a replay say so
-closes      its sensors did not find it in 10 observations, checksums in 128, audits in 3, or the job ended
+closes      its ranks' sensors did not find it in 10 observations, checksums in 128, audits in 3, or the job ended
 takes in    what no rank stands out in, while a verdict is open that names a rank: the job feels the same thing
 severity    a page where the run is wrong from there on, a ticket for one rank's spike, a note for the job's
 ==========  ========================================================================================================

@@ -16,14 +16,14 @@ class NumericThresholds:
         "Ranks whose values were equal bit by bit in the first ones are held to be equal from there on.",
         "chosen: float64 values of different data are equal by chance in none")  # fmt: skip
     memory: int = threshold(64, "iterations",
-        "Over about as many the usual level, its slope and its noise are learned.",
+        "Over about as many the usual level and its noise are learned.",
         "the robust window of the trial with 350 injected bit flips: 64 steps")  # fmt: skip
     warm_up: int = threshold(20, "iterations",
         "The first ones, and those after a change of level, in which nothing is called a spike.",
         "chosen: a third of the memory; the loss falls fast at first")  # fmt: skip
     deviations: float = threshold(8.0, "standard deviations, robust",
-        "A loss or gradient norm, in logarithms, that is further from its usual place among its peers, or above what "
-        "the job's level and slope say.",
+        "A loss or gradient norm, in logarithms, that is further from its usual place among its peers, or above the "
+        "job's newest values.",
         "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded, as OLMo's 6 when "
         "the data changed")  # fmt: skip
     peer_times: float = threshold(2.5, "times",
