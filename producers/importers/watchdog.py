@@ -343,9 +343,10 @@ class WatchdogLog:
 
         `known`: groups of the job by another source, which knows all of their ranks.
         """
+        known = tuple(known)
         self._settle()
-        if not self._heard:
-            return self.nccl.dumps()
+        if not self._heard:  # by NCCL's calls, unless dumps hold them already
+            return [] if known else self.nccl.dumps()
         by_name = {group.name: group for group in known}
         of: dict[str, dict[int, _Process]] = {}
         for (rank, name), process in self._of.items():
