@@ -10,6 +10,7 @@ Lines are found by searching blocks of bytes, so that a log of gigabytes takes s
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -382,6 +383,7 @@ _BARRIERS: Final = "monitored_barrier"
 _BARRIER: Final = OPERATOR_CODES["barrier"]
 _UNNUMBERED_CALL: Final = UNTOLD_CALLS.stop  # number of a call whose number is not told
 _GATHERING: Final = (OPERATOR_CODES["all_gather"], OPERATOR_CODES["reduce_scatter"])
+_LENGTHS: Final = re.compile(rb"\d+")
 _NO_SIZE: Final = (1 << 64) - 1  # elements of a work without tensors, as a batch of sends and recvs
 
 
@@ -422,7 +424,7 @@ def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
 def _elements(numel: bytes | None, shape: bytes | None) -> float:
     if numel is not None:
         return np.nan if int(numel) >= _NO_SIZE else float(numel)
-    return np.nan if shape is None else float(np.prod([int(one) for one in shape.split(b",") if one.strip()]))
+    return np.nan if shape is None else math.prod(map(float, _LENGTHS.findall(shape)))
 
 
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"
