@@ -263,13 +263,14 @@ class WatchdogLog:
         inside = int(found[4])
         group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
         begin = block.rfind(b"\n", 0, found.start()) + 1
-        prefix = _PREFIX.search(block[max(begin, found.start() - 400) : found.start()])
+        # The last one: torchrun's own [rank0] before it is a local rank
+        *_, prefix = None, *_PREFIX.finditer(block[max(begin, found.start() - 400) : found.start()])
         named = int(next(filter(None, prefix.groups()))) if prefix else None
         if found[3]:
             self._described[group] = found[3].decode(errors="replace")[:200]
         is_default = group == _DEFAULT or self._described.get(group) == "default_pg"
         has_torch_prefix = prefix is not None and prefix[1] is not None
-        rank = inside if named is None or ((is_default or not group) and not has_torch_prefix) else named
+        rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
         group = _DEFAULT if is_default else group
         self._in_group.setdefault(group, {})[inside] = rank
         return self._process(rank, group)

@@ -29,6 +29,7 @@ def caught(rank: int, sequence: int = 652, operator: str = "ALLREDUCE", elements
 PREFIXES = {
     "torchrun": "[rank{rank}]:[E227 23:07:54.32 ProcessGroupNCCL.cpp:629] ",
     "torchrun with local ranks": "[default{local}]:[rank{rank}]:[E ProcessGroupNCCL.cpp:607] ",
+    "torchrun that names local ranks": "[rank{local}]:[rank{rank}]:[E ProcessGroupNCCL.cpp:607] ",
     "torchrun of PyTorch 2.1": "[default{local}]:[E ProcessGroupNCCL.cpp:475] ",
     "slurm": "{rank}: [E ProcessGroupNCCL.cpp:475] ",
     "kubernetes": "2026-11-27T12:00:00.1Z train-worker-{node} [rank{rank}]:[E ProcessGroupNCCL.cpp:629] ",
@@ -147,6 +148,13 @@ def test_a_line_without_its_group_belongs_to_the_one_whose_status_fits_its_numbe
     assert accused == ()
     assert evidence.startswith("rank 13 stands in all_to_all 216 on 119, and rank 15 stands in all_reduce 57 on 112;")
     assert evidence.endswith("who else belongs to that group, and is waited for, is not told")
+
+
+def test_the_default_group_numbers_the_job_whatever_torchrun_puts_before_it(tmp_path: Path) -> None:
+    lines = [
+        failure(rank, rank, "0(default_pg)", 70).replace(f"[rank{rank}]", f"[rank{rank % 2}]") for rank in (0, 1, 3)
+    ]
+    assert accused_of(tmp_path, *lines)[0] == (2,)
 
 
 def test_numbers_that_no_group_explains_are_of_several_groups(tmp_path: Path) -> None:
