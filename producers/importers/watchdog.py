@@ -50,6 +50,7 @@ _STATUS: Final = re.compile(
     rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d+).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d+),"
     rb"lastcompleted(?:NCCL)?work:(-?\d+)"
 )
+_WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
 _PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d+(?:,\d+)*)failedtopassmonitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
@@ -195,6 +196,8 @@ class WatchdogLog:
             text = block[found.end() : min(past, found.end() + _LONGEST_MESSAGE)].translate(None, _BLANKS)
             named = found if found[1] or by is None else by
             by = found if text.endswith(b"exception:") else None
+            if not any(word in text for word in _WORDS):
+                continue
             if work := _WORK.search(text):
                 self._add_work(self._process_of(block, named), work)
             if status := _STATUS.search(text):

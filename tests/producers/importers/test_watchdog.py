@@ -249,7 +249,10 @@ def hccl(rank: int) -> str:
         hccl,
         lambda rank: f"[rank{rank}]: {caught(rank).replace('WorkNCCL', 'WorkHCCL')}",
         lambda rank: f"[Rank {rank}] Work {WORK.format(652, 'ALLREDUCE', 9)} timed out in blocking wait.",
-        lambda rank: f"E0826 9 TorchWorkNCCL.cpp:147] [TC][rank={rank}][name=main] Operation timed out after 9 ms",
+        lambda rank: (
+            f"E0826 9 TorchWorkNCCL.cpp:147] [TC][rank={rank}][name=main] Operation timed out after 9 ms\n"
+            f"Aborting process due to timeout on rank {rank} - timeout watchdog detected operation timeout"
+        ),
         lambda rank: f"[1,{rank}]<stderr>:[E] {caught(rank).replace('SeqNum=652, ', '')}",
     ],
 )
