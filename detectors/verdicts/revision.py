@@ -313,7 +313,7 @@ def _side(side: Side) -> str:
 
 def _call(operator: int, sequence: int | None) -> str:
     """Name a call by its operator and, if it has one, its number."""
-    if sequence in UNTOLD_CALLS:
+    if sequence is not None and sequence in UNTOLD_CALLS:
         return f"collective {number_of(sequence)}" if number_of(sequence) else "the next collective"
     is_numbered = sequence is not None and sequence < UNNUMBERED and operator not in P2P
     return f"{OPERATORS[operator]} {sequence}" if is_numbered else OPERATORS[operator]

@@ -10,6 +10,7 @@ Lines are found by searching blocks of bytes, so that a log of gigabytes takes s
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,6 +50,7 @@ _STATUS: Final = re.compile(
     rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d+).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d+),"
     rb"lastcompleted(?:NCCL)?work:(-?\d+)"
 )
+_WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
 _PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d+(?:,\d+)*)failedtopassmonitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
@@ -194,6 +196,8 @@ class WatchdogLog:
             text = block[found.end() : min(past, found.end() + _LONGEST_MESSAGE)].translate(None, _BLANKS)
             named = found if found[1] or by is None else by
             by = found if text.endswith(b"exception:") else None
+            if not any(word in text for word in _WORDS):
+                continue
             if work := _WORK.search(text):
                 self._add_work(self._process_of(block, named), work)
             if status := _STATUS.search(text):
@@ -262,13 +266,14 @@ class WatchdogLog:
         inside = int(found[4])
         group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
         begin = block.rfind(b"\n", 0, found.start()) + 1
-        prefix = _PREFIX.search(block[max(begin, found.start() - 400) : found.start()])
+        # The last one: torchrun's own [rank0] before it is a local rank
+        *_, prefix = None, *_PREFIX.finditer(block[max(begin, found.start() - 400) : found.start()])
         named = int(next(filter(None, prefix.groups()))) if prefix else None
         if found[3]:
             self._described[group] = found[3].decode(errors="replace")[:200]
         is_default = group == _DEFAULT or self._described.get(group) == "default_pg"
         has_torch_prefix = prefix is not None and prefix[1] is not None
-        rank = inside if named is None or ((is_default or not group) and not has_torch_prefix) else named
+        rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
         group = _DEFAULT if is_default else group
         self._in_group.setdefault(group, {})[inside] = rank
         return self._process(rank, group)
@@ -343,9 +348,10 @@ class WatchdogLog:
 
         `known`: groups of the job by another source, which knows all of their ranks.
         """
+        known = tuple(known)
         self._settle()
-        if not self._heard:
-            return self.nccl.dumps()
+        if not self._heard:  # by NCCL's calls, unless dumps hold them already
+            return [] if known else self.nccl.dumps()
         by_name = {group.name: group for group in known}
         of: dict[str, dict[int, _Process]] = {}
         for (rank, name), process in self._of.items():
@@ -381,6 +387,7 @@ _BARRIERS: Final = "monitored_barrier"
 _BARRIER: Final = OPERATOR_CODES["barrier"]
 _UNNUMBERED_CALL: Final = UNTOLD_CALLS.stop  # number of a call whose number is not told
 _GATHERING: Final = (OPERATOR_CODES["all_gather"], OPERATOR_CODES["reduce_scatter"])
+_LENGTHS: Final = re.compile(rb"\d+")
 _NO_SIZE: Final = (1 << 64) - 1  # elements of a work without tensors, as a batch of sends and recvs
 
 
@@ -421,7 +428,7 @@ def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
 def _elements(numel: bytes | None, shape: bytes | None) -> float:
     if numel is not None:
         return np.nan if int(numel) >= _NO_SIZE else float(numel)
-    return np.nan if shape is None else float(np.prod([int(one) for one in shape.split(b",") if one.strip()]))
+    return np.nan if shape is None else math.prod(map(float, _LENGTHS.findall(shape)))
 
 
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"

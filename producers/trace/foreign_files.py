@@ -219,9 +219,8 @@ _SEARCHED_BYTES: Final = 8 << 20  # of a log at once
 # of HCCL, gloo and NCCL.
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
-    b"borting process due to", b"in blocking wait", b"lagging ranks that", b"EI0002:",
-    b"gloo/transport/", b"NCCL WARN ", b" opCount ", b"[TC][rank=", b"Last error:",
-    b"first observed failure",
+    b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
+    b"Last error:", b"first observed failure",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ def caught(rank: int, sequence: int = 652, operator: str = "ALLREDUCE", elements
 PREFIXES = {
     "torchrun": "[rank{rank}]:[E227 23:07:54.32 ProcessGroupNCCL.cpp:629] ",
     "torchrun with local ranks": "[default{local}]:[rank{rank}]:[E ProcessGroupNCCL.cpp:607] ",
+    "torchrun that names local ranks": "[rank{local}]:[rank{rank}]:[E ProcessGroupNCCL.cpp:607] ",
     "torchrun of PyTorch 2.1": "[default{local}]:[E ProcessGroupNCCL.cpp:475] ",
     "slurm": "{rank}: [E ProcessGroupNCCL.cpp:475] ",
     "kubernetes": "2026-11-27T12:00:00.1Z train-worker-{node} [rank{rank}]:[E ProcessGroupNCCL.cpp:629] ",
@@ -149,6 +150,13 @@ def test_a_line_without_its_group_belongs_to_the_one_whose_status_fits_its_numbe
     assert evidence.endswith("who else belongs to that group, and is waited for, is not told")
 
 
+def test_the_default_group_numbers_the_job_whatever_torchrun_puts_before_it(tmp_path: Path) -> None:
+    lines = [
+        failure(rank, rank, "0(default_pg)", 70).replace(f"[rank{rank}]", f"[rank{rank % 2}]") for rank in (0, 1, 3)
+    ]
+    assert accused_of(tmp_path, *lines)[0] == (2,)
+
+
 def test_numbers_that_no_group_explains_are_of_several_groups(tmp_path: Path) -> None:
     accused, evidence = accused_of(tmp_path, caught(0, 96120), caught(0, 96117), caught(7, 64088))
     assert accused == ()
@@ -241,7 +249,10 @@ def hccl(rank: int) -> str:
         hccl,
         lambda rank: f"[rank{rank}]: {caught(rank).replace('WorkNCCL', 'WorkHCCL')}",
         lambda rank: f"[Rank {rank}] Work {WORK.format(652, 'ALLREDUCE', 9)} timed out in blocking wait.",
-        lambda rank: f"E0826 9 TorchWorkNCCL.cpp:147] [TC][rank={rank}][name=main] Operation timed out after 9 ms",
+        lambda rank: (
+            f"E0826 9 TorchWorkNCCL.cpp:147] [TC][rank={rank}][name=main] Operation timed out after 9 ms\n"
+            f"Aborting process due to timeout on rank {rank} - timeout watchdog detected operation timeout"
+        ),
         lambda rank: f"[1,{rank}]<stderr>:[E] {caught(rank).replace('SeqNum=652, ', '')}",
     ],
 )
