@@ -8,6 +8,7 @@ import re
 import shlex
 import stat
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,19 +92,27 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 def rank_of_name(path: Path) -> int | None:
     """Read a rank off a file's name: the number after ``rank``, else the one at its end, else that after ``worker``.
 
+    Where the name has none, that after ``rank`` in its folder's name counts.
+
     >>> names = "worker3_step_12.pt.trace.json", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
     >>> [rank_of_name(Path(name)) for name in names]
     [3, 12, None, None]
     >>> [rank_of_name(Path(name)) for name in ("nccl_trace_rank_gpu-worker-11_0", "train-worker-1_rank_7.json.gz")]
     [0, 7]
+    >>> [rank_of_name(Path(name)) for name in ("run/rank_5/trace.json", "node-5/trace.json")]
+    [5, None]
     """
     stem = stem_of(path)
-    found = [match for match in _WORD_NUMBER.finditer(stem) if len(match[2]) <= _MOST_DIGITS]
-    words = [((match[1] or "").lower(), match) for match in found]
-    ranks = [int(match[2]) for word, match in words if word.endswith("rank")]
+    words, around = _words_before_numbers(stem), _words_before_numbers(path.parent.name)
+    ranks, ranks_around = ([int(match[2]) for word, match in own if word.endswith("rank")] for own in (words, around))
     ends = [int(match[2]) for word, match in words if match.end() == len(stem) and word not in _NO_RANKS]
     workers = [int(match[2]) for word, match in words if word == "worker"]
-    return next((numbers[-1] for numbers in (ranks, ends, workers) if numbers), None)
+    return next((numbers[-1] for numbers in (ranks, ends, workers, ranks_around) if numbers), None)
+
+
+def _words_before_numbers(name: str) -> list[tuple[str, re.Match[str]]]:
+    found = [match for match in _WORD_NUMBER.finditer(name) if len(match[2]) <= _MOST_DIGITS]
+    return [((match[1] or "").lower(), match) for match in found]
 
 
 def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -239,7 +248,7 @@ def how_to_import(source: Path) -> str:
 def kind_of_file(path: Path) -> str | None:
     """Return the kind of one file by its content; None: of none. Raises InputError if it can't be read."""
     with open_plain(path) as stream:
-        head = stream.read(HEAD_BYTES)
+        head = stream.read(HEAD_BYTES).removeprefix(BOM_UTF8)
         try:
             refuse_other_tools(head)
         except InputError as error:
