@@ -235,7 +235,7 @@ def read_capture(path: Path) -> Capture:
         if parser.needs_launches:
             with open_plain(path) as stream:
                 parser.add_launches(EventReader(stream, LAUNCHES).read())
-        return parser.capture(properties)
+        return parser.capture(properties, reader.unreadable)
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ MARKS_APART: Final = (
     "and operators run on after their step"
 )
 UNLAUNCHED: Final = "kernels whose launch is not in the trace, as of those launched before it begins"
+NOTE_SIZE: Final = "nothing tells how many ranks the job has: two at least"
 NOTE_STREAMS: Final = (
     "the traces do not name process groups: each CUDA stream counts as one communicator of all ranks"
 )
@@ -120,6 +121,9 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     named = {group for c in by_rank.values() for group in (*c.groups, *(call.group for call in c.calls)) if group}
     world_size = max([1 + max(by_rank), *told, *(1 + max(group.ranks) for group in named)])
     notes: list[str] = []
+    if world_size == 1 and not told and any(call.lane != "gloo" for c in by_rank.values() for call in c.calls):
+        world_size = 2  # at least: alone nobody calls collectives
+        notes.append(NOTE_SIZE)
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
