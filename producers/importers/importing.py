@@ -158,8 +158,12 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     told = [one for one in log.dumps(known) if one.rank not in with_dump]
     if not dumps and not told and who.left_out:
         raise InputError(f"{who.left_out[0].name}: {who.left_out[0].reason}")
+    reports = log.reports.job(job, log.world_size)
     if not dumps and not told:
-        raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; got none")
+        if reports is not None:
+            return replace(reports, left_out=broken)
+        rule = "must hold a line of a watchdog, or of Megatron's checks, that names a rank"
+        raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; got none")
     imported = job_of_dumps([*dumps, *told], job)
     sizes = (NOTE_ELEMENTS,) if told else ()
     return replace(

@@ -21,6 +21,7 @@ from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
+from irregulars.producers.importers.megatron import MegatronLog
 from irregulars.producers.trace.foreign_files import LOG_SIGNS
 
 _BLOCK_BYTES: Final = 8 << 20
@@ -70,7 +71,8 @@ class WatchdogLog:
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
         self._lines = 0
-        self._world_size = 0
+        self.world_size = 0  # as far as the logs tell it
+        self.reports = MegatronLog()
         self._of: dict[tuple[int, str], _Process] = {}  # by rank in the job, and group
         self._described: dict[str, str] = {}
         self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
@@ -89,9 +91,10 @@ class WatchdogLog:
     def _read(self, block: bytes) -> None:
         if b"orld" in block or b"ORLD" in block:
             sizes = [int(found[1]) for found in _WORLD.finditer(block[: 4 << 20])]
-            self._world_size = max([self._world_size, *(size for size in sizes if size < MAX_RANKS)])
+            self.world_size = max([self.world_size, *(size for size in sizes if size < MAX_RANKS)])
         if not any(sign in block for sign in LOG_SIGNS):
             return
+        self.reports.read(block)
         for found in _WORK.finditer(block):
             rank, group = self._who(block, found)
             operator = operator_of(found[6].decode())
@@ -165,8 +168,8 @@ class WatchdogLog:
         """
         by_name = {group.name: group for group in known}
         ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
-        is_plausible = self._world_size <= 64 * (1 + max(self._heard, default=0))
-        world_size = max(1 + max(ranks, default=0), self._world_size if is_plausible else 0)
+        is_plausible = self.world_size <= 64 * (1 + max(self._heard, default=0))
+        world_size = max(1 + max(ranks, default=0), self.world_size if is_plausible else 0)
         names = dict.fromkeys(group for _, group in self._of) or (_DEFAULT,)
         groups = {}
         for name in names:

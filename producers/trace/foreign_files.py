@@ -215,10 +215,12 @@ def refuse_other_tools(head: bytes) -> None:
 
 
 _SEARCHED_BYTES: Final = 8 << 20  # of a log at once
-# Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
+# Words of which a log of a training job that hung, or that checks itself, has one anywhere: lines of PyTorch's and
+# TorchComms' watchdogs, and of Megatron's checks.
+MEGATRON_SIGNS: Final = (b"| MnRtt/Rnk: ", b"nexpected result ", b" jobID=", b" in local grad norm")
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
-    b"borting process due to",
+    b"borting process due to", *MEGATRON_SIGNS,
 )  # fmt: skip
 
 
