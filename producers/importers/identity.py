@@ -18,6 +18,8 @@ from irregulars.producers.importers.groups import MAX_RANKS
 from irregulars.producers.trace.foreign_files import rank_of_name, stem_of
 
 _NUMBERS: Final = re.compile(r"(\d+)")
+# A place in a dimension of parallel training
+_PLACE: Final = re.compile(r"(?<![a-z])(tp|dp|pp|ep|cp)[-_.]?(rank[-_.]?)?\d", re.IGNORECASE)
 
 
 class LeftOut(NamedTuple):
@@ -150,6 +152,8 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1
     if not is_alike or (sizes and max(sizes) < size * len(of_host)) or not _are_of_one_time(claims, ranks):
+        return None
+    if any(map(_PLACE.search, of_host)):  # tp0_dp1: nothing tells which of them counts faster
         return None
     if not sizes and _has_copies(claims):
         return None

@@ -23,6 +23,7 @@ _ENDINGS: Final = frozenset(
 )
 # A number at the end of a word, and the word: the rank of rank3_step12 is 3, that of gpu-worker-11_0 is 0.
 _WORD_NUMBER: Final = re.compile(r"(?:([A-Za-z]+)[-_.=]?)?(?<!\d)(\d+)(?![0-9A-Za-z])")
+_OF_ALL: Final = re.compile(r"[-_.]?of[-_.]?\d+$")
 _RANK_WORD: Final = re.compile(r"(?:^|[^A-Za-z])(?:rank|worker)[-_.]?\d", re.IGNORECASE)
 _NO_RANKS: Final = frozenset(
     {"step", "steps", "iter", "iteration", "epoch", "pid", "of", "world", "size", "v", "job", "attempt", "restart"}
@@ -99,10 +100,10 @@ def rank_of_name(path: Path) -> int | None:
     [3, 12, None, None]
     >>> [rank_of_name(Path(name)) for name in ("nccl_trace_rank_gpu-worker-11_0", "train-worker-1_rank_7.json.gz")]
     [0, 7]
-    >>> [rank_of_name(Path(name)) for name in ("run/rank_5/trace.json", "node-5/trace.json")]
-    [5, None]
+    >>> [rank_of_name(Path(name)) for name in ("run/rank_5/trace.json", "node-5/trace.json", "trace_3_of_8.json")]
+    [5, None, 3]
     """
-    stem = stem_of(path)
+    stem = _OF_ALL.sub("", stem_of(path))
     words, around = _words_before_numbers(stem), _words_before_numbers(path.parent.name)
     ranks, ranks_around = ([int(match[2]) for word, match in own if word.endswith("rank")] for own in (words, around))
     ends = [int(match[2]) for word, match in words if match.end() == len(stem) and word not in _NO_RANKS]

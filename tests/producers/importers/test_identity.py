@@ -47,6 +47,11 @@ def test_recordings_of_one_rank_at_different_times_are_not_of_several_hosts() ->
     assert identify(claims).later == {0: [2], 1: [3]}
 
 
+def test_places_in_dimensions_are_not_local_ranks() -> None:
+    names = [f"tp{tp}_dp{dp}" for tp in (0, 1) for dp in (0, 1)]
+    assert len(ranks_of(*(Claim(Path(name), digest=name.encode(), world_size=4) for name in names))) == 2
+
+
 def test_pods_with_local_ranks_in_their_names_are_hosts_too() -> None:
     names = [f"nccl_trace_rank_llama-worker-{pod}_{rank}" for pod in (0, 1) for rank in range(2)]
     claims = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]

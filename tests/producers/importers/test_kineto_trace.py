@@ -143,6 +143,29 @@ def test_captures_that_begin_at_different_steps_share_their_numbers(tmp_path: Pa
     assert arrivals.last_rank.tolist() == [0, 0, 0]
 
 
+def test_captures_without_steps_are_paired_by_the_ends_of_their_calls(tmp_path: Path) -> None:
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
+    ends = np.cumsum([1_000, 9_000, 14_000, 8_000, 11_000, 10_000, 13_000]).tolist()
+    for rank, first in ((0, 0), (1, 2)):
+        calls = [kernel(end - 5 - 20 * rank, 5 + 20 * rank, n, **named) for n, end in enumerate(ends[first:])]
+        trace_file(tmp_path / "in", rank, calls)
+    arrivals, _ = arrivals_of(imported(tmp_path / "in", tmp_path))
+    assert (len(arrivals.sequence), arrivals.ends_apart_ns.max()) == (5, 0)
+    assert arrivals.last_rank.tolist() == [0] * 5
+
+
+def test_a_step_of_which_a_rank_lacks_calls_is_left_out_of_that_rank(tmp_path: Path) -> None:
+    """Nothing tells which the profiler lost: paired in their order they would be of other sizes."""
+    for rank, kept in ((0, (0, 1, 2, 3)), (1, (0, 1, 3))):
+        calls = [kernel(20 * n + 5, 2, n, **NAMED | {"In msg nelems": 10 + n % 2}) for n in kept]
+        trace_file(tmp_path / "in", rank, [step(0, 0, 38), step(1, 40, 38), *calls])
+    assert list(skipped_of(tmp_path / "in", tmp_path).values()) == [1]
+    trace = read_trace(tmp_path / "out")
+    assert trace.commops[1].columns["iteration"].tolist() == [0, 0]
+    assert [one.lost_rows for one in trace.announcements] == [None, 1]
+    assert analyze(trace).verdicts == []
+
+
 def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
     for rank, name, end in ((0, "send", "Dst Rank"), (1, "recv", "Src Rank")):
         named = {"Collective name": name, "Process Group Name": "4", end: rank}
