@@ -82,6 +82,11 @@ def identify(claims: Sequence[Claim]) -> Identified:
     """
     ranks = [rank_of_name(claim.path) if claim.rank is None else claim.rank for claim in claims]
     notes: tuple[str, ...] = ()
+    size = max((claim.world_size or 0 for claim in claims), default=0)
+    is_named = all(claim.rank is None for claim in claims) and None not in ranks
+    if size and is_named and sorted(rank for rank in ranks if rank is not None) == list(range(1, size + 1)):
+        ranks = [(rank or 0) - 1 for rank in ranks]
+        notes = (f"names count ranks from 1 to {size}: rank 0 is that of 1",)
     if has_twice(ranks):
         named, spread = _told_by_names(claims, ranks), _local_ranks(claims, ranks)
         if named is not None:
