@@ -58,6 +58,7 @@ class Vote(NamedTuple):
     """What the audits of one iteration say."""
 
     suspects: Ints  # ranks of which one computes wrong, ascending; empty: all agree, or nobody can be named
+    unsteady: Ints  # ranks that computed the same micro-batch twice, and not alike, ascending
     voters: int  # ranks whose results were compared
     apart: int  # micro-batches on which not all agreed
 
@@ -74,8 +75,11 @@ def count_votes(rank: Ints, of_rank: Ints, checksum: Ints) -> Vote:
     >>> ring = np.array([0, 1, 1, 2, 2, 0]), np.array([0, 0, 1, 1, 2, 2]), np.array([5, 7, 8, 6, 3, 3])
     >>> count_votes(*ring).suspects.tolist()
     [1]
+    >>> count_votes(np.array([3, 3]), np.array([3, 3]), np.array([7, 8])).unsteady.tolist()
+    [3]
     """
     rank, of_rank, checksum = np.unique(np.stack([rank, of_rank, checksum]), axis=1)  # a row may come twice
+    unsteady = np.unique(rank[1:][(rank[1:] == rank[:-1]) & (of_rank[1:] == of_rank[:-1])])
     found = compare(of_rank, checksum)
     is_bad = found.is_odd | found.is_split
     voters, apart = len(np.unique(rank[found.is_compared])), len(np.unique(of_rank[is_bad]))
@@ -84,4 +88,4 @@ def count_votes(rank: Ints, of_rank: Ints, checksum: Ints) -> Vote:
     else:
         accused = rank[found.is_split & ~np.isin(rank, rank[found.is_compared & ~is_bad])]
     suspects, counts = np.unique(accused, return_counts=True)
-    return Vote(suspects[counts == counts.max(initial=0)], voters, apart)
+    return Vote(suspects[counts == counts.max(initial=0)], unsteady, voters, apart)

@@ -239,6 +239,11 @@ def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
     vote = count_votes(audits.of_entries(rank), audits["of_rank"], audits["checksum"])
     if not vote.apart:
         return
+    for one in vote.unsteady[:MOST_NAMED].tolist():
+        text = f"rank {one} computed the same twice, and not alike"
+        yield Finding("corruption", "audit", (one,), text, is_grave=True)
+    if len(vote.unsteady):
+        return
     named = tuple(vote.suspects.tolist())
     if not named or 2 * len(named) >= vote.voters:
         text = f"{vote.voters} ranks computed unlike gradients for the same data; no majority says which are right"

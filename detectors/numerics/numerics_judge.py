@@ -193,7 +193,7 @@ class NumericsJudge:
             evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
             attempt=self.attempt,
             world_size=topology.world_size,
-            time_ns=one.time_ns,
+            time_ns=one.time_ns or None,  # 0 where the source does not tell it
             close_reason=close_reason,
             event=event,
             severity=one.severity,

@@ -53,7 +53,7 @@ def _since_first(own: Traffic) -> Traffic:
 
 
 _COLUMNS = ("operator", "sequence", "start_ns", "iteration")
-_MOSTLY = 0.8  # share of the collectives of a kind: what a rank is last in by chance it is last in less often
+_MOSTLY = 0.8  # share of all waiting in the collectives of a kind: for whom ranks wait by chance they wait less
 _APART = 0.1  # share of the time of a collective by which the ends of its shares differ, and elapsed times with them
 _MOST_PLACES = 16  # of an operator in an iteration: people compare some, and the layers of FSDP are hundreds
 
@@ -75,8 +75,9 @@ class LateRank(NamedTuple):
 
     @property
     def is_telling(self) -> bool:
-        """Whether it was last in nearly all of them, and they waited longer than ends of one collective lie apart."""
-        return self.last_in >= _MOSTLY * self.collectives and self.waited_s > _APART * self.took_s
+        """Whether nearly all waiting was for it, in most of them, and longer than ends of a collective lie apart."""
+        is_mostly = self.waited_s >= _MOSTLY * self.waited_for_all_s and 2 * self.last_in > self.collectives
+        return is_mostly and self.waited_s > _APART * self.took_s
 
     def text(self) -> str:
         """Put it into words.

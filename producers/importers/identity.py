@@ -20,9 +20,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from irregulars.errors import InputError
+from irregulars.producers.importers.groups import MAX_RANKS
 from irregulars.producers.trace.foreign_files import rank_of_name, stem_of
 
 _NUMBERS: Final = re.compile(r"(\d+)")
+# A place in a dimension of parallel training
+_PLACE: Final = re.compile(r"(?<![a-z])(tp|dp|pp|ep|cp)[-_.]?(rank[-_.]?)?\d", re.IGNORECASE)
 
 
 class LeftOut(NamedTuple):
@@ -105,15 +108,25 @@ def _tried_in_parallel(read: Callable[[Path], T], paths: Sequence[Path], process
 def identify(claims: Sequence[Claim]) -> Identified:
     """Tell which rank wrote each file: the rank of its own words, else that of its name.
 
+    Where own words give several files of one time the same rank (a process that recorded before it knew its own), and
+    each file's name another one, names are right.
     Several files of one rank are local ranks of several hosts (`node0/rank_0`, `node1/rank_0`) if each host has the
     same ones, from 0 on, and the job is that large; else copies if their contents are equal; else recordings of one
     process at different times, if they say when; else the first in the order of names counts.
     """
     ranks = [rank_of_name(claim.path) if claim.rank is None else claim.rank for claim in claims]
     notes: tuple[str, ...] = ()
+    size = max((claim.world_size or 0 for claim in claims), default=0)
+    is_named = all(claim.rank is None for claim in claims) and None not in ranks
+    if size and is_named and sorted(rank for rank in ranks if rank is not None) == list(range(1, size + 1)):
+        ranks = [(rank or 0) - 1 for rank in ranks]
+        notes = (f"names count ranks from 1 to {size}: rank 0 is that of 1",)
     if has_twice(ranks):
-        spread = _local_ranks(claims, ranks)
-        if spread is not None:
+        named, spread = _told_by_names(claims, ranks), _local_ranks(claims, ranks)
+        if named is not None:
+            ranks = list(named)
+            notes = ("files of one time say that they are of the same rank: their names, which differ, were taken",)
+        elif spread is not None:
             ranks = list(spread)
             notes = ("files of several hosts have the same local ranks: hosts were numbered in the order of names",)
     found: dict[int, int] = {}
@@ -149,6 +162,15 @@ def has_twice(ranks: Iterable[int | None]) -> bool:
     return any(count > 1 for rank, count in Counter(ranks).items() if rank is not None)
 
 
+def _told_by_names(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
+    """Return the ranks of the names if they can tell what own words do not; else None."""
+    named = [rank for claim in claims if (rank := rank_of_name(claim.path)) is not None]
+    sizes = [claim.world_size for claim in claims if claim.world_size is not None]
+    is_each = len(named) == len(claims) and not has_twice(named)
+    is_possible = is_each and max(named) < max(sizes, default=MAX_RANKS) and not _has_copies(claims)
+    return named if is_possible and _are_of_one_time(claims, ranks) else None
+
+
 def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
     """Number local ranks of several hosts through; None where they are not that.
 
@@ -156,8 +178,8 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
     """
     hosts = []  # folder and name of each file without its rank
     for claim, rank in zip(claims, ranks, strict=True):
-        head, _, tail = stem_of(claim.path).rpartition(str(rank))
-        hosts.append(f"{claim.path.parent}/{head}*{tail}")
+        head, _, tail = f"{claim.path.parent}/{stem_of(claim.path)}".rpartition(str(rank))
+        hosts.append(f"{head}*{tail}")
 
     def natural(host: str) -> list[tuple[int, str]]:  # node-2 comes before node-10
         return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(host)]
@@ -168,18 +190,22 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
     size = len(next(iter(of_host.values()), ()))
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1
-    if not is_alike or (sizes and max(sizes) < size * len(of_host)):
+    if not is_alike or (sizes and max(sizes) < size * len(of_host)) or not _are_of_one_time(claims, ranks):
         return None
-    if not sizes and not _may_differ(claims, ranks):
+    if any(map(_PLACE.search, of_host)):  # tp0_dp1: nothing tells which of them counts faster
+        return None
+    if not sizes and _has_copies(claims):
         return None
     first = {host: at * size for at, host in enumerate(of_host)}
     return [first[host] + (rank or 0) for host, rank in zip(hosts, ranks, strict=True)]
 
 
-def _may_differ(claims: Sequence[Claim], ranks: Sequence[int | None]) -> bool:
-    """Whether files of one rank may be of several processes: no copies, and of one time."""
-    if len({claim.digest for claim in claims}) < len(claims):
-        return False
+def _has_copies(claims: Sequence[Claim]) -> bool:
+    return len({claim.digest for claim in claims}) < len(claims)
+
+
+def _are_of_one_time(claims: Sequence[Claim], ranks: Sequence[int | None]) -> bool:
+    """Whether files of one rank may be of several processes: those of one record at different times."""
     by_rank: dict[int | None, list[Claim]] = {}
     for claim, rank in zip(claims, ranks, strict=True):
         by_rank.setdefault(rank, []).append(claim)

@@ -39,6 +39,8 @@ class RankRows:
         self._names: dict[str, int] = {}
         self._rows = bytearray()
         self._iterations: dict[int, tuple[int, int]] = {}
+        self._not_finite: dict[int, float] = {}
+        self._audits: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -78,8 +80,15 @@ class RankRows:
         size_bytes = size_bytes if _OPERATOR["size_bytes"].holds(size_bytes) else np.nan
         self._rows += _ROW.pack(code, operator, sequence, peer, start_ns, iteration, elapsed_ns, size_bytes)
 
-    def add_iteration(self, number: int, start_ns: int, elapsed_ns: int) -> None:
-        """Add an iteration; a second one with the same number extends the first."""
+    def add_audit(self, number: int, of_rank: int, checksum: int) -> None:
+        """Add a result of this rank for the data of a rank; it is left out if its iteration is."""
+        self._audits.append((number, of_rank, checksum))
+
+    def add_iteration(self, number: int, start_ns: int, elapsed_ns: int, not_finite: float = np.nan) -> None:
+        """Add an iteration; a second one with the same number extends the first.
+
+        `not_finite`: how many of its own results were NaN or infinite, where that is known.
+        """
         row = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns}
         if not all(_ITERATION[name].holds(value) for name, value in row.items()):
             self.unusable += 1
@@ -90,6 +99,7 @@ class RankRows:
             start_ns = min(start_ns, known[0])
             elapsed_ns = end_ns - start_ns
         self._iterations[number] = start_ns, elapsed_ns
+        self._not_finite[number] = np.fmax(not_finite, self._not_finite.get(number, np.nan))
 
     def operators(self, header: Header) -> Batch | None:
         """Return all operators as one batch, in order of their ends; None if there are none."""
@@ -107,12 +117,17 @@ class RankRows:
         """Return all iterations as one batch, in order of their ends; None if there are none."""
         if not self._iterations:
             return None
-        rows = sorted(self._iterations.items(), key=lambda row: (sum(row[1]), row[0]))
-        start_ns = np.array([start for _, (start, _) in rows], np.int64)
-        elapsed_ns = np.array([elapsed for _, (_, elapsed) in rows], np.float64)
+        rows = [(number, UNKNOWN, UNKNOWN) for number in self._iterations]
+        rows += [one for one in self._audits if one[0] in self._iterations]
+        rows.sort(key=lambda row: (sum(self._iterations[row[0]]), row))
+        numbers, of_rank, checksum = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        start_ns, whole_ns = np.array([self._iterations[number] for number, *_ in rows], np.int64).T
+        elapsed_ns = whole_ns.astype(np.float64)
         columns = no_numerics(len(rows)) | {
-            "iteration": np.array([number for number, _ in rows], np.int64), "start_ns": start_ns,
-            "elapsed_ns": elapsed_ns, "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
+            "iteration": numbers, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
+            "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
+            "audit_of_rank": of_rank, "audit_checksum": checksum,
+            "not_finite": np.array([self._not_finite[number] for number, *_ in rows], np.float64),
         }  # fmt: skip
         return _batch(header, columns, ends_ns(start_ns, elapsed_ns), ())
 

@@ -158,9 +158,12 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     told = [one for one in log.dumps(known) if one.rank not in with_dump]
     if not dumps and not told and who.left_out:
         raise InputError(f"{who.left_out[0].name}: {who.left_out[0].reason}")
+    reports = log.reports.job(job, log.world_size)
     if not dumps and not told:
-        got = "; ".join(("got none", *log.notes))
-        raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; {got}")
+        if reports is not None:
+            return replace(reports, left_out=broken)
+        rule = "must hold a line of a watchdog, or of Megatron's checks, that names a rank"
+        raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *log.notes))}")
     imported = job_of_dumps([*dumps, *told], job)
     notes = (*who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
     places = {**imported.places, **log.nccl.places(imported.world_size)}
@@ -237,7 +240,7 @@ def read_capture(path: Path) -> Capture:
         if parser.needs_launches:
             with open_plain(path) as stream:
                 parser.add_launches(EventReader(stream, LAUNCHES).read())
-        return parser.capture(properties)
+        return parser.capture(properties, reader.unreadable)
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

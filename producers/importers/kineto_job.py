@@ -10,7 +10,7 @@ taken: a part of a group passes as well. A send ran in the group whose other end
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, RECV, ROOTED, SEND, UNKNOWN
+from irregulars.producers.importers.alignment import Series, find_shifts
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
 from irregulars.producers.importers.identity import has_twice
 from irregulars.producers.importers.imported import ImportedJob, RankRows
@@ -95,6 +96,8 @@ MARKS_APART: Final = (
     "and operators run on after their step"
 )
 UNLAUNCHED: Final = "kernels whose launch is not in the trace, as of those launched before it begins"
+INCOMPLETE: Final = "calls of a step in which other ranks of their group have more of them"
+NOTE_SIZE: Final = "nothing tells how many ranks the job has: two at least"
 NOTE_STREAMS: Final = (
     "the traces do not name process groups: each CUDA stream counts as one communicator of all ranks"
 )
@@ -120,16 +123,26 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     named = {group for c in by_rank.values() for group in (*c.groups, *(call.group for call in c.calls)) if group}
     world_size = max([1 + max(by_rank), *told, *(1 + max(group.ranks) for group in named)])
     notes: list[str] = []
+    if world_size == 1 and not told and any(call.lane != "gloo" for c in by_rank.values() for call in c.calls):
+        world_size = 2  # at least: alone nobody calls collectives
+        notes.append(NOTE_SIZE)
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
         skipped[MARKS_APART] += sum(len(capture.steps) for capture in by_rank.values())
         by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
+    told_groups = {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
     by_rank = _with_groups(by_rank, world_size, skipped)
     groups = {group for capture in by_rank.values() for group in capture.groups}
     groups |= {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
     communicators = communicators_of(groups, world_size, is_whole=is_whole)
-    ranks = {rank: _rows(capture, communicators) for rank, capture in by_rank.items()}
+    calls = {rank: _numbered(capture) for rank, capture in by_rank.items()}
+    lost = Counter[int]()
+    for rank, lane in _incomplete(calls, told_groups):
+        lost[rank] += len(calls[rank].pop(lane))
+    skipped.update({INCOMPLETE: lost.total()} if lost else {})
+    shifts = _shifts(calls)
+    ranks = {rank: _rows(rank, capture, calls[rank], communicators, shifts) for rank, capture in by_rank.items()}
     if not any(len(rows) for rows in ranks.values()):
         raise none_usable([skipped, {"with impossible values": sum(rows.unusable for rows in ranks.values())}])
     if any(group.name.startswith("stream ") for group in communicators):
@@ -137,7 +150,8 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     return ImportedJob(
         job=job, world_size=world_size, clock=_clock(by_rank),
         communicators={one.id: one for one in communicators.values()}, ranks=ranks,
-        places={rank: RankLocation(host=capture.host) for rank, capture in by_rank.items()}, notes=notes,
+        places={rank: RankLocation(host=one.host, lost_rows=lost.get(rank)) for rank, one in by_rank.items()},
+        notes=notes,
         skipped=dict(skipped),
     )  # fmt: skip
 
@@ -248,29 +262,79 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
     return found
 
 
-def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) -> RankRows:
-    rows = RankRows()
+class Lane(NamedTuple):
+    """Calls that are numbered together."""
+
+    group: ProcessGroup
+    ends: tuple[int, int]  # ranks of a send; -1 twice: a collective
+    iteration: int
+
+
+def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
+    """Return the calls of a rank in their order, by what they are numbered in."""
     # Steps on whichever thread they were marked
     steps = SpansByThread(step._replace(thread=None) for step in capture.steps)
-    counted = Counter[tuple[str, int, int, int]]()
-    spans: dict[int, tuple[int, int]] = {}  # start of the first and end of the last operator of each iteration
+    found: dict[Lane, list[Call]] = {}
     for call in capture.calls:
         assert call.group is not None
         around = steps.around(call.start_ns if call.issued_ns is None else call.issued_ns, None)
-        iteration = UNKNOWN if around is None else around.peer
-        peer = call.group.ranks[call.peer] if call.operator in P2P else UNKNOWN
-        communicator = communicators[call.group].id
-        direction = call.operator if call.operator in P2P else -1
-        key = communicator, direction, peer, iteration
-        number, counted[key] = counted[key], counted[key] + 1
-        if number >> _NUMBER_BITS:
-            rows.unusable += 1
-            continue
-        first_ns, last_ns = spans.get(iteration, (call.start_ns, 0))
-        spans[iteration] = min(first_ns, call.start_ns), max(last_ns, call.start_ns + int(call.elapsed_ns))
-        sequence = (_OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE) << _NUMBER_BITS | number
-        times = call.start_ns, call.elapsed_ns
-        rows.add(communicator, call.operator, sequence, peer, *times, call.size_bytes, iteration)
+        ends = (-1, -1)
+        if call.operator in P2P:
+            assert capture.rank is not None
+            peer = call.group.ranks[call.peer]
+            ends = (peer, capture.rank) if call.operator == RECV else (capture.rank, peer)
+        found.setdefault(Lane(call.group, ends, UNKNOWN if around is None else around.peer), []).append(call)
+    return found
+
+
+def _incomplete(
+    calls: Mapping[int, Mapping[Lane, list[Call]]], told: Container[ProcessGroup]
+) -> list[tuple[int, Lane]]:
+    """Find the steps of ranks that lack calls of a group: nothing tells which, so none of them can be paired."""
+    most = Counter[Lane]()
+    for own in calls.values():
+        most |= Counter({lane: len(those) for lane, those in own.items()})
+    return [
+        (rank, lane)
+        for rank, own in calls.items()
+        for lane, those in own.items()
+        if len(those) < most[lane] and lane.iteration != UNKNOWN and lane.ends[0] < 0 and lane.group in told
+    ]
+
+
+def _shifts(calls: Mapping[int, Mapping[Lane, list[Call]]]) -> dict[tuple[int, Lane], int]:
+    """Return what to add to the numbers of calls that no step holds, by rank."""
+    series: dict[Lane, dict[int, Series]] = {}
+    for rank, own in calls.items():
+        for lane, those in own.items():
+            if lane.iteration == UNKNOWN:
+                end_ns = np.array([call.start_ns + int(call.elapsed_ns) for call in those], np.int64)
+                kinds = [hash((lane.ends == (-1, -1) and call.operator, call.size_bytes)) for call in those]
+                series.setdefault(lane, {})[rank] = Series(end_ns, np.array(kinds, np.int64))
+    return {(rank, lane): by for lane, own in series.items() for rank, by in find_shifts(own).items()}
+
+
+def _rows(
+    rank: int,
+    capture: Capture,
+    calls: Mapping[Lane, list[Call]],
+    communicators: Mapping[ProcessGroup, Communicator],
+    shifts: Mapping[tuple[int, Lane], int],
+) -> RankRows:
+    rows = RankRows()
+    spans: dict[int, tuple[int, int]] = {}  # start of the first and end of the last operator of each iteration
+    for lane, those in calls.items():
+        iteration, communicator = lane.iteration, communicators[lane.group].id
+        for number, call in enumerate(those, shifts.get((rank, lane), 0)):
+            if number >> _NUMBER_BITS:
+                rows.unusable += 1
+                continue
+            first_ns, last_ns = spans.get(iteration, (call.start_ns, 0))
+            spans[iteration] = min(first_ns, call.start_ns), max(last_ns, call.start_ns + int(call.elapsed_ns))
+            sequence = (_OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE) << _NUMBER_BITS | number
+            peer = call.group.ranks[call.peer] if call.group is not None and call.operator in P2P else UNKNOWN
+            times = call.start_ns, call.elapsed_ns
+            rows.add(communicator, call.operator, sequence, peer, *times, call.size_bytes, iteration)
     spans.pop(UNKNOWN, None)
     if all(call.lane == "gloo" for call in capture.calls):
         spans = {step.peer: (step.start_ns, step.end_ns) for step in capture.steps}

@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import IO, Any, Final, NamedTuple, TypeGuard
@@ -240,8 +242,8 @@ class TraceParser:
 
     # --- the capture ------------------------------------------------------------------------------------------------
 
-    def capture(self, properties: Mapping[str, Any]) -> Capture:
-        """Return the contents of the trace."""
+    def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
+        """Return the contents of the trace; `unreadable`: events that may have told more."""
         base_ns = properties.get("baseTimeNanoseconds")
         self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
         told = properties.get("distributedInfo")
@@ -264,7 +266,8 @@ class TraceParser:
             if ranks is not None:
                 name = str(one.get("pg_name"))[:200]
                 groups[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
-        skipped = {"collectives without a usable time": self._timeless} if self._timeless else {}
+        left_out = {"events that are no JSON": unreadable, "collectives without a usable time": self._timeless}
+        skipped = {reason: count for reason, count in left_out.items() if count}
         calls = list(self._kernel_calls(groups, skipped))
         self._count_unseen(calls, skipped)
         calls += self._gloo_calls(skipped)
@@ -448,6 +451,23 @@ def find_structure(block: bytes) -> Structure:
     return Structure(places[is_bracket], np.cumsum(np.where(is_open, 1, -1), dtype=np.int32), is_open)
 
 
+# Numbers as a profiler wrote them that are none of JSON: no finite ones, and with the decimal comma of its locale
+_NOT_FINITE: Final = re.compile(rb"(?<=[:\[,])\s*-?(nan|inf(inity)?)(?=\s*[],}])", re.IGNORECASE)
+_COMMA: Final = re.compile(rb'("\s*:\s*-?\d+),(?=\d+\s*[,}])')
+
+
+def load_event(text: bytes) -> Any:
+    """Parse an event; None where it is no JSON, apart from its numbers.
+
+    >>> load_event(b'{"ts": 3.5, "args": {"blocks per SM": 7,75, "warps per SM": -nan}}')
+    {'ts': 3.5, 'args': {'blocks per SM': 7.75, 'warps per SM': None}}
+    """
+    for one in (text, _COMMA.sub(rb"\1.", _NOT_FINITE.sub(b"null", text))):
+        with suppress(orjson.JSONDecodeError, RecursionError):
+            return orjson.loads(one)
+    return None
+
+
 class EventReader:
     """Read the wanted events of a Chrome trace, block by block; memory does not grow with the file.
 
@@ -461,13 +481,13 @@ class EventReader:
         self._stream, self._wanted, self._block_bytes = stream, tuple(wanted), block_bytes
         self._rest = b""
         self._head = b""
-        self.events = 0
+        self.events = self.unreadable = 0  # all events, and the wanted ones among them that are no JSON
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the wanted events.
 
         Raises InputError if the file is no such trace, is cut off, or an event or the rest are larger than any
-        profiler writes.
+        profiler writes. Events that are no JSON (names with bare quotes) are counted.
         """
         if not self._find_list():
             raise InputError("must be a JSON object with a list 'traceEvents', or a list of events; got none")
@@ -499,6 +519,7 @@ class EventReader:
     def _find_list(self) -> bool:
         """Read up to the list of events (Chrome's format: in an object, or alone), and keep the text before it."""
         while self._fill():
+            self._rest = self._rest.removeprefix(BOM_UTF8)
             begin = self._begin_of_list()
             if begin is not None:
                 self._head, self._rest = self._rest[:begin], self._rest[begin:]
@@ -533,13 +554,11 @@ class EventReader:
         pasts = structure.at[~structure.is_open & (structure.depth == 0)] + 1
         past = int(structure.at[-1]) if is_over else int(pasts[-1]) if len(pasts) else 0
         for at in self._wanted_events(block, begins[: len(pasts)], pasts):
-            try:
-                event = orjson.loads(block[begins[at] : pasts[at]])
-            except (orjson.JSONDecodeError, RecursionError) as error:
-                reason = " ".join(str(error).split())[:160]
-                raise InputError(f"event {self.events + at + 1} must be JSON; got: {reason}") from None
+            event = load_event(block[begins[at] : pasts[at]])
             if isinstance(event, dict):
                 yield event
+            else:
+                self.unreadable += 1
         self.events += len(pasts)
         self._rest = block[past:]
         if not is_over and len(self._rest) > MAX_EVENT_BYTES:

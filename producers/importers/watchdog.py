@@ -23,6 +23,7 @@ from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
+from irregulars.producers.importers.megatron import MegatronLog
 from irregulars.producers.importers.nccl_log import NcclLog
 from irregulars.producers.trace.foreign_files import LOG_SIGNS
 
@@ -124,7 +125,8 @@ class WatchdogLog:
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
         self._lines = 0
-        self._world_size = 0
+        self.world_size = 0  # as far as the logs tell it
+        self.reports = MegatronLog()
         self._of: dict[tuple[int, str], _Process] = {}  # by rank in the job, and group
         self._described: dict[str, str] = {}
         self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
@@ -148,7 +150,7 @@ class WatchdogLog:
     def _read(self, block: bytes) -> None:
         if b"orld" in block or b"ORLD" in block:
             sizes = [int(found[1]) for found in _WORLD.finditer(block[: 4 << 20])]
-            self._world_size = max([self._world_size, *(size for size in sizes if size < MAX_RANKS)])
+            self.world_size = max([self.world_size, *(size for size in sizes if size < MAX_RANKS)])
         before, again, block = block.rpartition(_AGAIN)
         if again:
             self._read(before)
@@ -157,6 +159,7 @@ class WatchdogLog:
             self.nccl.read(block)
         if not any(sign in block for sign in LOG_SIGNS):
             return
+        self.reports.read(block)
         for found in _DIED.finditer(block):
             self._heard.add(self._bounded(int(found[2])))
             self._died.append(
@@ -361,8 +364,8 @@ class WatchdogLog:
             told = {call.group_size for process in own.values() for call in process.open.values()}
             sizes[name] = max(sizes.get(name, 0), *told, 0)
         ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
-        is_plausible = self._world_size <= 64 * (1 + max(self._heard, default=0))
-        world_size = max(1 + max(ranks, default=0), self._world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
+        is_plausible = self.world_size <= 64 * (1 + max(self._heard, default=0))
+        world_size = max(1 + max(ranks, default=0), self.world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
         groups = {}
         for name, own in (of or {_DEFAULT: {}}).items():
             inside = self._in_group.get(name)

@@ -9,6 +9,7 @@ import re
 import shlex
 import stat
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ _ENDINGS: Final = frozenset(
 )
 # A number at the end of a word, and the word: the rank of rank3_step12 is 3, that of gpu-worker-11_0 is 0.
 _WORD_NUMBER: Final = re.compile(r"(?:([A-Za-z]+)[-_.=]?)?(?<!\d)(\d+)(?![0-9A-Za-z])")
+_OF_ALL: Final = re.compile(r"[-_.]?of[-_.]?\d+$")
 _RANK_WORD: Final = re.compile(r"(?:^|[^A-Za-z])(?:rank|worker)[-_.]?\d", re.IGNORECASE)
 _NO_RANKS: Final = frozenset(
     {"step", "steps", "iter", "iteration", "epoch", "pid", "of", "world", "size", "v", "job", "attempt", "restart"}
@@ -100,19 +102,27 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 def rank_of_name(path: Path) -> int | None:
     """Read a rank off a file's name: the number after ``rank``, else the one at its end, else that after ``worker``.
 
+    Where the name has none, that after ``rank`` in its folder's name counts.
+
     >>> names = "worker3_step_12.pt.trace.json", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
     >>> [rank_of_name(Path(name)) for name in names]
     [3, 12, None, None]
     >>> [rank_of_name(Path(name)) for name in ("nccl_trace_rank_gpu-worker-11_0", "train-worker-1_rank_7.json.gz")]
     [0, 7]
+    >>> [rank_of_name(Path(name)) for name in ("run/rank_5/trace.json", "node-5/trace.json", "trace_3_of_8.json")]
+    [5, None, 3]
     """
-    stem = stem_of(path)
-    found = [match for match in _WORD_NUMBER.finditer(stem) if len(match[2]) <= _MOST_DIGITS]
-    words = [((match[1] or "").lower(), match) for match in found]
-    ranks = [int(match[2]) for word, match in words if word.endswith("rank")]
+    stem = _OF_ALL.sub("", stem_of(path))
+    words, around = _words_before_numbers(stem), _words_before_numbers(path.parent.name)
+    ranks, ranks_around = ([int(match[2]) for word, match in own if word.endswith("rank")] for own in (words, around))
     ends = [int(match[2]) for word, match in words if match.end() == len(stem) and word not in _NO_RANKS]
     workers = [int(match[2]) for word, match in words if word == "worker"]
-    return next((numbers[-1] for numbers in (ranks, ends, workers) if numbers), None)
+    return next((numbers[-1] for numbers in (ranks, ends, workers, ranks_around) if numbers), None)
+
+
+def _words_before_numbers(name: str) -> list[tuple[str, re.Match[str]]]:
+    found = [match for match in _WORD_NUMBER.finditer(name) if len(match[2]) <= _MOST_DIGITS]
+    return [((match[1] or "").lower(), match) for match in found]
 
 
 def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -215,12 +225,14 @@ def refuse_other_tools(head: bytes) -> None:
 
 
 _SEARCHED_BYTES: Final = 8 << 20  # of a log at once
-# Words of which a log of a training job that hung has one anywhere: lines of the watchdogs of PyTorch and TorchComms,
-# of HCCL, gloo and NCCL.
+# Words of which a log of a training job that hung, or that checks itself, has one anywhere: lines of the watchdogs of
+# PyTorch and TorchComms, of HCCL, gloo and NCCL, and of Megatron's checks.
+MEGATRON_SIGNS: Final = (b"| MnRtt/Rnk: ", b"nexpected result ", b" jobID=", b" in local grad norm")
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
     b"Last error:", b"first observed failure",
+    *MEGATRON_SIGNS,
 )  # fmt: skip
 
 
@@ -252,7 +264,7 @@ def kinds_of_file(path: Path) -> tuple[str, ...]:
     A text with answers of RAS may be a training log as well, and then is of both kinds.
     """
     with open_plain(path) as stream:
-        head = stream.read(HEAD_BYTES)
+        head = stream.read(HEAD_BYTES).removeprefix(BOM_UTF8)
         try:
             refuse_other_tools(head)
         except InputError as error:

@@ -56,6 +56,15 @@ def test_tails_that_are_heavy_are_no_spikes() -> None:
     assert len(found) <= 3, found
 
 
+def test_a_rank_that_computes_the_same_twice_and_not_alike_is_named_whatever_others_say() -> None:
+    for ranks, checksums in (([3, 3], [7, 8]), ([0, 1, 3, 3], [8, 8, 7, 8])):
+        audits = Ragged(
+            np.bincount(ranks, minlength=4), {"of_rank": np.full(len(ranks), 3), "checksum": np.array(checksums)}
+        )
+        (one,) = Findings().observe(RANK, {}, audits, np.full(4, -1))
+        assert (one.kind, one.ranks, one.is_grave) == ("corruption", (3,), True)
+
+
 def test_a_vote_that_comes_twice_counts_once() -> None:
     rank, checksum = np.array([0, 1, 2, 2, 2, 2, 3]), np.array([9, 9, 5, 5, 5, 5, 9])
     assert count_votes(rank, np.zeros(7, dtype=np.int64), checksum).suspects.tolist() == [2]

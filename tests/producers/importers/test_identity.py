@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,17 @@ def test_a_file_s_own_words_go_before_its_name() -> None:
     assert ranks_of(*claims) == {1: "rank_0", 0: "rank_1"}
 
 
+def test_names_count_where_files_of_one_time_call_themselves_one_rank() -> None:
+    """A process that recorded before it knew its rank says 0."""
+    claims = [Claim(Path(f"rank{n}.json"), n % 2, bytes([n]), world_size=3, span_ns=(0, 9)) for n in range(3)]
+    assert ranks_of(*claims) == {n: f"rank{n}.json" for n in range(3)}
+    assert identify(claims).notes
+    # Recordings of one process at different times, and names that no rank of the job has
+    later = [replace(claim, rank=0, span_ns=(9 * n, 9 * n + 9)) for n, claim in enumerate(claims)]
+    assert identify(later).later == {0: [1, 2]}
+    assert 2 not in identify([replace(claim, world_size=2) for claim in claims]).ranks
+
+
 def test_local_ranks_of_hosts_are_numbered_through_if_the_job_is_that_large() -> None:
     names = [f"node-{node}/rank_{rank}" for node in (2, 10) for rank in (0, 1)]
     of_four = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]
@@ -29,6 +41,25 @@ def test_local_ranks_of_hosts_are_numbered_through_if_the_job_is_that_large() ->
     of_two = [Claim(Path(name), digest=name.encode(), world_size=2) for name in names]
     assert ranks_of(*of_two) == {0: names[0], 1: names[1]}
     assert [one.rank for one in identify(of_two).left_out] == [0, 1]
+
+
+def test_recordings_of_one_rank_at_different_times_are_not_of_several_hosts() -> None:
+    """The job is large enough for two hosts."""
+    names = [f"iteration_{at}/rank{rank}.json" for at in (10, 20) for rank in (0, 1)]
+    claims = [Claim(Path(name), n % 2, bytes([n]), 8, (n // 2, n // 2 + 1)) for n, name in enumerate(names)]
+    assert identify(claims).later == {0: [2], 1: [3]}
+
+
+def test_names_may_count_all_ranks_of_the_job_from_1() -> None:
+    claims = [Claim(Path(f"gpu{n}.json"), digest=bytes([n]), world_size=3) for n in (1, 2, 3)]
+    assert ranks_of(*claims) == {0: "gpu1.json", 1: "gpu2.json", 2: "gpu3.json"}
+    assert identify(claims).notes
+    assert ranks_of(*claims[:2]) == {1: "gpu1.json", 2: "gpu2.json"}  # some ranks of the job
+
+
+def test_places_in_dimensions_are_not_local_ranks() -> None:
+    names = [f"tp{tp}_dp{dp}" for tp in (0, 1) for dp in (0, 1)]
+    assert len(ranks_of(*(Claim(Path(name), digest=name.encode(), world_size=4) for name in names))) == 2
 
 
 def test_pods_with_local_ranks_in_their_names_are_hosts_too() -> None:

@@ -1,0 +1,61 @@
+"""Which calls of ranks are one: a trace numbers none, and captures begin at different moments.
+
+The members of a collective leave it together. So where the right calls are paired, their ends lie apart by the same
+time, that of the clocks; where a wrong one is, by what iterations differ in length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.dtypes import Ints
+
+_MOST_APART: Final = 256  # calls by which captures begin apart, where clocks do not tell more
+_COMPARED: Final = 512  # calls of a pair of ranks
+_PASSING: Final = 0.95  # share of the calls: profilers lose some
+
+
+class Series(NamedTuple):
+    """Calls of one rank on one communicator, in their order."""
+
+    end_ns: Ints
+    kind: Ints  # the same for the same operator and size
+
+
+def find_shifts(series: Mapping[int, Series]) -> dict[int, int]:
+    """Return by rank the number of its first call, where the earliest call of all is number 0.
+
+    >>> ends = np.cumsum([0, 9_000_000, 12_000_000, 10_000_000, 8_000_000])
+    >>> find_shifts({rank: Series(ends[rank:], np.zeros(5 - rank, int)) for rank in (0, 1)})
+    {0: 0, 1: 1}
+    """
+    longest = series[max(series, key=lambda rank: len(series[rank].end_ns))]
+    shifts = {rank: _shift(own, longest) for rank, own in series.items()}
+    least = min(shifts.values())
+    return {rank: shift - least for rank, shift in shifts.items()}
+
+
+def _shift(own: Series, other: Series) -> int:
+    """Return which call of another rank the first call of one is; 0 where nothing tells."""
+    by_clock = int(np.searchsorted(other.end_ns, own.end_ns[0])) if len(own.end_ns) else 0
+    tried = {0, *range(-_MOST_APART, _MOST_APART + 1), *range(by_clock - 2, by_clock + 3)}
+    apart_ns = {shift: _apart_ns(own, other, shift) for shift in sorted(tried, key=abs)}
+    best = min(apart_ns, key=lambda shift: apart_ns[shift])
+    return best if 2 * apart_ns[best] < apart_ns[0] else 0
+
+
+def _apart_ns(own: Series, other: Series, shift: int) -> float:
+    """Return by how much the distance of the ends of paired calls varies; infinite where other calls are paired."""
+    first = max(0, -shift)
+    count = min(len(own.end_ns) - first, len(other.end_ns) - first - shift)
+    if 2 * count < min(len(own.end_ns), len(other.end_ns)) or count < 1:
+        return np.inf
+    a = slice(first, first + min(count, _COMPARED))
+    b = slice(a.start + shift, a.stop + shift)
+    if np.mean(own.kind[a] == other.kind[b]) < _PASSING:
+        return np.inf
+    apart_ns = own.end_ns[a] - other.end_ns[b]
+    return float(np.median(np.abs(apart_ns - np.median(apart_ns))))
