@@ -87,6 +87,8 @@ _DIED: Final = re.compile(
     rb"[^:]{0,40}? exitcode +: -(4|7|8|9|11) "
 )
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
+# Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
+_BY_CHANCE: Final = 0.01
 _AGAIN: Final = b"will restart worker group"  # what torchrun writes between two starts of a job
 _WORLD: Final = re.compile(rb"(?i)world[_ ]?size\W{1,4}(\d{1,7})")
 
@@ -302,8 +304,8 @@ class WatchdogLog:
     def _settle(self) -> None:
         """Find the group of lines that name none: the one whose status fits the number, else the default one.
 
-        A collective that is left was entered by all, so that the ranks of a group stand at most one apart: lines that
-        are further apart are of several groups.
+        A collective that is left was entered by all, so that ranks of one group that call the same stand at most one
+        apart. Lines further apart are of several groups, unless their numbers are too close for a chance.
         """
         told: dict[int, list[_Process]] = {}
         for (rank, group), process in self._of.items():
@@ -329,7 +331,7 @@ class WatchdogLog:
         of_default = {one.stands_in for (_, group), one in self._of.items() if group == _DEFAULT}
         parts: list[list[int]] = []
         for number in sorted({*heads, *of_default}):
-            if not parts or number - parts[-1][-1] > 1:
+            if not parts or number - parts[-1][-1] > max(1, _BY_CHANCE * number):
                 parts.append([])
             parts[-1].append(number)
         for count, part in enumerate(parts):

@@ -161,6 +161,9 @@ def test_numbers_that_no_group_explains_are_of_several_groups(tmp_path: Path) ->
     accused, evidence = accused_of(tmp_path, caught(0, 96120), caught(0, 96117), caught(7, 64088))
     assert accused == ()
     assert "rank 0 stands in all_reduce 96117" in evidence
+    accused, evidence = accused_of(tmp_path, caught(0, 619725, "_ALLGATHER_BASE"), caught(3, 619727))  # no chance
+    assert accused == (0,)
+    assert "2 calls behind rank 3, which stands in all_reduce 619727" in evidence
 
 
 @pytest.mark.parametrize("width", [60, 97, 168, 209])
