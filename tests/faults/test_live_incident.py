@@ -103,17 +103,18 @@ def notices(receiver: Receiver) -> list[dict[str, Any]]:
 
 
 def told(receiver: Receiver, plan: LivePlan) -> list[dict[str, Any]]:
-    """Notices of incidents that accuse the rank with the fault, and began in it.
+    """Notices of incidents that accuse the rank with the fault in iterations with it.
 
     A busy machine slows ranks of its own accord too, and rightly there are notices of that: a few processes of a test
-    suite beside this one do it in one run of four.
+    suite beside this one do it in one run of four. It may slow the same rank just before: that is one incident.
     """
-    return [
-        one
+    own = {
+        one["incident"]
         for one in notices(receiver)
-        if plan.first <= one["alert"]["iterations"][0] < plan.past
+        if one["alert"]["iterations"][0] < plan.past and one["alert"]["iterations"][1] > plan.first
         and [suspect["ranks"] for suspect in one["alert"]["suspects"][:1]] == [[plan.rank]]  # it may accuse nobody
-    ]
+    }  # fmt: skip
+    return [one for one in notices(receiver) if one["incident"] in own]
 
 
 def paged(receiver: Receiver, plan: LivePlan) -> list[dict[str, Any]]:
