@@ -66,7 +66,11 @@ class PeerOutliers:
         limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only what is gross stands out.
         is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
-        is_out: Flags = (sigmas > limit) & (is_gross | (is_settled and own.seen >= 2 * NUMERIC.warm_up))
+        # Logarithms part widely near zero, as of a loss that changes its sign, and there values themselves do not.
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = np.abs(values[is_comparable] - np.exp(middle + own.usual[at]))
+            is_apart = apart > NUMERIC.deviations * _MAD_TO_SIGMA * np.median(apart)
+        is_out: Flags = (sigmas > limit) & is_apart & (is_gross | (is_settled and own.seen >= 2 * NUMERIC.warm_up))
         if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
         self._learn(at, left, sigmas, is_out)

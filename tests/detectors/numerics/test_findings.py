@@ -65,6 +65,17 @@ def test_a_rank_that_computes_the_same_twice_and_not_alike_is_named_whatever_oth
         assert (one.kind, one.ranks, one.is_grave) == ("corruption", (3,), True)
 
 
+def test_a_loss_that_crosses_zero_accuses_nobody() -> None:
+    """Its noise stays, and so grows in proportion."""
+    found: list[Finding] = []
+    for seed in range(20):
+        random, judge = np.random.default_rng(seed), Findings()
+        for step in range(240):
+            columns = {"loss": 3 - step / 40 + random.normal(0, 0.1, 8)}
+            found += judge.observe(np.arange(8), columns, None, np.full(8, -1))
+    assert [one for one in found if one.ranks] == []
+
+
 def test_a_vote_that_comes_twice_counts_once() -> None:
     rank, checksum = np.array([0, 1, 2, 2, 2, 2, 3]), np.array([9, 9, 5, 5, 5, 5, 9])
     assert count_votes(rank, np.zeros(7, dtype=np.int64), checksum).suspects.tolist() == [2]
