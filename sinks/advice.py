@@ -153,9 +153,7 @@ def _first(verdict: Verdict) -> Suspect | None:
 def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
     host = _host(suspect)
     match verdict.kind:
-        case "slow_checkpoint" if suspect is not None:
-            return _act_on_work(verdict, suspect, host)
-        case "slow_rank":
+        case "slow_rank" | "slow_checkpoint":
             if suspect is None:
                 return "compare the ranks' own work; no device is named yet"
             return _act_on_work(verdict, suspect, host)

@@ -62,7 +62,7 @@ LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for
 # Tests with a service mostly wait, and answers have deadlines: four processes of them come first. What needs nothing
 # but a core fills what they leave, with a lower priority. In one run for all, cores idle while all processes wait.
 UNSERVED = "not integration"
-SERVED = ("--numprocesses=4", *LEFT_OUT, "-m", "integration and not torch and not slow")
+SERVED = ("--numprocesses=4", *LEFT_OUT, "-m", "integration and not torch")
 FILLING = ("--numprocesses=2", *LEFT_OUT, "-m")
 YIELDING = ("nice", "-n", "5")
 BESIDE = {"TESTS_BESIDE": "4"}

@@ -6,6 +6,7 @@ where did its time go?           investigation.py
 who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
 what do detectors say?           detector_panel.py
+do checkpoints come late?        detectors/verdicts/slow_checkpoints.py
 does it hang, and does it still? hang_watch.py
 """
 

@@ -1,8 +1,8 @@
-"""The job's own loss and gradient norm over time: what is expected next, and values that jump above it.
+"""The job's own loss and gradient norm over time: the value expected next, and values that jump above it.
 
 In logarithms, the median of the newest values is expected: one spike does not move it, and a level that holds after
 a jump is soon the new one (other data, another phase of the schedule). It trails a loss that falls, and then expects
-more than comes. Noise is told by values that follow each other, and how far tails reach by what it erred by.
+more than comes. Noise is told by values that follow each other, and the reach of tails by its errors.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class TrendState:
     """What was learned of one series."""
 
     recent: list[float] = field(default_factory=list)  # logarithms of the newest values; their median is expected
-    errors: list[float] = field(default_factory=list)  # how far the newest were above what was expected, bounded
+    errors: list[float] = field(default_factory=list)  # how far the newest were above the expected ones, bounded
     mean: float = math.nan  # over about `NUMERIC.memory` values
     # The lowest that the mean was since the level jumped, and how many values ago
     lowest: float = math.nan
     risen: int = 0
     seen: int = 0
-    beyond: int = 0  # newest values in a row that lie beyond what was expected, on one side (the sign)
+    beyond: int = 0  # newest values in a row that lie beyond the expected one, on one side (the sign)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA
 from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Flags, Floats, Ints
 
-_MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _GROSS = math.log(8.0)
 _LEAST_RANKS = 3  # of two that part, nobody knows which one left
 
@@ -69,7 +69,7 @@ class PeerOutliers:
         # Logarithms part widely near zero, as of a loss that changes its sign, and there values themselves do not.
         with np.errstate(over="ignore", invalid="ignore"):
             apart = np.abs(values[is_comparable] - np.exp(middle + own.usual[at]))
-            is_apart = apart > NUMERIC.deviations * _MAD_TO_SIGMA * np.median(apart)
+            is_apart = apart > NUMERIC.deviations * MAD_TO_SIGMA * np.median(apart)
         is_out: Flags = (sigmas > limit) & is_apart & (is_gross | (is_settled and own.seen >= 2 * NUMERIC.warm_up))
         if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
@@ -94,7 +94,7 @@ class PeerOutliers:
         bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, least_sigma())))
         step = left if own.seen < NUMERIC.warm_up else bounded
         own.usual[at] += weight * np.where(is_out, 0.0, step)
-        scale = _MAD_TO_SIGMA * float(np.median(np.abs(left)))
+        scale = MAD_TO_SIGMA * float(np.median(np.abs(left)))
         own.sigma += weight * (scale - own.sigma)
         own.seen += 1
         if own.seen > NUMERIC.warm_up:

@@ -5,7 +5,7 @@ longer than usual that the others wait?
 
 ==========  ========================================================================================================
 usual       the rank's own earlier checkpoints; before there are two, its peers, but for rank 0, which often writes
-            what no other has. Who usually writes for no time worth a word does not write
+            more than they do. A rank that usually writes for less than `allowed_ns` counts as not writing
 late        twice the usual time at least (SCOUT's factor), while the job waits for more than δ allows. One rank, or
             ranks of one host: where ranks of several hosts are late at once, their storage is slow, and no device
 opens       the first time where a rank's own past is known; else the second time, as SCOUT asks
@@ -17,7 +17,6 @@ severity    by the cost, as verdicts on iterations
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from irregulars.settings import SeverityLimits
 from irregulars.words import duration, name_ranks
 
 _KEPT: Final = 4  # checkpoints whose times are known
-_TWICE: Final = 2  # checkpoints: as many tell what is usual, are needed where peers tell it, and end a verdict
+_TWICE: Final = 2  # checkpoints: for a usual time, to accuse by peers alone, and without the cause to close
 _PEERS: Final = 3  # ranks, below which peers tell nothing
 
 
@@ -63,7 +62,7 @@ class LateWriters(NamedTuple):
     is_of_past: bool  # whether its own past says so, and not its peers
 
     def usual(self, writes: Writes) -> Writes:
-        """Return the checkpoint as its past is to know it: what was late in it is not usual."""
+        """Return the checkpoint as its past is to know it, with the usual time of the late ranks."""
         is_late = np.isin(writes.ranks, self.device.ranks)
         if not self.is_of_past:
             return Writes(writes.ranks[~is_late], writes.elapsed_ns[~is_late])
@@ -73,7 +72,7 @@ class LateWriters(NamedTuple):
 def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowed_ns: float) -> LateWriters | None:
     """Find the device whose ranks write a checkpoint longer than usual, so that the others wait.
 
-    `past`: earlier checkpoints, without what was late in them. `allowed_ns`: waiting that is worth no word.
+    `past`: earlier checkpoints, by `LateWriters.usual`. `allowed_ns`: shorter waiting is not reported.
     """
     if not len(now.ranks):
         return None
@@ -140,7 +139,7 @@ class OpenCheckpoint:
 class CheckpointState:
     """What `SlowCheckpoints` keep."""
 
-    past: deque[Writes] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    past: list[Writes] = field(default_factory=list)  # the newest, `_KEPT` at most
     open: list[OpenCheckpoint] = field(default_factory=list)
 
 
@@ -170,7 +169,8 @@ class SlowCheckpoints:
         Returns revisions, and the ids of verdicts whose device was late in it.
         """
         found = late_writers(writes, self._state.past, topology, allowed_ns)
-        self._state.past.append(writes if found is None else found.usual(writes))
+        known = writes if found is None else found.usual(writes)
+        self._state.past = [*self._state.past, known][-_KEPT:]
         seen = None if found is None else self._see(found, iteration, span_ns)
         for one in self._state.open:
             one.quiet += one is not seen

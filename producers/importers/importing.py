@@ -158,8 +158,8 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     told = [one for one in log.dumps(known) if one.rank not in with_dump]
     if not dumps and not told and who.left_out:
         raise InputError(f"{who.left_out[0].name}: {who.left_out[0].reason}")
-    reports = log.reports.job(job, log.world_size)
     if not dumps and not told:
+        reports = log.reports.job(job, log.world_size)
         if reports is not None:
             return replace(reports, left_out=broken)
         rule = "must hold a line of a watchdog, or of Megatron's checks, that names a rank"

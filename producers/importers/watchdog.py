@@ -89,7 +89,7 @@ _DIED: Final = re.compile(
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
 _BY_CHANCE: Final = 0.01
-_AGAIN: Final = b"will restart worker group"  # what torchrun writes between two starts of a job
+_AGAIN: Final = b"will restart worker group"  # torchrun's words between two starts of a job
 _WORLD: Final = re.compile(rb"(?i)world[_ ]?size\W{1,4}(\d{1,7})")
 
 
@@ -153,10 +153,14 @@ class WatchdogLog:
         if b"orld" in block or b"ORLD" in block:
             sizes = [int(found[1]) for found in _WORLD.finditer(block[: 4 << 20])]
             self.world_size = max([self.world_size, *(size for size in sizes if size < MAX_RANKS)])
-        before, again, block = block.rpartition(_AGAIN)
-        if again:
-            self._read(before)
+        *before, last = block.split(_AGAIN)
+        for one in before:
+            self._read_start(one)
             self._forget_file()
+        self._read_start(last)
+
+    def _read_start(self, block: bytes) -> None:
+        """Read a part of a log that is of one start of the job."""
         if b"NCCL " in block:
             self.nccl.read(block)
         if not any(sign in block for sign in LOG_SIGNS):

@@ -9,7 +9,6 @@ import re
 import shlex
 import stat
 import zlib
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -241,8 +240,9 @@ def kind_of_files(source: Path) -> str | None:
     with suppress(InputError):
         for path in list_files(source)[:_FILES_LOOKED_AT]:
             with suppress(InputError):
-                for kind in kinds_of_file(path):
-                    return kind
+                kinds = kinds_of_file(path)
+                if kinds:
+                    return kinds[0]
     return None
 
 
@@ -264,7 +264,7 @@ def kinds_of_file(path: Path) -> tuple[str, ...]:
     A text with answers of RAS may be a training log as well, and then is of both kinds.
     """
     with open_plain(path) as stream:
-        head = stream.read(HEAD_BYTES).removeprefix(BOM_UTF8)
+        head = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
         try:
             refuse_other_tools(head)
         except InputError as error:

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.job.topology import Place, Topology
-from irregulars.detectors.verdicts.slow_checkpoints import LateWriters, Writes, late_writers
+from irregulars.detectors.verdicts.slow_checkpoints import (
+    CheckpointState,
+    LateWriters,
+    SlowCheckpoints,
+    Writes,
+    late_writers,
+)
 from irregulars.messages.judgements import Verdict
+from irregulars.settings import SeverityLimits
+from irregulars.state_codec import decode_state, encode_state
 from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import MonitoredJob, in_order, judge_trace
 from tests.streams.lockstep_job import MS, LockstepJob
@@ -96,6 +104,15 @@ def test_restarts_change_nothing() -> None:
         restarted.feed(messages[at : at + 97])
         restarted.restore()
     assert restarted.outcome.verdicts == whole.outcome.verdicts != {}
+
+
+def test_a_restored_judge_keeps_no_more_checkpoints_than_another() -> None:
+    judge = SlowCheckpoints("job", 0, SeverityLimits())
+    for number in range(12):
+        judge.observe(writes(dict.fromkeys(RANKS, 100.0)), TOPOLOGY, number, (number, number + 1), ALLOWED_NS)
+        state = decode_state(encode_state(judge.state(), 1), CheckpointState, 1)
+        judge = SlowCheckpoints("job", 0, SeverityLimits(), state)
+    assert len(state.past) == 4
 
 
 def writes(elapsed_ms: Mapping[int, float]) -> Writes:

@@ -283,3 +283,10 @@ def test_a_process_that_died_by_itself_is_waited_for(tmp_path: Path, code: int, 
     report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
     report += f"  rank      : 3 (local_rank: 1)\n  exitcode  : {code} (pid: 4711)\n"
     assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), report)[0] == accused
+
+
+def test_a_log_of_very_many_starts_is_read() -> None:
+    """Each start was read inside the one after it, which Python allows a thousand times."""
+    log = WatchdogLog()
+    log.read(io.BytesIO(f"{caught(3)}\nwill restart worker group\n".encode() * 3_000 + caught(1).encode()))
+    assert [one.rank for one in log.dumps() if len(list(one.entries))] == [1]
