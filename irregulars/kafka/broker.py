@@ -28,6 +28,15 @@ REFUSALS: Final = frozenset(
 )
 """Codes of librdkafka with which a broker refuses us, however often we ask."""
 
+_NO_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+
 _NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
 """Texts of librdkafka and its Python client, with codes of refusals, where they could not ask for a token."""
 
@@ -105,8 +114,12 @@ def service_error(
     bootstrap: str,
     timeout_s: float | None = None,
     security: Mapping[str, Any] = MappingProxyType({}),
+    topic: str | None = None,
 ) -> ServiceError:
-    """Return our exception for librdkafka's `error`; the text names the address, never a credential."""
+    """Return our exception for librdkafka's `error`; the text names the address, never a credential.
+
+    `topic`: that the request was for, if it was for one.
+    """
     if is_refusal(error, security):
         return ServiceRefused(
             f"Kafka at {bootstrap} must accept our credentials; got {error.name()}: {error.str()}. "
@@ -121,6 +134,11 @@ def service_error(
         return ServiceUnavailable(
             f"Kafka at {bootstrap} must get a token of ours; there is none, or it has expired: {error.name()}: "
             f"{error.str()}. Check that the token endpoint answers (kafka_token_url)"
+        )
+    if error.code() in _NO_TOPIC:  # the broker answers: its address and TLS are right
+        return ServiceUnavailable(
+            f"Kafka at {bootstrap} must have {topic or 'each topic that is asked for'}; got {error.name()}: "
+            f"{error.str()}. It was deleted, or deleted and made anew: start again, which tells which and what to do"
         )
     within = "" if timeout_s is None else f" within {timeout_s:g} s"
     return ServiceUnavailable(

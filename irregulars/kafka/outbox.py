@@ -93,7 +93,7 @@ class Outbox:
         self._span = 0
         self._open: dict[int, int] = {}  # span -> messages on the way
         self._waiting: list[Callable[[], object]] = []
-        self._failure: KafkaError | None = None
+        self._failure: tuple[KafkaError, str] | None = None  # with the topic
         self._ends: dict[tuple[str, int], int] = {}
         self._sent: dict[str, tuple[int, int]] = {}
 
@@ -122,13 +122,13 @@ class Outbox:
         while True:
             self._require(line)
             try:
-                delivered = partial(self._settle, line, span)
+                delivered = partial(self._settle, line, span, topic)
                 line.producer.produce(topic, value, key, place, headers, delivered)
                 return
             except BufferError:
                 await asyncio.sleep(_FULL_WAIT_S)
             except KafkaException as error:  # too large, or no such topic
-                self._settle(line, span, error.args[0], None)
+                self._settle(line, span, topic, error.args[0], None)
 
     async def barrier(self) -> None:
         """Wait until all that was sent before this call is acknowledged.
@@ -185,19 +185,20 @@ class Outbox:
         """Send all messages within `timeout_s`, and stop."""
         self._line.close(timeout_s)
 
-    def _settle(self, line: _Line, span: int, error: KafkaError | None, message: Message | None) -> None:
+    def _settle(self, line: _Line, span: int, topic: str, error: KafkaError | None, message: Message | None) -> None:
         with self._lock:
             if line is not self._line:
                 return
             self._open[span] -= 1
             if not self._open[span]:
                 del self._open[span]
-            self._failure = self._failure or error
+            if error is not None and self._failure is None:
+                self._failure = error, topic
             if message is not None and error is None:
                 # A message that was sent again, and that the broker already had, counts as delivered; librdkafka
                 # does not know its offset. Then the end stays lower, and a reader from there reads a little more.
-                topic, partition, offset = message.topic(), message.partition(), message.offset()
-                if topic is not None and partition is not None and offset is not None:
+                partition, offset = message.partition(), message.offset()
+                if partition is not None and offset is not None:
                     self._ends[topic, partition] = offset + 1
             wake: list[Callable[[], object]] = []
             if span not in self._open or error is not None:
@@ -209,4 +210,5 @@ class Outbox:
         if line is not self._line:
             raise SendingGivenUp("messages must be sent before others take over; they were given up")
         if self._failure is not None:
-            raise service_error(self._failure, self._bootstrap, self._timeout_s, self._security)
+            error, topic = self._failure
+            raise service_error(error, self._bootstrap, self._timeout_s, self._security, topic)

@@ -28,7 +28,7 @@ def send(outbox: Outbox, count: int) -> None:
 
 def answer(outbox: Outbox, span: int, message: Message, error: KafkaError | None = None) -> None:
     """Do as librdkafka does when the broker has answered."""
-    outbox._settle(outbox._line, span, error, message)
+    outbox._settle(outbox._line, span, message.topic() or "topic", error, message)
 
 
 def has_passed(outbox: Outbox) -> bool:
@@ -89,6 +89,16 @@ def test_one_message_that_cannot_be_delivered_fails_all_that_comes_after(outbox:
         asyncio.run(outbox.barrier())
 
 
+def test_a_topic_that_is_gone_is_named_and_no_address_is_doubted(outbox: Outbox) -> None:
+    send(outbox, 1)
+    answer(outbox, 0, Message(topic="topic", partition=0), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    with pytest.raises(
+        ServiceUnavailable, match=r"must have topic; got UNKNOWN_TOPIC_OR_PART: .* made anew"
+    ) as caught:
+        asyncio.run(outbox.barrier())
+    assert "address" not in str(caught.value)
+
+
 def test_who_waits_for_what_was_given_up_learns_so_and_what_is_sent_later_counts_by_itself(outbox: Outbox) -> None:
     async def wait() -> None:
         barrier = asyncio.ensure_future(outbox.barrier())
@@ -102,7 +112,7 @@ def test_who_waits_for_what_was_given_up_learns_so_and_what_is_sent_later_counts
     asyncio.run(wait())
     assert has_passed(outbox), "nothing is on its way any more"
     send(outbox, 1)
-    outbox._settle(old, 0, None, Message(topic="topic", partition=0, offset=4))
+    outbox._settle(old, 0, "topic", None, Message(topic="topic", partition=0, offset=4))
     assert not has_passed(outbox), "a late answer to what was given up says nothing of what is sent now"
     assert outbox.end_offset("topic", 0) is None
 
