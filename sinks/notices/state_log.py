@@ -30,7 +30,8 @@ from irregulars.sinks.notices.mutes import WORDS, Mute, decode_mute, encode_mute
 from irregulars.sinks.notices.policy import DeliveryRecord, Rules, decode_delivery, encode_delivery
 
 LOG: Final = logging.getLogger("irregulars.notify")
-_READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping
+_READ_S: Final = 10.0  # for each message
+_STOP_S: Final = 5.0  # how long a broker that is away keeps the process from stopping; one that is there needs less
 _AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
@@ -52,7 +53,7 @@ class StateLog:
     """Reads and writes the topics of one installation. One thread at a time.
 
     `bootstrap`, `topics`, `security`: where they are, and librdkafka's settings of protocol and credentials;
-    `is_stopping`: whether waiting for a broker that is away is to end.
+    `is_stopping`: whether waiting for a broker that is away is to end, after `_STOP_S`.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class StateLog:
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
         self._changes: Final = _Followed("thresholds", decode_change)
+        self._stops_at_s: float | None = None
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -179,14 +181,24 @@ class StateLog:
         """Publish, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
         name = self._topics.name(topic)
         sent = [Sent(name, key, value, partition, headers) for key, value in records]
-        while (outcome := self._producer.deliver(sent, is_given_up=self._is_stopping.is_set)) is not None:
-            if self._is_stopping.is_set() and outcome.code() == KafkaError._TIMED_OUT:
+        while (outcome := self._producer.deliver(sent, is_given_up=self._has_waited)) is not None:
+            if self._has_waited() and outcome.code() == KafkaError._TIMED_OUT:
                 raise ServiceUnavailable(
-                    f"Kafka at {self._bootstrap} must acknowledge what was told; got a stop first"
+                    f"Kafka at {self._bootstrap} must acknowledge what was told within {_STOP_S:g} s of a stop; "
+                    "it did not: the next process reads the same alerts again"
                 )
             if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
                 raise service_error(outcome, self._bootstrap)
             LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
+
+    def _has_waited(self) -> bool:
+        """Whether a stop was asked for, and the broker has been waited for since then."""
+        if not self._is_stopping.is_set():
+            return False
+        now_s = time.monotonic()
+        if self._stops_at_s is None:
+            self._stops_at_s = now_s + _STOP_S
+        return now_s > self._stops_at_s
 
 
 @contextmanager

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
+from irregulars.sinks.notices.mutes import Mute
+from irregulars.sinks.notices.state_log import StateLog
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
@@ -63,3 +71,22 @@ def test_a_process_stops_in_time_while_the_broker_is_away(kafka_broker: KafkaBro
             print(run.output())
             kafka_broker.start()
             bus.close()
+
+
+def test_what_a_slow_broker_acknowledges_after_a_stop_is_waited_for(
+    kafka_broker: KafkaBroker, topic_prefix: str
+) -> None:
+    topics, is_stopping = TopicSettings(topic_prefix, 1), threading.Event()
+    create_topics(kafka_broker.bootstrap, topics)
+    with closing(StateLog(kafka_broker.bootstrap, topics, {}, is_stopping)) as log:
+        log.set_mute(Mute("before", 1, 2, "tested", "ada", host="a"))
+        is_stopping.set()
+        assert kafka_broker.pid is not None
+        os.kill(kafka_broker.pid, signal.SIGSTOP)
+        goes_on = threading.Timer(1.0, os.kill, (kafka_broker.pid, signal.SIGCONT))
+        goes_on.start()
+        try:
+            log.set_mute(Mute("after", 1, 2, "tested", "ada", host="a"))
+        finally:
+            goes_on.join()
+        assert {one.mute_id for one in log.mutes()} == {"before", "after"}
