@@ -29,7 +29,7 @@ test: java maven $(STAMP)  ## Lint, types and tests, on a real broker and databa
 test-fast: $(STAMP)  ## The tests that need no broker, database or browser (a minute and a half)
 	@$(BIN)/python -m tests.run_checks --fast
 
-test-faults: java maven $(STAMP)  ## Kill, stall and poison workers, broker and database; slow tests, guides typed, benchmarks tried (20 minutes); OPTIONS='--within-s 300'
+test-faults: java maven $(STAMP)  ## Kill, stall and poison workers, broker and database; slow tests, pages in a browser, guides typed (25 minutes); OPTIONS='--within-s 300'
 	@$(BIN)/python -m tests.run_checks --faults $(OPTIONS)
 
 test-torch: java maven torch $(STAMP)  ## The hook in real training jobs (needs torch, several GB; two minutes)

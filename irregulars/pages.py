@@ -29,6 +29,7 @@ MOST_REQUESTS: Final = 16
 """Requests that are answered at a time: clients that reach the port must not cost us a thread for each connection."""
 
 READ_S: Final = 5.0  # how long a client may take over each piece of its request, s; a page is asked for in one piece
+_CLOSED_S: Final = 0.05  # the longest that `PageServer.close` waits for the loop to see it: half a second by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class PageServer:
         self._host: Final = host
         self._server.pages = pages
         self._thread: Final = threading.Thread(
-            target=self._server.serve_forever, name="irregulars-pages", daemon=True
+            target=self._server.serve_forever, args=(_CLOSED_S,), name="irregulars-pages", daemon=True
         )
         self._thread.start()
 

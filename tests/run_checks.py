@@ -28,10 +28,14 @@ PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
 COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
 # Processes of tests already fill the cores: threads of a library's sums would wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Beside the tests of faults, as few changes need them and each takes long: guides that are typed as they stand,
-# installations, types that are fetched, and all that measures or breaks the product instead of being part of it.
+# Beside the tests of faults, as few changes need them and each takes long: pages in a browser, guides that are typed
+# as they stand, installations, types that are fetched, and all that measures or breaks the product instead of being
+# part of it.
 FAULTY = (
-    "tests/faults", "tests/benchmarks", "tests/chaos", "tests/fuzz", "tests/infra/docs/test_detector_guide.py",
+    "tests/faults", "tests/benchmarks", "tests/chaos", "tests/fuzz",
+    "tests/infra/console/heat_map/test_in_browser.py", "tests/infra/console/test_browser.py",
+    "tests/infra/console/test_hostile_names.py",
+    "tests/infra/console/test_live_job.py", "tests/infra/docs/test_detector_guide.py",
     "tests/infra/grafana/test_schema.py", "tests/infra/kit/test_installations.py",
     "tests/infra/kit/test_locked_install.py", "tests/integration/test_guides.py",
     "tests/integration/test_kit_units.py",

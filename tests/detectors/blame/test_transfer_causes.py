@@ -172,6 +172,7 @@ def test_the_lanes_that_were_seen_slow_are_returned(name: str) -> None:
     assert slow == {lane for lane, excess in example.seen.items() if excess is SLOW}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.75, 1.25])
 @pytest.mark.parametrize(
     ("numbers", "field"), [(BLAME, one) for one in OF_LANES] + [(LIKELIHOODS, one) for one in CHANCES]

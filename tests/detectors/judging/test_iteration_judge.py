@@ -42,6 +42,7 @@ def test_a_late_rank_is_blamed_and_its_victims_are_not(rank: int) -> None:
     assert blame(job.trace()) == [("slow_rank", "gpu", (rank,), (30, 45))]
 
 
+@pytest.mark.slow
 def test_hosts_and_nics_that_are_blamed() -> None:
     # A host whose ranks are all late is blamed as a host
     job = EightRanks()
@@ -71,6 +72,7 @@ def test_hosts_and_nics_that_are_blamed() -> None:
     assert (verdict.kind, suspect.device, suspect.ranks, suspect.nic) == ("slow_nic", "nic", (2, 3), "mlx5_0")
 
 
+@pytest.mark.slow
 def test_links_and_two_causes() -> None:
     # A slow link is blamed from the sender to the receiver
     job = EightRanks()
@@ -100,6 +102,7 @@ def test_links_and_two_causes() -> None:
     assert [v.close_reason for v in said] == ["recovered", "recovered"]
 
 
+@pytest.mark.slow
 def test_single_spikes() -> None:
     # Two late iterations are one clear spike
     job = EightRanks()
@@ -136,6 +139,7 @@ def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
     assert said[-1].lost_s == pytest.approx(30 * 0.02, rel=0.05)
 
 
+@pytest.mark.slow
 def test_verdicts_open_once_and_name_their_iterations() -> None:
     # A verdict opens within as many iterations as it needs
     job = EightRanks()
@@ -265,6 +269,7 @@ def test_clocks_that_differ_change_no_blame(
     assert essence(judge_trace(with_clocks_apart(faulty_trace, ahead_ns))) == essence(judged)
 
 
+@pytest.mark.slow
 def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothing_by_their_batches() -> None:
     """A checkpoint's all_gather runs on beside two more iterations: it is late, whatever batch it comes with."""
     job = EightRanks()
@@ -336,6 +341,7 @@ def test_what_nobody_announced() -> None:
     assert verdicts(bare) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("pp", "tp", "world"), ("unknown",) * 3])
 def test_a_heavy_stage_is_found_whether_or_not_the_pipelines_were_announced(kinds: tuple[str, str, str]) -> None:
     stages = {f"tp{stage}": (kinds[1], (2 * stage, 2 * stage + 1)) for stage in range(3)}
@@ -428,6 +434,7 @@ def hurt(trace: Trace, name: str, share: float, value: Any) -> Trace:
     return replace(trace, commops=commops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), [("start_ns", UNKNOWN), ("elapsed_ns", np.nan), ("size_bytes", np.nan)])
 @pytest.mark.parametrize("share", [0.02, 1.0])
 def test_what_is_not_known_of_operators_accuses_no_innocent(

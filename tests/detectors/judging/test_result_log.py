@@ -147,6 +147,7 @@ def accused(verdicts: list[Verdict]) -> list[tuple[str, tuple[int, ...], tuple[i
     return [(one.kind, one.suspects[0].ranks, one.iterations) for one in verdicts]
 
 
+@pytest.mark.slow
 def test_a_stream_without_operators_says_what_the_directory_says() -> None:
     trace = recorded("commops")
     told = judge_trace(trace, is_on_wire=True)
@@ -154,6 +155,7 @@ def test_a_stream_without_operators_says_what_the_directory_says() -> None:
     assert accused(list(told.verdicts.values())) == [("slow_nic", (1,), (61, 80))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_neither_order_nor_restarts_nor_twice_told_evidence_change_it(seed: int) -> None:
     trace = recorded("commops")
@@ -164,6 +166,7 @@ def test_neither_order_nor_restarts_nor_twice_told_evidence_change_it(seed: int)
     assert found(judge(mixed, trace.job, restore_at=restarts, repeat_evidence=True)) == expected
 
 
+@pytest.mark.slow
 def test_clocks_of_hosts_that_differ_by_hours_change_nothing() -> None:
     trace = recorded("commops")
     apart = replace(
@@ -183,6 +186,7 @@ def _later(batch: Batch, rank: int) -> Batch:
     return Batch(replace(batch.header, watermark_ns=watermark_ns), {**batch.columns, **times})
 
 
+@pytest.mark.slow
 def test_operators_without_start_times_name_the_nic_with_bandwidth_and_nobody_without() -> None:
     trace = recorded()
     untimed = {
@@ -197,6 +201,7 @@ def test_operators_without_start_times_name_the_nic_with_bandwidth_and_nobody_wi
     assert (verdict.kind, verdict.suspects) == ("slow_communicator", ())
 
 
+@pytest.mark.slow
 def test_patterns_of_iterations_that_were_looked_into_are_stored_with_what_is_abnormal_in_them() -> None:
     patterns = judge_trace(recorded()).columns("patterns")
     assert set(range(61, 80)) <= set(patterns["iteration"])

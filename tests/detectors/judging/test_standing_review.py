@@ -163,6 +163,7 @@ def slow_rank_7_in_a_large_job(
     return ReadJob(job.trace())
 
 
+@pytest.mark.slow
 def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_nic() -> None:
     job = slow_rank_7_in_a_large_job(261, 3, 4 * MS, None, 100 * MS)
     found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
@@ -170,6 +171,7 @@ def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_ni
     assert [(cause.kind, cause.suspects[0][0].ranks) for cause in found[0]] == [("slow_nic", (7,))]
 
 
+@pytest.mark.slow
 def test_of_a_slow_pair_in_a_large_job_the_rings_of_both_ends_are_read_too() -> None:
     """A NIC at either end would slow its ring, of which nobody waited for the slow pair."""
     job = slow_rank_7_in_a_large_job(264, 33, 8 * MS, 8 * MS, 20 * MS)

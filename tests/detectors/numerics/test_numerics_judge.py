@@ -121,6 +121,7 @@ CASES: list[tuple[str, Trace, str, tuple[int, ...], str]] = [
 
 @pytest.mark.parametrize(("trace", "kind", "ranks", "severity"), [one[1:] for one in CASES],
                          ids=[one[0] for one in CASES])  # fmt: skip
+@pytest.mark.slow
 def test_what_goes_wrong_is_told_at_once(trace: Trace, kind: str, ranks: tuple[int, ...], severity: str) -> None:
     found = [one for one in told(trace) if one.revision == 1]
     assert [(one.kind, tuple(s.rank for s in one.suspects), one.iterations[0]) for one in found] == [
@@ -135,11 +136,13 @@ def told(trace: Trace) -> list[Verdict]:
     return MonitoredJob("lockstep").feed(in_order(trace)).revisions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_of_right_numbers_nothing_is_told(seed: int) -> None:
     assert told(trained(seed=seed, every=10, wrong=None)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:2] + CASES[4:6] + CASES[-1:], ids=lambda case: case[0])
 def test_neither_the_wire_nor_a_snapshot_changes_a_verdict(case: tuple[str, Trace, Any, Any, Any]) -> None:
     messages = in_order(case[1])
@@ -148,6 +151,7 @@ def test_neither_the_wire_nor_a_snapshot_changes_a_verdict(case: tuple[str, Trac
     assert [repr(one) for one in moved.feed(messages).revisions] == [repr(one) for one in plain]
 
 
+@pytest.mark.slow
 def test_a_directory_holds_all_that_is_judged(tmp_path: Path) -> None:
     for _, trace, kind, ranks, _ in CASES:
         batches = [batch for schema in ("commops", "iterations") for batch in trace.batches(schema).values()]

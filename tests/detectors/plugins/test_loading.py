@@ -163,12 +163,14 @@ def test_a_plug_in_that_cannot_be_used_is_one_line(plugin: str, text: str, messa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [RobustBaseline, PeerDeviation, RiverGaussian, LogWork])
 @pytest.mark.filterwarnings("ignore:invalid value encountered in log")
 def test_a_good_detector_passes_all_checks(make: Callable[[], Any]) -> None:
     check_detector(make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "make", "message"), BAD_DETECTORS, ids=lambda value: getattr(value, "__name__", "")
 )

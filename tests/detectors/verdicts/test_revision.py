@@ -131,6 +131,7 @@ def reasons_in(name: str) -> Reasons:
     return reasons
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_reasons_lead_to_the_accused_and_are_small(name: str) -> None:
     reasons, verdict = reasons_in(name), first_verdict(name)

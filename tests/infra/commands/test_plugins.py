@@ -48,6 +48,7 @@ def test_a_new_package_passes_its_check_as_it_is(
     assert f"{target} passes 17 checks: scores {level}s against past" in out
 
 
+@pytest.mark.slow
 def test_a_new_package_passes_its_own_test(run: Run, tmp_path: Path) -> None:
     run("plugins", "new", "made_up")
     done = subprocess.run(

@@ -169,6 +169,7 @@ def warm(text: str = "river:drift.ADWIN(delta=0.01)", frames: int = 60) -> Detec
     return detector
 
 
+@pytest.mark.slow
 def test_drifts() -> None:
     # A row that would be a drift if it stayed is strange
     scores = warm().score(sample_frame("rank", 100, 16, is_faulty=True))
