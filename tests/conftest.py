@@ -21,6 +21,7 @@ from irregulars.errors import IrregularsError
 from irregulars.infra.runs import child_process as loopback
 from irregulars.infra.runs.demo_database import DemoDatabase
 from tests.apache_kafka.broker import KafkaBroker
+from tests.run_checks import FAULTY, SERVED_FOLDERS
 from tests.services import SCRATCH, SharedBroker
 
 # An example, and drawing it, may be slow where much else runs. Each run draws others: ten of them keep `make test`
@@ -68,10 +69,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test that asks for a service."""
+    """Mark each test that asks for a service; refuse one in a folder where no run with services looks for it."""
     for item in items:
         if not SERVICES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
+        if item.get_closest_marker("integration") and not item.nodeid.startswith((*SERVED_FOLDERS, *FAULTY)):
+            places = ", ".join(SERVED_FOLDERS)
+            raise pytest.UsageError(f"a test with a service must be in {places}; got {item.nodeid}")
 
 
 @pytest.hookimpl(trylast=True)

@@ -41,32 +41,38 @@ FAULTY = (
     "tests/integration/test_kit_units.py",
 )  # fmt: skip
 SINGLE = (
+    "tests/infra/console/test_database_away.py::test_pages_say_that_the_database_is_away_and_are_back_with_it",
+    "tests/infra/docs_site/test_hooks.py::test_links_between_pages_and_to_headings_are_those_of_the_repository",
+    "tests/infra/docs_site/test_hooks.py::test_links_to_nowhere_end_the_build_and_each_is_named",
+    "tests/infra/docs_site/test_hooks.py::test_the_site_has_every_page_and_fetches_nothing_from_outside",
     "tests/integration/test_agent.py::test_a_broker_that_comes_back_gets_everything_once",
     "tests/integration/test_agent.py::test_a_broker_that_stays_away_ends_the_agent_within_bounds",
+    "tests/integration/test_clickhouse.py::test_a_replay_with_other_batch_borders_changes_nothing",
     "tests/integration/test_command_line.py::test_ctrl_c_ends_the_demo_cleanly",
     "tests/integration/test_command_line.py::test_up_names_no_log_where_the_message_is_all_of_it",
     "tests/integration/test_command_line.py::test_up_tells_that_its_worker_has_ended_and_ends",
+    "tests/integration/test_demo_database.py::test_no_server_is_left_behind_when_the_parent_goes",
+    "tests/integration/test_demo_database.py::test_rows_and_password_survive_a_restart",
     "tests/integration/test_end_to_end.py::test_a_killed_worker_changes_nothing_in_the_result",
+    "tests/integration/test_end_to_end.py::test_a_replay_with_other_batch_borders_changes_no_row",
     "tests/integration/test_end_to_end.py::test_what_was_told_before_the_kill_is_not_told_again",
     "tests/integration/test_node_agent.py::test_while_kafka_is_away_from_the_start_everything_waits",
-    "tests/infra/console/test_database_away.py::test_pages_say_that_the_database_is_away_and_are_back_with_it",
-    "tests/infra/docs_site/test_hooks.py::test_the_site_has_every_page_and_fetches_nothing_from_outside",
-    "tests/infra/docs_site/test_hooks.py::test_links_between_pages_and_to_headings_are_those_of_the_repository",
-    "tests/infra/docs_site/test_hooks.py::test_links_to_nowhere_end_the_build_and_each_is_named",
     "tests/integration/test_notify_many.py::test_a_thousand_alerts_are_a_few_notices_and_the_page_that_comes_last_is_told",
+    "tests/integration/test_secured_kafka.py::test_one_configuration_lets_every_client_in",
     "tests/integration/test_torch_exits.py::test_training_goes_on_while_the_broker_is_dead_and_its_rows_come_later",
     "tests/sinks/notices/actions/test_action_feed.py::test_a_consumer_outlasts_a_broker_that_is_away_for_a_while",
-    "tests/test_architecture.py::test_the_wheel_holds_one_package_and_nothing_else",
-    "tests/test_architecture.py::test_the_wheel_holds_every_source_and_data_file",
-    "tests/test_architecture.py::test_of_an_installed_wheel_the_whole_kit_can_be_had",
     "tests/test_architecture.py::test_folders_of_a_training_repository_are_in_nobodys_way",
+    "tests/test_architecture.py::test_of_an_installed_wheel_the_whole_kit_can_be_had",
+    "tests/test_architecture.py::test_the_wheel_holds_every_source_and_data_file",
+    "tests/test_architecture.py::test_the_wheel_holds_one_package_and_nothing_else",
 )
 """Single ones, which stand beside what they share with others: what kills or installs, and the site."""
 LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for test in SINGLE))
 # Tests with a service mostly wait, and answers have deadlines: four processes of them come first. What needs nothing
 # but a core fills what they leave, with a lower priority. In one run for all, cores idle while all processes wait.
 UNSERVED = "not integration"
-SERVED = ("--numprocesses=4", *LEFT_OUT, "-m", "integration and not torch")
+SERVED_FOLDERS = ("tests/integration", "tests/infra", "tests/sinks")
+SERVED = ("--numprocesses=4", *LEFT_OUT, *SERVED_FOLDERS, "-m", "integration and not torch")
 FILLING = ("--numprocesses=2", *LEFT_OUT, "-m")
 YIELDING = ("nice", "-n", "5")
 BESIDE = {"TESTS_BESIDE": "4"}

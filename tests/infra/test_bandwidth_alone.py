@@ -30,6 +30,7 @@ def judged(name: str, without: str | None) -> Analysis:
     return analyze(read_trace(ROOT / "tests" / "recordings" / name, without=() if without is None else (without,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "without", "cell"), CELLS, ids=lambda value: str(value))
 def test_what_each_source_tells(name: str, without: str | None, cell: str) -> None:
     found = []

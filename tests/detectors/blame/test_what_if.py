@@ -145,6 +145,7 @@ def test_late_ranks_set_back() -> None:
     assert Job({0: 30, 2: 39}).recovered_ms(rank_cause(0, 2)) == 30
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(late=st.dictionaries(st.integers(0, 2), st.integers(1, 300), max_size=3), way=st.integers(4, 100))
 def test_more_devices_as_usual_bring_back_no_less_and_all_of_them_everything(late: dict[int, int], way: int) -> None:

@@ -175,6 +175,7 @@ def test_operators_of_irregular_iterations_are_kept() -> None:
     assert ratios[2, "tp1"] < 1.1  # who is late does not wait, with the fault and without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["eval", "checkpoint"])
 def test_a_late_rank_in_what_is_not_training_is_not_judged(phase: str) -> None:
     job = EightRanks()
@@ -256,6 +257,7 @@ def test_both_faults_are_found(judged: Outcome) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ahead_ns",
     [
@@ -328,6 +330,7 @@ def test_a_kind_of_communicator_that_we_do_not_know_is_unknown(kind: str) -> Non
     assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (1,))]
 
 
+@pytest.mark.slow
 def test_what_nobody_announced() -> None:
     # Operators of a communicator that nobody announced are judged
     job = EightRanks()

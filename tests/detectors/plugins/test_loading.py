@@ -180,6 +180,7 @@ def test_each_check_rejects_its_bad_detector(check: str, make: Callable[[], Any]
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_checks_themselves() -> None:
     # Every check has a bad detector
     assert {check for check, _, _ in BAD_DETECTORS} == set(CHECKS)

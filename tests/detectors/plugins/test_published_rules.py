@@ -47,6 +47,7 @@ def test_a_rule_goes_on_from_its_state(rule: str) -> None:
         assert np.array_equal(other.score(step(CALM, factor)), detector.score(step(CALM, factor)))
 
 
+@pytest.mark.slow
 def test_the_rules_that_are_warm_after_60_steps_keep_the_promises_of_detectors() -> None:
     for rule in ("zclip", "byte_robust"):
         check_detector(lambda rule=rule: PublishedRule(rule=rule))  # type: ignore[misc]  # a default binds the name

@@ -142,6 +142,7 @@ def test_reasons_lead_to_the_accused_and_are_small(name: str) -> None:
     assert len((encode_reasons(reasons) or "").encode()) <= MOST_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ruled_out"),
     [

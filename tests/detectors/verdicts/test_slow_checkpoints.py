@@ -81,6 +81,7 @@ def test_who_writes_late_is_named(
     assert "the others waited" in verdict.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "written",
     [

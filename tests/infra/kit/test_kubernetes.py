@@ -24,6 +24,7 @@ VERSIONS = ("1.28", "1.37")  # the oldest and the newest Kubernetes whose schema
 OTHERS = {"PodMonitor"}  # kinds of an operator: Kubernetes' schema does not have them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_kubernetes_accepts_every_document(overlay: str, version: str) -> None:

@@ -86,6 +86,7 @@ def ring_alone(name: str, tmp_path: Path, *tables: str) -> Trace:
 
 @pytest.mark.parametrize(("tables", "kind", "accused"), [((), "slow_communicator", []),
                                                         (("bandwidth",), "slow_nic", [("nic", (1,))])])  # fmt: skip
+@pytest.mark.slow
 def test_bandwidth_names_the_nic_where_operators_see_the_group_alone(
     tables: tuple[str, ...], kind: str, accused: list[tuple[str, tuple[int, ...]]], tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def untimed(name: str, tmp_path: Path) -> Trace:
 @pytest.mark.parametrize(("name", "kind", "ranks", "has_bandwidth"),
                          [("gloo-slow-rank", "slow_rank", (2,), False), ("gloo-slow-nic", "slow_nic", (1,), True),
                           ("gloo-slow-nic", "slow_communicator", None, False)])  # fmt: skip
+@pytest.mark.slow
 def test_operators_without_starts_tell_a_slow_rank_and_with_bandwidth_a_nic(
     name: str, kind: str, ranks: tuple[int, ...] | None, has_bandwidth: bool, tmp_path: Path
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_recorded_fault_is_the_one_verdict(name: str) -> None:
     assert max(overlap(span, truth["iterations"]) for span in analysed(name).irregular_ranges) >= 0.8
 
 
+@pytest.mark.slow
 def test_noise_accuses_nobody_and_that_is_a_judgement_and_a_fault_as_small_accuses_its_rank_or_nobody() -> None:
     assert (analysed("gloo-clean").verdicts, analysed("gloo-clean").unjudged_reason) == ([], None)
     verdicts = analysed("gloo-slow-compute").verdicts
@@ -181,6 +184,7 @@ def test_who_was_last_is_told_of_a_rank_that_was_so_nearly_always() -> None:
     assert last(None, None) is None
 
 
+@pytest.mark.slow
 def test_each_revision_tells_more_of_the_same_verdict() -> None:
     for name in FAULTS:
         revisions = judged(name).revisions
@@ -319,6 +323,7 @@ def test_a_trace_is_not_changed_by_being_judged() -> None:
             np.testing.assert_array_equal(trace.commops[rank].columns[name], column)
 
 
+@pytest.mark.slow
 def test_two_jobs_fed_in_turn_do_not_mix() -> None:
     trace = around_the_fault(recorded("gloo-slow-rank"))
     one, two = MonitoredJob(trace.job), MonitoredJob(trace.job)

@@ -83,6 +83,7 @@ def test_a_chart_points_to_the_rank_and_to_where_the_verdict_began() -> None:
     assert charts_of([]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["corruption", "loss_spike", "slow_rank"])
 def test_a_verdict_on_numbers_shows_numbers_in_place_of_times_of_ranks(kind: str) -> None:
     trace = read_trace(RECORDINGS / "gloo-slow-nic")
