@@ -26,7 +26,7 @@ demo: $(STAMP)  ## The main job in under a minute: a simulated job, a NIC that t
 test: java maven $(STAMP)  ## Lint, types and tests, on a real broker and database (needs Java 17 and Maven)
 	@$(BIN)/python -m tests.run_checks
 
-test-fast: $(STAMP)  ## The tests that need no broker, database or browser (a minute and a half)
+test-fast: $(STAMP)  ## The tests that need no broker, database or browser (two to three minutes)
 	@$(BIN)/python -m tests.run_checks --fast
 
 test-faults: java maven $(STAMP)  ## Kill, stall and poison workers, broker and database; slow tests, pages in a browser, guides typed (25 minutes); OPTIONS='--within-s 300'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -152,11 +152,18 @@ def topics_there(
 
 
 def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
-    """Delete topics with all that is in them; raises `ServiceUnavailable` or `ServiceRefused`."""
+    """Delete topics with all that is in them, and wait until brokers no longer tell of them.
+
+    Raises `ServiceUnavailable` or `ServiceRefused`.
+    """
     admin, _ = open_admin(bootstrap, security, timeout_s)
     for future in admin.delete_topics(list(names), operation_timeout=timeout_s).values() if names else ():
         with answering(bootstrap, timeout_s):
             future.result(timeout=timeout_s)
+    # Kafka acknowledges it earlier: who makes the topics anew at once would find the old ones, and make none.
+    _wait_for(
+        admin, bootstrap, timeout_s, lambda there: [name for name in names if name in there], "forget deleted topics"
+    )
 
 
 def topic_config(topic: Topic) -> dict[str, str]:
@@ -185,17 +192,25 @@ def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, 
     def has_leaders(topic: Any) -> bool:
         return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
 
+    def lacking(topics: Mapping[str, Any]) -> list[str]:
+        return [name for name in names if not has_leaders(topics.get(name))]
+
+    _wait_for(admin, bootstrap, timeout_s, lacking, "have leaders for new topics")
+
+
+def _wait_for(
+    admin: AdminClient, bootstrap: str, timeout_s: float, left: Callable[[Mapping[str, Any]], list[str]], what: str
+) -> None:
+    """Read the broker's metadata until `left` names no topic that is not yet as it must be."""
     deadline = time.monotonic() + timeout_s
     while True:
         with answering(bootstrap, timeout_s):
-            topics = admin.list_topics(timeout=timeout_s).topics
-        missing = [name for name in names if not has_leaders(topics.get(name))]
-        if not missing:
+            names = left(admin.list_topics(timeout=timeout_s).topics)
+        if not names:
             return
         if time.monotonic() > deadline:
             raise ServiceUnavailable(
-                f"Kafka at {bootstrap} must have leaders for new topics within {timeout_s:g} s; "
-                f"got none for {', '.join(missing)}"
+                f"Kafka at {bootstrap} must {what} within {timeout_s:g} s; it did not for {', '.join(names)}"
             )
         time.sleep(_POLL_S)
 

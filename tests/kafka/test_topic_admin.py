@@ -64,3 +64,25 @@ def test_brokers_that_are_named_and_not_reached_are_one_line(call: str, monkeypa
         monkeypatch.setattr(module, "open_admin", lambda *_: (FarAdmin(), SimpleNamespace(topics={})))
     with pytest.raises(ServiceUnavailable, match=r"^Kafka at kafka:9092 must answer within 0\.01 s; got nothing"):
         CALLS[call]()
+
+
+class SlowAdmin:
+    """Of a broker that still tells of a deleted topic for a while."""
+
+    def __init__(self) -> None:
+        self.told = [{"a": object(), "b": object()}, {"a": object()}, {}]
+
+    def delete_topics(self, names: Iterable[str], **_: object) -> dict[str, Future[None]]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return dict.fromkeys(names, done)
+
+    def list_topics(self, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(topics=self.told.pop(0))
+
+
+def test_deleted_topics_are_gone_for_whoever_makes_them_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = SlowAdmin()
+    monkeypatch.setattr(topic_admin, "open_admin", lambda *_: (admin, SimpleNamespace(topics={})))
+    delete_topics("kafka:9092", ["a", "b"], {})
+    assert admin.told == []
