@@ -28,13 +28,14 @@ from irregulars.producers.importers.groups import (
     operator_of,
     ranks_of,
 )
-from irregulars.producers.importers.imported import ImportedJob, RankRows
+from irregulars.producers.importers.imported import Array, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
 UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may tell
 ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
+_LARGEST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Dump:
 
     rank: int  # -1: not known
     groups: Mapping[str, ProcessGroup]
-    entries: Sequence[Entry] | PackedEntries
+    entries: PackedEntries
     completed: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
     own_rank: int | None = None  # by its own sends and recvs, which name both ends; None: it has none, or they differ
@@ -71,6 +72,10 @@ class PackedEntries:
     """Entries in 64 bytes each: of a thousand dumps of thousands of entries all are in memory at once."""
 
     _ROW: Final = Struct("=6q2d")
+    _COLUMNS: Final = np.dtype(
+        [(name, np.int64) for name in ("group", "operator", "sequence", "source", "destination", "start_ns")]
+        + [(name, np.float64) for name in ("elapsed_ns", "size_bytes")]
+    )
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._names: dict[str, int] = {}
@@ -78,12 +83,22 @@ class PackedEntries:
         for group, operator, sequence, ends, start_ns, elapsed_ns, size_bytes in entries:
             name = self._names.setdefault(group, len(self._names))
             source, destination = (-1, -1) if ends is None else ends
-            self._rows += self._ROW.pack(
-                name, operator, sequence, source, destination, start_ns, elapsed_ns, size_bytes
-            )
+            # A log may tell any number: one that no row may have either is kept as the largest
+            numbers = (min(one, _LARGEST) for one in (sequence, source, destination, start_ns))
+            self._rows += self._ROW.pack(name, operator, *numbers, elapsed_ns, size_bytes)
 
     def __len__(self) -> int:
         return len(self._rows) // self._ROW.size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the process groups, by the column ``group``."""
+        return tuple(self._names)
+
+    @property
+    def columns(self) -> Array:
+        """The entries as one structured array; source and destination are -1 for collectives."""
+        return np.frombuffer(bytes(self._rows), self._COLUMNS)
 
     def __iter__(self) -> Iterator[Entry]:
         names = tuple(self._names)
@@ -330,15 +345,22 @@ def job_of_dumps(
     communicators = communicators_of(known, world_size, is_whole=is_whole)
     # Groups have thousands of ranks: they are looked up once for each dump, and not for each entry
     ids = {rank: {name: communicators[group].id for name, group in d.groups.items()} for rank, d in by_rank.items()}
-    with_pairs = {ids[d.rank][e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
-    called = {(ids[d.rank][e.group], e.sequence): e.operator for d in by_rank.values() for e in d.entries
-              if e.ends is None and e.operator != UNKNOWN_OPERATOR}  # fmt: skip
+    with_pairs: set[str] = set()
+    called: dict[tuple[str, int], int] = {}
+    for rank, dump in by_rank.items():
+        rows, of_group = dump.entries.columns, np.array([ids[rank][name] for name in dump.entries.names], object)
+        is_pair = rows["source"] >= 0
+        with_pairs.update(of_group[np.unique(rows["group"][is_pair])])
+        told = rows[~is_pair & (rows["operator"] != UNKNOWN_OPERATOR)]
+        keys = zip(of_group[told["group"]], told["sequence"].tolist(), strict=True)
+        called.update(zip(keys, told["operator"].tolist(), strict=True))
     ranks = {rank: _rows(dump, ids[rank], with_pairs, called) for rank, dump in by_rank.items()}
     for rank, until_ns in (dumped_ns or {}).items():
         # The iteration lasts while operators are issued; a rank that issued none enters it at its end.
-        starts_ns = [entry.start_ns for entry in by_rank[rank].entries if UNKNOWN < entry.start_ns <= until_ns]
-        first_ns = min(starts_ns, default=until_ns)
-        ranks[rank].add_iteration(ITERATION, first_ns, max(starts_ns, default=until_ns) - first_ns)
+        start_ns = by_rank[rank].entries.columns["start_ns"]
+        start_ns = start_ns[(start_ns > UNKNOWN) & (start_ns <= until_ns)]
+        first_ns = int(np.min(start_ns, initial=until_ns))
+        ranks[rank].add_iteration(ITERATION, first_ns, int(start_ns.max() if len(start_ns) else until_ns) - first_ns)
     skipped = sum(dump.skipped for dump in by_rank.values())
     return ImportedJob(
         job=job,
@@ -360,27 +382,35 @@ def _rows(
 
     `ids`: communicators by the names of the dump's groups; `with_pairs`, `called` go by them.
     """
-    rows = RankRows()
+    rows, names, found = RankRows(), dump.entries.names, dump.entries.columns
     own = {name for name, group in dump.groups.items() if dump.rank in group.ranks}
-    seen: set[tuple[str, int]] = set()
+    group, operator, number = found["group"], found["operator"].copy(), found["sequence"].copy()
+    is_pair = found["source"] >= 0
     # Sends and recvs count from the first of their pair that never ended.
-    entries = list(dump.entries)
-    pairs = _counted(entries, (e.ends and (e.group, e.ends) for e in entries))
-    for at, entry in enumerate(entries):
-        number = pairs.get(at, entry.sequence)
-        if entry.group not in own:
-            rows.unusable += 1
-            continue
-        seen.add((entry.group, number))
-        peer, times = UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND], entry[4:6]
-        operator = entry.operator if entry.operator != UNKNOWN_OPERATOR else called.get((ids[entry.group], number))
-        if operator is None:  # no rank tells, so that it is unknown on all
-            operator, number = _NAMELESS, UNTOLD_CALLS[number % len(UNTOLD_CALLS)]
-        rows.add(ids[entry.group], operator, number, peer, *times, entry.size_bytes, ITERATION)
+    paired = [entry for entry in dump.entries if entry.ends] if is_pair.any() else []
+    counted = _counted(paired, ((e.group, e.ends) for e in paired))
+    number[np.flatnonzero(is_pair)[list(counted)]] = list(counted.values())
+    is_own = np.array([name in own for name in names], bool)[group]
+    for at in np.flatnonzero(is_own & (operator == UNKNOWN_OPERATOR)).tolist():
+        known = called.get((ids[names[group[at]]], int(number[at])))
+        operator[at] = _NAMELESS if known is None else known
+        if known is None:  # no rank tells, so that it is unknown on all
+            number[at] = UNTOLD_CALLS[int(number[at]) % len(UNTOLD_CALLS)]
+    peer = np.where(is_pair, np.where(operator == SEND, found["destination"], found["source"]), UNKNOWN)
+    rows.unusable += int(np.count_nonzero(~is_own))
+    columns = {"communicator": group, "operator": operator, "sequence": number, "peer": peer,
+               "start_ns": found["start_ns"], "iteration": np.full(len(found), ITERATION),
+               "elapsed_ns": found["elapsed_ns"], "size_bytes": found["size_bytes"]}  # fmt: skip
+    rows.add_columns([ids[name] for name in names], {name: column[is_own] for name, column in columns.items()})
+    seen = {
+        (name, last)
+        for name, last in dump.completed.items()
+        if name in names and bool(np.any(is_own & (group == names.index(name)) & (number == last)))
+    }
     for name, last in dump.completed.items():
-        operator = called.get((ids[name], last))
-        if operator is not None and ids[name] not in with_pairs and (name, last) not in seen and name in own:
-            rows.add(ids[name], operator, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
+        known = called.get((ids[name], last))
+        if known is not None and ids[name] not in with_pairs and (name, last) not in seen and name in own:
+            rows.add(ids[name], known, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
     return rows
 
 

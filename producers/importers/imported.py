@@ -80,6 +80,29 @@ class RankRows:
         size_bytes = size_bytes if _OPERATOR["size_bytes"].holds(size_bytes) else np.nan
         self._rows += _ROW.pack(code, operator, sequence, peer, start_ns, iteration, elapsed_ns, size_bytes)
 
+    def add_columns(self, communicators: Sequence[str], columns: Mapping[str, Array]) -> None:
+        """Add many operators at once, as `add` would; ``communicator`` holds places in `communicators`."""
+        is_usable = np.ones(len(columns["sequence"]), bool)
+        for name in ("sequence", "peer", "start_ns", "elapsed_ns", "iteration"):
+            column, bound = columns[name], _OPERATOR[name]
+            is_told = ~np.isnan(column) if name == "elapsed_ns" else (column != UNKNOWN) | (name == "sequence")
+            is_usable &= ~is_told | ((column >= bound.least) & (column <= bound.most))
+        self.unusable += int(np.count_nonzero(~is_usable))
+        if len(self) + int(np.count_nonzero(is_usable)) > MOST_ROWS:
+            raise InputError(f"operators of one rank must be at most {MOST_ROWS}; got more")
+        rows = np.empty(int(np.count_nonzero(is_usable)), _COLUMNS)
+        for name in (*_INTEGERS, *_FLOATS):
+            rows[name] = columns[name][is_usable]
+        used = {at: communicators[at] for at in np.unique(rows["communicator"]).tolist()}
+        codes = np.zeros(len(communicators), np.int64)
+        for at, communicator in used.items():
+            codes[at] = self._names.setdefault(communicator, len(self._names))
+        rows["communicator"] = codes[rows["communicator"]]
+        size = _OPERATOR["size_bytes"]
+        is_sized = (rows["size_bytes"] >= size.least) & (rows["size_bytes"] <= size.most)
+        rows["size_bytes"][~is_sized] = np.nan
+        self._rows += rows.tobytes()
+
     def add_audit(self, number: int, of_rank: int, checksum: int) -> None:
         """Add a result of this rank for the data of a rank; it is left out if its iteration is."""
         self._audits.append((number, of_rank, checksum))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.importers.flight_recorder import ENDED_NS, Dump, Entry
+from irregulars.producers.importers.flight_recorder import ENDED_NS, Dump, Entry, PackedEntries
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
 from irregulars.producers.trace.job_file import RankLocation
 
@@ -119,7 +119,7 @@ class NcclLog:
             calls |= {rank: {} for rank in group.ranks if rank not in calls}
             for rank, entry in _entries(group, calls):
                 entries[rank].append(entry)
-        return [Dump(rank, groups, own) for rank, own in sorted(entries.items())] if groups else []
+        return [Dump(rank, groups, PackedEntries(own)) for rank, own in sorted(entries.items())] if groups else []
 
 
 def _find(block: bytes, sign: bytes, form: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
-from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry
+from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry, PackedEntries
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
 from irregulars.producers.importers.megatron import MegatronLog
 from irregulars.producers.importers.nccl_log import NcclLog
@@ -388,7 +388,7 @@ class WatchdogLog:
             mine = {name: own[rank] for name, own in of.items() if rank in own}
             entries = [entry for name, process in mine.items() for entry in _entries(rank, groups[name], process)]
             completed = {name: at for name, one in mine.items() if (at := one.completed) is not None and at >= 0}
-            dumps.append(Dump(rank, groups, entries, completed))
+            dumps.append(Dump(rank, groups, PackedEntries(entries), completed))
         return dumps
 
 
