@@ -36,6 +36,7 @@ _NO_TOPIC: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
+"""Codes with which a broker that answers tells that it has no such topic or partition."""
 
 _NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
 """Texts of librdkafka and its Python client, with codes of refusals, where they could not ask for a token."""
@@ -138,7 +139,7 @@ def service_error(
     if error.code() in _NO_TOPIC:  # the broker answers: its address and TLS are right
         return ServiceUnavailable(
             f"Kafka at {bootstrap} must have {topic or 'each topic that is asked for'}; got {error.name()}: "
-            f"{error.str()}. It was deleted, or deleted and made anew: start again, which tells which and what to do"
+            f"{error.str()}. It does not exist, or was deleted and made anew. Start again: the start checks topics"
         )
     within = "" if timeout_s is None else f" within {timeout_s:g} s"
     return ServiceUnavailable(

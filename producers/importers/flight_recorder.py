@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from struct import Struct
+from struct import error as StructError
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -83,9 +84,12 @@ class PackedEntries:
         for group, operator, sequence, ends, start_ns, elapsed_ns, size_bytes in entries:
             name = self._names.setdefault(group, len(self._names))
             source, destination = (-1, -1) if ends is None else ends
-            # A log may tell any number: one that no row may have either is kept as the largest
-            numbers = (min(one, _LARGEST) for one in (sequence, source, destination, start_ns))
-            self._rows += self._ROW.pack(name, operator, *numbers, elapsed_ns, size_bytes)
+            numbers = sequence, source, destination, start_ns
+            try:
+                self._rows += self._ROW.pack(name, operator, *numbers, elapsed_ns, size_bytes)
+            except StructError:  # a log may tell any number; no row may have the largest
+                bounded = (max(-_LARGEST, min(one, _LARGEST)) for one in numbers)
+                self._rows += self._ROW.pack(name, operator, *bounded, elapsed_ns, size_bytes)
 
     def __len__(self) -> int:
         return len(self._rows) // self._ROW.size
@@ -98,7 +102,7 @@ class PackedEntries:
     @property
     def columns(self) -> Array:
         """The entries as one structured array; source and destination are -1 for collectives."""
-        return np.frombuffer(bytes(self._rows), self._COLUMNS)
+        return np.frombuffer(self._rows, self._COLUMNS)
 
     def __iter__(self) -> Iterator[Entry]:
         names = tuple(self._names)
@@ -402,14 +406,12 @@ def _rows(
                "start_ns": found["start_ns"], "iteration": np.full(len(found), ITERATION),
                "elapsed_ns": found["elapsed_ns"], "size_bytes": found["size_bytes"]}  # fmt: skip
     rows.add_columns([ids[name] for name in names], {name: column[is_own] for name, column in columns.items()})
-    seen = {
-        (name, last)
-        for name, last in dump.completed.items()
-        if name in names and bool(np.any(is_own & (group == names.index(name)) & (number == last)))
-    }
+    seen = set(zip(group[is_own].tolist(), number[is_own].tolist(), strict=True))
+    places = {name: at for at, name in enumerate(names)}
     for name, last in dump.completed.items():
         known = called.get((ids[name], last))
-        if known is not None and ids[name] not in with_pairs and (name, last) not in seen and name in own:
+        is_seen = (places.get(name), last) in seen
+        if known is not None and ids[name] not in with_pairs and not is_seen and name in own:
             rows.add(ids[name], known, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
     return rows
 

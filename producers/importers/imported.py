@@ -11,7 +11,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.bounds import BOUNDS
+from irregulars.messages.bounds import BOUNDS, usable_rows
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
 from irregulars.producers.importers.identity import LeftOut
 from irregulars.producers.publishing.batches import ends_ns
@@ -82,25 +82,21 @@ class RankRows:
 
     def add_columns(self, communicators: Sequence[str], columns: Mapping[str, Array]) -> None:
         """Add many operators at once, as `add` would; ``communicator`` holds places in `communicators`."""
-        is_usable = np.ones(len(columns["sequence"]), bool)
-        for name in ("sequence", "peer", "start_ns", "elapsed_ns", "iteration"):
-            column, bound = columns[name], _OPERATOR[name]
-            is_told = ~np.isnan(column) if name == "elapsed_ns" else (column != UNKNOWN) | (name == "sequence")
-            is_usable &= ~is_told | ((column >= bound.least) & (column <= bound.most))
-        self.unusable += int(np.count_nonzero(~is_usable))
-        if len(self) + int(np.count_nonzero(is_usable)) > MOST_ROWS:
+        size, most = columns["size_bytes"], _OPERATOR["size_bytes"].most
+        columns = {**columns, "size_bytes": np.where((size >= 0) & (size <= most), size, np.nan)}
+        sequence, others = columns["sequence"], usable_rows("commops", columns)
+        is_usable = (sequence >= 0) & (sequence <= _OPERATOR["sequence"].most)  # batches have 32 bits for it
+        kept = np.flatnonzero(is_usable if others is None else is_usable & others)
+        self.unusable += len(sequence) - len(kept)
+        if len(self) + len(kept) > MOST_ROWS:
             raise InputError(f"operators of one rank must be at most {MOST_ROWS}; got more")
-        rows = np.empty(int(np.count_nonzero(is_usable)), _COLUMNS)
+        rows = np.empty(len(kept), _COLUMNS)
         for name in (*_INTEGERS, *_FLOATS):
-            rows[name] = columns[name][is_usable]
-        used = {at: communicators[at] for at in np.unique(rows["communicator"]).tolist()}
+            rows[name] = columns[name][kept]
         codes = np.zeros(len(communicators), np.int64)
-        for at, communicator in used.items():
-            codes[at] = self._names.setdefault(communicator, len(self._names))
+        for at in np.unique(rows["communicator"]):
+            codes[at] = self._names.setdefault(communicators[at], len(self._names))
         rows["communicator"] = codes[rows["communicator"]]
-        size = _OPERATOR["size_bytes"]
-        is_sized = (rows["size_bytes"] >= size.least) & (rows["size_bytes"] <= size.most)
-        rows["size_bytes"][~is_sized] = np.nan
         self._rows += rows.tobytes()
 
     def add_audit(self, number: int, of_rank: int, checksum: int) -> None:

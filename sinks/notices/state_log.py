@@ -184,8 +184,8 @@ class StateLog:
         while (outcome := self._producer.deliver(sent, is_given_up=self._has_waited)) is not None:
             if self._has_waited() and outcome.code() == KafkaError._TIMED_OUT:
                 raise ServiceUnavailable(
-                    f"Kafka at {self._bootstrap} must acknowledge what was told within {_STOP_S:g} s of a stop; "
-                    "it did not: the next process reads the same alerts again"
+                    f"Kafka at {self._bootstrap} must acknowledge a record within {_STOP_S:g} s of a stop; "
+                    "it did not. The next process begins at the same alerts"
                 )
             if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
                 raise service_error(outcome, self._bootstrap)
