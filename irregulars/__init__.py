@@ -1,7 +1,7 @@
 """Find, in real time, the one device that slows a large training job down.
 
 The packages are `producers`, `streams`, `detectors`, `sinks` and `infra`; infra/docs/architecture.md shows the way
-through them. What users need by name is here: `irregulars.torch_comms` in a training script, `read_trace` and
+through them. The names that users need are here: `irregulars.torch_comms` in a training script, `read_trace` and
 `analyze` for recordings, `Detector` and `check_detector` for detectors of their own, `errors` for exceptions.
 """
 

@@ -1,4 +1,4 @@
-"""The command line: what ``irregulars`` and ``python -m irregulars`` run."""
+"""The command line, run by ``irregulars`` and ``python -m irregulars``."""
 
 from __future__ import annotations
 

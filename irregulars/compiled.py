@@ -15,7 +15,7 @@ from irregulars.dtypes import Flags, Ints
 
 
 class Kernel(Protocol):
-    """The compiled loops; their arguments stand in their docstrings."""
+    """The compiled loops; their docstrings in C describe the arguments."""
 
     def plain_layout(
         self, value: bytes, plan: bytes, fields: int, most_rows: int
@@ -29,7 +29,7 @@ class Kernel(Protocol):
         self, values: list[bytes], layouts: list[bytes], code_begins: Ints, cuts: Ints, closings: Ints, numbers: Ints,
         is_next: Flags, free_ns: Ints, codes: Ints, is_wide: Flags,
     ) -> tuple[bytes, bytes, bytes] | bytes:  # fmt: skip
-        """Sum up the operators of some closings, or say which of them numpy has to do."""
+        """Sum up the operators of some closings, or return those that numpy has to do."""
 
 
 def load_kernel() -> Kernel | None:

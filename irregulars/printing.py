@@ -58,7 +58,7 @@ def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
 
 
 def say(text: object) -> None:
-    """Say one line on standard error, with our name before it."""
+    """Print one line on standard error, with our name before it."""
     print(broken(f"irregulars: {printable(text)}", sys.stderr), file=sys.stderr, flush=True)
 
 

@@ -78,7 +78,6 @@ class Part(Generic[T]):
         self.size_bytes = size_bytes
 
     def __eq__(self, other: object) -> bool:
-        """Whether the values are equal."""
         return isinstance(other, Part) and bool(self.value == other.value)
 
     __hash__ = None  # type: ignore[assignment]  # as of all that compares by value and may hold arrays

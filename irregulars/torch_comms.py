@@ -72,7 +72,7 @@ def start(
         One of them: a trace directory to write, the socket of the node's agent, or Kafka brokers. For these the
         variables ``IRREGULARS_KAFKA_…`` hold how to log in (infra/docs/access.md).
     topic_prefix
-        Stands before each topic's name (Kafka).
+        Begins each topic's name (Kafka).
     job
         Name of the job, the same on all ranks; default: by torchrun or Slurm, else ``training``.
     nic, switch
@@ -177,7 +177,7 @@ def report(
     Parameters
     ----------
     grad_norm
-        Of all parameters, before clipping, after the reduction: what ``clip_grad_norm_`` returns.
+        Of all parameters, before clipping, after the reduction: the result of ``clip_grad_norm_``.
     local_grad_norm
         Of this rank's own gradient, before any reduction.
     update_rms
@@ -198,9 +198,9 @@ def watch_numerics(
 ) -> None:
     """Report by itself, from now on: local_grad_norm, grad_norm, update_rms, not_finite and parameters_checksum.
 
-    Call it once the model is what it will be in training (in DDP, on its device), on all ranks alike. What is found,
-    and the price: infra/docs/numerics.md. Without a reported grad_norm, that of the gradients at the step is sent,
-    which may be clipped by then.
+    Call it on all ranks alike, once the model is as training will have it (in DDP, on its device). The findings and
+    the price: infra/docs/numerics.md. Without a reported grad_norm, that of the gradients at the step is sent, which
+    may be clipped by then.
 
     Parameters
     ----------
@@ -210,8 +210,8 @@ def watch_numerics(
         Number of iterations over which all parameters, and the optimizer's state, are summed once, a part in each;
         1: all in each. 0: none.
     process_group
-        Whose ranks hold the same parameters after each step, bit by bit. Default: what DDP or FSDP keeps equal; no
-        checksum where that is unknown.
+        Whose ranks hold the same parameters after each step, bit by bit. Default: those that DDP or FSDP keeps equal;
+        no checksum where that is unknown.
 
     Raises `InputError` if `every` is not at least 1, or `checksum_steps` is negative.
     """
@@ -244,7 +244,7 @@ def audit(
     ----------
     compute
         Is given a model, in an audit the one inside DDP, and a batch; computes the loss and calls ``backward``. It
-        must do the same on the same numbers; what it changes beside gradients, random numbers and buffers remains.
+        must do the same on the same numbers; its changes beside gradients, random numbers and buffers remain.
     every
         At least 2. The price is a forward and a backward pass each `every` steps.
     process_group

@@ -248,7 +248,6 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _without_none(kind: Any) -> Any:
-    """Return an annotation without None."""
     others = [one for one in get_args(kind) if one is not NoneType]
     return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
 

@@ -86,7 +86,7 @@ class NextStep:
     actions: tuple[str, ...] = ()
 
 
-# What an orchestrator may be told to do: let no new work onto the host; move the job off it at its next checkpoint;
+# Actions of an orchestrator: let no new work onto the host; move the job off it at its next checkpoint;
 # write that checkpoint now; test the device; give the pipeline stage fewer layers; go back to a trusted checkpoint
 ACTION_NAMES: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages", "roll_back")
 
@@ -115,7 +115,7 @@ def plan_of(verdict: Verdict) -> NextStep:
 
 _DRAINING: Final = frozenset(name for name, one in VERDICT_KINDS.items() if one.drains)
 _TEST: Final = ("test_device",)
-_OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil what the time is for
+_OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil the model
 
 
 def _layer(verdict: Verdict) -> str:
@@ -226,7 +226,7 @@ _BY_CAUSE: Final = {
     "memory_pressure": "drain nothing yet: {host} is short of memory; see what takes it, and whether it swaps",
     "io_wait": "drain nothing yet: {ranks} waited for a disk of {host}; see what else uses it, and how it does",
 }
-"""What to do where it is known to which cause the time went."""
+"""The next step where the cause of the lost time is known."""
 
 
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
@@ -379,7 +379,7 @@ RANK_ALONE: Final[NameRank] = "rank {}".format  # where its host is not known
 
 
 def usual_of(verdict: Verdict) -> str:
-    """Return what `Verdict.delta` is a multiple of: a fault without a healthy past has no usual time.
+    """Return the time of which `Verdict.delta` is a multiple: a fault without a healthy past has no usual time.
 
     >>> verdict = Verdict("v", 1, "open", "j", "imbalance", (0, 5), 1.3, 90.0, None, (), "")
     >>> usual_of(verdict)

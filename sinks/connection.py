@@ -246,7 +246,7 @@ def reason_of(error: BaseException) -> str:
         return f"{message} (ClickHouse code {code})"
     if error.__cause__ is None:
         return text
-    # Of a broken connection the client says nothing, and urllib3, its cause, all that there is to say.
+    # Of a broken connection the client gives no detail; urllib3's error, its cause, has all of them.
     said = _first_line(getattr(error.__cause__, "reason", None) or error.__cause__)
     return text if said in text else f"{text}: {said}"
 

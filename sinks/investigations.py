@@ -29,7 +29,7 @@ from irregulars.errors import InputError
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-# What questions are about, in the order in which they are listed
+# Subjects of questions, in the order in which they are listed
 THEMES: Final = ("now", "a verdict", "an iteration", "devices and hosts", "jobs and cost", "the pipeline")
 
 _ONCE: Final = ("title", "theme", "description", "empty")

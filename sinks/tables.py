@@ -247,7 +247,7 @@ def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
         raise SinkRejected(f"rows of {name} must fit its columns; got {error}") from error
 
 
-# The columns of the pipeline, where the database calls them otherwise.
+# The pipeline's names of columns, where the database has other ones.
 _SOURCES: Final = dict.fromkeys(("started_at", "sampled_at", "reported_at"), "start_ns")
 
 

@@ -1,4 +1,4 @@
-"""Who may do what on the broker: roles of least privilege, as Kafka's ACLs."""
+"""Who may read and write which topics on the broker: roles of least privilege, as Kafka's ACLs."""
 
 from __future__ import annotations
 

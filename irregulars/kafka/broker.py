@@ -1,4 +1,4 @@
-"""Reach the Kafka broker, and say clearly when it can't be reached."""
+"""Reach the Kafka broker, and report clearly when it can't be reached."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_TOPIC: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-"""Codes with which a broker that answers tells that it has no such topic or partition."""
+"""Codes with which a broker that answers reports that it has no such topic or partition."""
 
 _NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
 """Texts of librdkafka and its Python client, with codes of refusals, where they could not ask for a token."""

@@ -1,7 +1,7 @@
 """Where messages go that can't be used: kept with the reason and their place, while the worker goes on.
 
-A dead letter always fits its topic: of a longer message it keeps the head. The original stands where the headers say,
-as long as its topic is kept.
+A dead letter always fits its topic: of a longer message it keeps the head. The headers name the place of the
+original, which is there as long as its topic keeps it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeptMessage:
 
 
 class DeadLetters:
-    """Sends to ``deadletter`` the original key and bytes, with headers that tell why and from where.
+    """Sends to ``deadletter`` the original key and bytes, with headers that give reason and origin.
 
     Headers, all text: ``reason``, ``topic``, ``partition``, ``offset``, ``time_ns`` (of the message, ns since the
     epoch), and ``key_bytes`` and ``value_bytes``, how long key and value were. A key above 4096 bytes and a value
@@ -48,7 +48,7 @@ class DeadLetters:
         self.count = 0
 
     async def bury(self, message: KeptMessage, reason: str) -> None:
-        """Send `message`; it stands on the broker after the next barrier of the outbox."""
+        """Send `message`; the broker has it after the next barrier of the outbox."""
         time_ns = int((message.timestamp or 0.0) * 1000) * 1_000_000  # Kafka's own times are milliseconds
         headers = {
             "reason": reason,

@@ -145,7 +145,7 @@ class LastingProducer:
     ) -> KafkaError | None:
         """Publish records in their order, and wait for all; return the first failure.
 
-        That is ``_TIMED_OUT`` if they are not all acknowledged after `timeout_s`, or when `is_given_up` says so.
+        That is ``_TIMED_OUT`` if they are not all acknowledged after `timeout_s`, or once `is_given_up` is true.
         """
         failures: list[KafkaError] = []
         deadline_s = time.monotonic() + timeout_s
@@ -174,7 +174,7 @@ class LastingProducer:
         return failures[0] if failures else None
 
     def purge(self) -> None:
-        """Fail all that is not acknowledged, for good; `poll` or `flush` tells who sent it."""
+        """Fail all that is not acknowledged, for good; `poll` or `flush` calls each ``on_delivery``."""
         self._is_purged = True
         if self._made is not None:
             self._made.purge(blocking=False)

@@ -107,7 +107,7 @@ class LogReader:
         return list(self.each_of_tail(topic, partition, from_offset))
 
     def each_of_tail(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[Message]:
-        """Yield what `read_tail` returns, one by one; nothing else can be read until it ends."""
+        """Yield the messages of `read_tail` one by one; nothing else can be read until it ends."""
         deadline = time.monotonic() + self._deadline_s
         low, high = self._bounds(topic, partition, deadline)
         begin = max(low, from_offset)

@@ -1,4 +1,4 @@
-"""The password with which we log in to Kafka: it may stand in a file that somebody replaces while we run.
+"""The password with which we log in to Kafka: it may be in a file that an operator replaces while we run.
 
 Kafka asks for a password when a connection is made, and never again. So connections that are there outlast its
 change, and those that are made later, after a broker's restart for example, need the new one. A client of librdkafka
@@ -33,14 +33,14 @@ _REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHEN
 
 
 class TakesPassword(Protocol):
-    """A client that logs in with the password that it was told last."""
+    """A client that logs in with the password that it was given last."""
 
     def set_sasl_credentials(self, username: str, password: str, /) -> None:
         """Log in with these from the next connection on."""
 
 
 class LoginPassword(str):
-    """A password as it was when the settings were read: what librdkafka takes it for.
+    """A password as it was when the settings were read, which is the text that librdkafka sees.
 
     Usable from several threads.
 
@@ -85,7 +85,7 @@ class LoginPassword(str):
         return self._newest
 
     def follow(self, client: TakesPassword) -> None:
-        """Tell a client of each new password that `newest` finds, as long as the client lives."""
+        """Give a client each new password that `newest` finds, as long as the client lives."""
         with self._lock:
             self._clients.add(client)
 
@@ -131,14 +131,14 @@ class LoginPassword(str):
 
     @property
     def advice(self) -> str:
-        """What to do about a refusal."""
+        """The next step for an operator after a refusal."""
         if self.path is None:
             return "the password is read at the start: set the right one, and start it again"
         return f"put the right password into {self.path}, which is read again every {LOOK_S:g} s"
 
 
 def is_login_refusal(error: KafkaError) -> bool:
-    """Whether an error of librdkafka means that the broker refuses who we say that we are."""
+    """Whether an error of librdkafka means that the broker refuses our credentials."""
     return error.code() in _REFUSALS
 
 
@@ -198,7 +198,7 @@ def _made(plain: type[Any], following: type[Any], config: Mapping[str, Any]) -> 
 
 
 def current(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client's settings with the newest password, and with word to us of a login that is refused."""
+    """Return a client's settings with the newest password, and with `LoginPassword.note` for each refused login."""
     password = password_of(config)
     if password is None:
         return dict(config)

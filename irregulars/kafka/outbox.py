@@ -1,4 +1,4 @@
-"""Send to Kafka from the event loop, and know when all that was sent before a moment stands on the broker.
+"""Send to Kafka from the event loop, and know when all that was sent before a moment is on the broker.
 
 librdkafka batches, compresses and waits for acknowledgements in its own threads,
 so that the event loop, which Faust shares, never pays for lz4; and it has the partitioner of our other producers.
@@ -72,8 +72,8 @@ class Outbox:
 
     Each message belongs to the span of time between two barriers. `barrier` ends the present one, and returns when
     every message of it, and of those before, is acknowledged. One message that can't be delivered makes all barriers
-    fail from then on: the worker must stop, and start again from its last snapshot. `give_up` forgets what is on its
-    way; whoever waits for it learns so, and begins again from the last snapshot too.
+    fail from then on: the worker must stop, and start again from its last snapshot. `give_up` drops the messages on
+    their way; callers that wait for one get `SendingGivenUp`, and begin again from the last snapshot too.
     """
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any], timeout_s: float = 30.0) -> None:

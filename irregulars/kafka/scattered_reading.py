@@ -30,7 +30,7 @@ class _Slot(NamedTuple):
 class RecentMessages:
     """Values of one topic's messages by partition and offset, as many as fit; the oldest go first.
 
-    They stand in a ring, which takes memory as it fills: as objects of their own, of some ten KiB each, they would
+    They lie in a ring, which takes memory as it fills: as objects of their own, of some ten KiB each, they would
     leave holes all over the heap when they go. Threads may share one: a worker's reading adds, and its judge asks.
 
     `most_bytes`: of all values together. 0 keeps nothing.
@@ -163,7 +163,7 @@ class Cursor:
 class ScatteredReading:
     """One reading with a consumer that is assigned to nothing, and is again afterwards.
 
-    `consumer`: must tell of the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
+    `consumer`: must report the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
     `recent`: messages that need not be read; those that are read are added.
     """
 
@@ -312,7 +312,7 @@ def bounds_of(
 ) -> tuple[int, int]:
     """Return the first offset of a partition that exists, and the one that the next message will get.
 
-    Raises `ServiceUnavailable` if the broker does not say before `deadline`, by `time.monotonic`.
+    Raises `ServiceUnavailable` if the broker does not answer before `deadline`, by `time.monotonic`.
     """
     began = time.monotonic()
     while True:

@@ -152,7 +152,7 @@ def topics_there(
 
 
 def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
-    """Delete topics with all that is in them, and wait until brokers no longer tell of them.
+    """Delete topics with all that is in them, and wait until brokers no longer list them.
 
     Raises `ServiceUnavailable` or `ServiceRefused`.
     """

@@ -33,8 +33,8 @@ CLEANING: Final[Mapping[str, str]] = {
 }
 """How the broker cleans the topics of snapshots. It compacts closed files of the log alone, and closes one by default
 after 1 GiB or 7 days, when 100,000 snapshots have been written. Here: 32 MiB or 10 minutes; cleaned when three tenths
-may be stale, and after half an hour anyway; tombstones stay for an hour, which no restart takes. What a restart reads
-does not depend on it (`streams.snapshots.snapshot_writer`), the disk does."""
+may be stale, and after half an hour anyway; tombstones stay for an hour, which no restart takes. All this bounds
+the disk; how much a restart reads does not depend on it (`streams.snapshots.snapshot_writer`)."""
 
 MAX_KEY_BYTES: Final = 4096  # of job and rank: each message carries them
 
@@ -108,7 +108,7 @@ TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_
 class TopicSettings:
     """How the topics are laid out in one installation."""
 
-    prefix: str = "irregulars."  # stands before each name, so that installations can share a broker
+    prefix: str = "irregulars."  # begins each name, so that installations can share a broker
     partitions: int = 8  # of each topic of the first hop, and of ``evidence`` and the snapshots
     replicas: int = 1  # copies of each partition; 1 is for demos and tests
 

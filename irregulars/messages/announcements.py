@@ -190,7 +190,7 @@ FIRST_ATTEMPT: Final = (1 << 60) - LARGEST
 def contradiction_of(one: Announcement, other: Announcement) -> str | None:
     """Return in which respect two announcements of a rank, start and time can't both be true; None: they can.
 
-    What only one of them knows is no contradiction, nor are groups that were made between them.
+    A fact that only one of them knows is no contradiction, nor are groups that were made between them.
     """
     for name in ("world_size", "host", "gpu", "nic"):
         values = getattr(one, name), getattr(other, name)

@@ -1,4 +1,4 @@
-"""What nodes and devices reported: errors of GPUs and links, lack of memory, processes that ended."""
+"""Reports of nodes and devices: errors of GPUs and links, lack of memory, processes that ended."""
 
 from __future__ import annotations
 

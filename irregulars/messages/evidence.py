@@ -85,8 +85,8 @@ classes: they tell the second hop which ranks to read, before it has read any op
 NUMERIC_COLUMNS: Final[Mapping[str, Any]] = {
     name: pa.int64() if name == "parameters_checksum" else pa.float64() for name in NUMERICS
 }
-"""Further flat columns: what an iteration computed on its rank, as `ITERATIONS` says. A message has those of which it
-knows any value; unknown is NaN, or `UNKNOWN`."""
+"""Further flat columns: the numerics of an iteration on its rank, as `ITERATIONS` says. A message has those of which
+it knows any value; unknown is NaN, or `UNKNOWN`."""
 
 NUMERIC_UNKNOWN: Final[Mapping[str, float | int]] = {
     name: UNKNOWN if kind == pa.int64() else math.nan for name, kind in NUMERIC_COLUMNS.items()
@@ -106,7 +106,7 @@ _EVENTS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Bound]]]] = {
         {"cause": Bound(0, len(PAUSES) - 1)} | dict.fromkeys(("start_ns", "elapsed_ns"), MOMENT),
     ),
 }
-"""What rows may own any number of, the columns that stand for them, and their bounds."""
+"""Entries of which a row may own any number: their columns, and the bounds of these."""
 
 PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
     "communicator": pa.int32(),  # index into the batch's names; -1: all operators, and the time between them
@@ -520,7 +520,7 @@ def _from_wire(column: pa.Array, name: str) -> Column:
 
 
 def _entries(lists: Any, columns: Mapping[str, Any]) -> Ragged:
-    """Make entries of columns from the wire; `lists` is one column of lists and says how many each row owns."""
+    """Make entries of columns from the wire; `lists`: one column of lists, for how many each row owns."""
     counts = np.diff(to_numpy(lists.offsets)).astype(np.int64)
     wide = {name: np.float64 if pa.types.is_floating(one.type) else np.int64 for name, one in columns.items()}
     return Ragged(counts, {name: to_numpy(column).astype(wide[name]) for name, column in columns.items()})

@@ -93,8 +93,8 @@ class Verdict:
     # Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its ranks was
     # ended before they were); `None` while open
     close_reason: Name | None = None
-    # What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than was
-    # said), ``continued`` (more of the same), ``closed``
+    # The event of this revision: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent
+    # than published before), ``continued`` (more of the same), ``closed``
     event: Name = "opened"
     # One of `SEVERITIES`, by the time that is lost (`detectors.verdicts.severity`); the worst so far. None: not
     # known.
@@ -113,8 +113,8 @@ class Verdict:
     # The reasons, in structure; None, and not in the JSON, where the judge looked into no iteration
     explanation: Reasons | None = None
     layer: Name = "unknown"  # where the cause lies, one of `kinds.LAYERS`
-    # What the time went to, one of `kinds.CAUSES`, and the share of the excess that it covers; None: nothing that is
-    # known covers enough
+    # The cause of the lost time, one of `kinds.CAUSES`, and the share of the excess that it covers; None: no cause
+    # that is known covers enough
     cause: Name | None = None
     cause_share: Share | None = None
 

@@ -30,7 +30,7 @@ class DeviceKind:
 
 
 LAYERS: Final = ("hardware", "host", "network", "software", "data", "unknown")
-"""Where a cause may lie; who is told to do what follows from it."""
+"""Where a cause may lie; the advice, and its addressee, follow from it."""
 
 CAUSES: Final[Mapping[str, str]] = {
     "garbage_collection": "software",

@@ -87,7 +87,7 @@ class Reasons:
     delta: Number | None = None  # the δ in force
     path: tuple[Step, ...] = ()  # from the symptom to the cause, at most `MOST_STEPS`; empty: no operators were read
     considered: tuple[Considered, ...] = ()  # alternatives to the first suspect
-    reported: tuple[Reported, ...] = ()  # what its device reported, the weightiest first
+    reported: tuple[Reported, ...] = ()  # events that its device reported, the weightiest first
 
     @property
     def ranks(self) -> set[int]:

@@ -93,7 +93,7 @@ PAUSES: Final = (
     "garbage_collection", "data_loader", "checkpoint_write", "host_to_device", "synchronization", "compilation",
     "cpu_throttled", "cpu_wait", "memory_pressure", "io_wait", "python", "other", "cpu_time",
 )  # fmt: skip
-"""What a rank may do, or wait for, in its own time; a column ``pause_cause`` holds indices into this tuple. The last
+"""Activities and waits of a rank in its own time; a column ``pause_cause`` holds indices into this tuple. The last
 is no pause: how long the thread ran, beside ``cpu_wait``. Who works more waits more where processors are few."""
 
 COMMOPS: Final = pa.schema(
@@ -134,14 +134,14 @@ ITERATIONS: Final = pa.schema(
         # micro-batch of `audit_of_rank`, and they have `audit_checksum`
         pa.field("audit_of_rank", pa.int32()),
         pa.field("audit_checksum", pa.int64()),
-        # A row with these is one pause's, in this iteration: what the rank did in its own time, from when, how long
+        # A row with these is one pause's, in this iteration: the rank's activity in its own time, from when, how long
         pa.field("pause_cause", pa.int32()),  # index into PAUSES
         pa.field("pause_start_ns", pa.int64()),
         pa.field("pause_elapsed_ns", pa.int64()),
     ]
 )
 NUMERICS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms", "not_finite", "parameters_checksum")
-"""Columns of an iteration that are about what was computed, and not when; any of them may be unknown."""
+"""Columns of an iteration with results of its computation, not times; any of them may be unknown."""
 
 AUDIT: Final = ("audit_of_rank", "audit_checksum")
 PAUSE: Final = ("pause_cause", "pause_start_ns", "pause_elapsed_ns")
@@ -150,7 +150,7 @@ the times of its iteration, and goes before the iteration's own."""
 
 
 def are_whole(columns: Mapping[str, Column]) -> Flags:
-    """Say of each row of ``iterations`` whether it is an iteration's own, and not of an audit or a pause in one."""
+    """Return for each row of ``iterations`` whether it is an iteration's own, not that of an audit or pause."""
     whole: Flags = (columns[AUDIT[0]] == UNKNOWN) & (columns[PAUSE[0]] == UNKNOWN)
     return whole
 
@@ -183,7 +183,7 @@ EVENT_KINDS: Final = (
     "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit",
     "node_state",
 )  # fmt: skip
-"""What nodes and devices report; a column ``kind`` holds indices into this tuple."""
+"""Events that nodes and devices report; a column ``kind`` holds indices into this tuple."""
 
 EVENTS: Final = pa.schema(
     [
@@ -329,7 +329,7 @@ def decode_table(
 ) -> tuple[H, Mapping[str, np.ndarray]]:
     """Decode the header and the columns of a message; raises as `decode_batch` does.
 
-    `read`: makes the header of the metadata and the expected schema; raises `RecordError`.
+    `read`: makes the header from the metadata and the expected schema; raises `RecordError`.
     """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")

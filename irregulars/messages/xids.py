@@ -1,4 +1,4 @@
-"""NVIDIA's numbers of GPU errors (XIDs): what they are about, by NVIDIA's catalogue of XIDs."""
+"""NVIDIA's numbers of GPU errors (XIDs), and the class of each by NVIDIA's catalogue of XIDs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYMPATHETIC: Final = frozenset({43, 45, 94, 95})
 
 
 def class_of_xid(number: int | None) -> str | None:
-    """Return what an XID is about, one of `CLASSES`; None where it is not known.
+    """Return the class of an XID, one of `CLASSES`; None where it is not known.
 
     >>> class_of_xid(79), class_of_xid(31), class_of_xid(9999)
     ('bus or device', 'application', None)

@@ -1,8 +1,8 @@
 """Prometheus's Alertmanager, over its API v2.
 
 An alert there is its labels: with others it is another alert, and the old one never ends. So the labels are made when
-an incident is first told, and kept as they were in the reference that comes back with each later notice. What changes
-with a revision (another suspect, another kind, all numbers) stands in annotations. The severity is a label, since
+an incident is first told, and kept as they were in the reference that comes back with each later notice. Facts
+that a revision changes (another suspect, another kind, all numbers) are annotations. The severity is a label, since
 people route by it; where a page follows a ticket, the alert of the ticket ends and one of a page begins.
 """
 

@@ -23,7 +23,7 @@ class Incident:
     alert: Mapping[str, Any]  # its newest revision
     first_ns: int  # when its first alert came, ns since the epoch (Kafka's time of the message)
     paged_ns: int | None  # when the first came that is a page; None: none did
-    # partition, offset: where the newest revision stands
+    # partition, offset: of the newest revision
     partition: int = 0
     offset: int = 0
 

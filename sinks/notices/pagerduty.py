@@ -40,7 +40,7 @@ class PagerDutyChannel(HttpChannel):
 
 
 def events_of(notice: Notice) -> list[dict[str, Any]]:
-    """Return the events without the routing key, in their order.
+    """Return the events in their order, without the routing key.
 
     Events that may be open there end: with the incident, or once a page has taken the ticket's place. An end that
     nothing waits for changes nothing there, so that it is sent wherever the channel may not know of the last notice.

@@ -31,7 +31,7 @@ from irregulars.sinks.notices.policy import DeliveryRecord, Rules, decode_delive
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _READ_S: Final = 10.0  # for each message
-_STOP_S: Final = 5.0  # how long a broker that is away keeps the process from stopping; one that is there needs less
+_STOP_S: Final = 5.0  # how long a broker that is away delays the process's end; one that is there needs less
 _AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")

@@ -69,7 +69,7 @@ _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG
 
 
 class CloudEventsChannel:
-    """Produces a message for each notice, keyed by the incident: one incident's stand in order in one partition.
+    """Produces a message for each notice, keyed by the incident: one incident's lie in order in one partition.
 
     The producer calls back within its own ``message.timeout.ms``; `source` becomes ``ce_source``.
     """

@@ -27,14 +27,14 @@ from irregulars.words import name_kind
 ActionState = Literal["proposed", "withdrawn"]
 HOUR_NS: Final = 3600 * 10**9
 
-# How long after the evidence an action may still be begun, ns. Who comes later shall not act on what was true then: a
+# How long after the evidence an action may still be begun, ns. Who comes later shall not act on old evidence: a
 # checkpoint is worth it now, a host may be repaired an hour later. A test is useful whenever the host is free.
 TIME_TO_LIVE_NS: Final = {
     "cordon": HOUR_NS, "drain": HOUR_NS, "checkpoint_now": HOUR_NS // 6,
     "test_device": 7 * 24 * HOUR_NS, "replan_stages": 7 * 24 * HOUR_NS, "roll_back": HOUR_NS,
 }  # fmt: skip
 
-# Of a device: what is remembered of an action travels with each notice, and a hang may keep thousands waiting
+# Of a device: they travel in the reference of each notice, and a hang may keep thousands waiting
 _RANKS_REMEMBERED: Final = 64
 
 
@@ -205,7 +205,7 @@ def decode_actions(value: bytes | None) -> ActionsMessage:
     return ActionsMessage(**{name: getattr(found, name) for name in _OF_ALERT}, actions=actions)
 
 
-# What is read of a message: names that we do not know yet (of an action, a kind, a device) are let pass.
+# The fields of a message that are read: names that we do not know yet (of an action, a kind, a device) pass.
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class Actor:
         return polled.is_new_owner or bool(polled.messages)
 
     def try_to_act(self) -> bool:
-        """Carry out the plan, or say once that the orchestrator is away; return whether it was there."""
+        """Carry out the plan, or print once that the orchestrator is away; return whether it was there."""
         try:
             self.act()
         except ServiceUnavailable as error:
@@ -133,7 +133,7 @@ class Actor:
             self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
 
     def _cordon(self, one: Proposal, *, is_free: bool) -> bool:
-        """Cordon a node, or say why not; return whether it counts against the limit."""
+        """Cordon a node, or print why not; return whether it counts against the limit."""
         obstacle = self.nodes.obstacle(one.host) if is_free else _LIMIT
         if obstacle is None and self.is_acting:
             obstacle = self.nodes.cordon(one)
@@ -184,7 +184,7 @@ def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
         next_s = time.monotonic() + (LOOK_S if actor.try_to_act() else AWAY_S)
 
 
-# What a node can be called. A host is announced by a job: a Slurm that is given ``node-[0-99]`` drains a hundred.
+# Names that a node can have. A host is announced by a job: a Slurm that is given ``node-[0-99]`` drains a hundred.
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 
 _EVERY_NODE: Final = "all"  # Slurm's word for all nodes, in any case: no node of ours

@@ -31,7 +31,7 @@ class Polled:
     """New messages of the topic, in order."""
 
     messages: tuple[Message, ...]
-    is_current: bool  # all partitions are ours and were read to their end: only then what is known is the whole truth
+    is_current: bool  # all partitions are ours and were read to their end: only then are all actions known
     is_new_owner: bool = False  # the topic was given to us since the last poll, and is read anew: forget all before
 
 
@@ -192,7 +192,7 @@ def _left_s(deadline_s: float) -> float:
 OK: Final = 0
 PROBLEM: Final = 1
 UNKNOWN: Final = 2
-MOST_CHARACTERS: Final = 80  # what node-problem-detector takes of a plug-in's output (``max_output_length``)
+MOST_CHARACTERS: Final = 80  # that node-problem-detector takes of a plug-in's output (``max_output_length``)
 
 
 def check_host(revisions: Iterable[Verdict], host: str) -> tuple[int, str]:

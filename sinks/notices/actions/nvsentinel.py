@@ -23,7 +23,7 @@ CHECK: Final = "IrregularsStraggler"
 AGENT: Final = "irregulars"
 
 _COMPONENTS: Final = {"gpu": "GPU", "nic": "NIC", "host": "Node"}
-# What NVSentinel calls the next step: DCGM's diagnostics for a GPU; a NIC or a host is for people
+# NVSentinel's words for the next step: DCGM's diagnostics for a GPU; a NIC or a host is for people
 _TESTS: Final = {"gpu": "RUN_DCGMEUD", "nic": "CONTACT_SUPPORT", "host": "CONTACT_SUPPORT"}
 
 

@@ -22,7 +22,7 @@ _REFUSALS: Final = ("permission denied", "invalid user id", "authentication erro
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node as ``sinfo`` tells of it; `reason` is empty where there is none."""
+    """A node as ``sinfo`` prints it; `reason` is empty where there is none."""
 
     host: str
     state: str
