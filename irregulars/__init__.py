@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = ["Detector", "__version__", "analyze", "check_detector", "read_trace"]
 
+# Where `__getattr__` finds each name at run time; the imports above are the same for type checkers.
 _HOMES: Final = {
     "Detector": "irregulars.detectors.plugins.protocol",
     "analyze": "irregulars.infra.runs.analysis",

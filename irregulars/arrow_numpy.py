@@ -35,6 +35,7 @@ def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
 
 
 def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Column:
+    # A slice shares its parent's buffers: its values begin at `offset`, and so do its bits of validity.
     first, past = chunk.offset, chunk.offset + len(chunk)
     validity, values = chunk.buffers()
     array = _bits(values, first, past) if kind == np.bool_ else np.frombuffer(values, kind, past)[first:]
@@ -46,6 +47,7 @@ def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Col
 
 
 def _bits(buffer: Any, first: int, past: int) -> Flags:
+    # Arrow keeps booleans and validity as bits, the least significant one first.
     return np.unpackbits(np.frombuffer(buffer, np.uint8), count=past, bitorder="little")[first:].view(np.bool_)
 
 
@@ -56,6 +58,7 @@ def to_arrow(values: Column, kind: pa.DataType, dtype: np.dtype[Any], is_null: F
     [7, None, 9]
     """
     narrow = np.ascontiguousarray(values, dtype=dtype)
+    # In Arrow's bitmap a set bit means that the value is there.
     validity = None if is_null is None else pa.py_buffer(np.packbits(~is_null, bitorder="little"))
     return pa.Array.from_buffers(kind, len(narrow), [validity, pa.py_buffer(narrow)])
 

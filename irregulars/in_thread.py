@@ -20,6 +20,7 @@ def run_in_thread(call: Callable[[], object], within_s: float | None = None) -> 
         except BaseException as error:  # raised again below, in the thread that waits
             errors.append(error)
 
+    # A daemon, since Python waits at its exit for all other threads, and this one may never end.
     thread = threading.Thread(target=run, name="irregulars-call", daemon=True)
     thread.start()
     thread.join(within_s)

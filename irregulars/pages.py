@@ -117,12 +117,14 @@ class PageServer:
 
 def _listen(host: str, port: int, takes_other_port: bool) -> _Server:
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    # The family, IPv4 or IPv6, is an attribute of socketserver's classes: it is read before the socket is made.
     kind = type("_ServerOfFamily", (_Server,), {"address_family": family})
     try:
         return cast("_Server", kind(address))
     except OSError as error:
         if error.errno != errno.EADDRINUSE or not takes_other_port:
             raise
+        # An address of IPv6 has two more parts behind the port, flow and scope.
         return cast("_Server", kind((address[0], 0, *address[2:])))
 
 

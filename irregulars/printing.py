@@ -10,6 +10,8 @@ import sys
 import textwrap
 from typing import Any, Final, TextIO
 
+# Characters that JSON may hold unescaped and a terminal obeys: controls, signs without width, changes of the
+# direction of reading; and halves of surrogate pairs, which UTF-8 can't hold.
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _NUMBER: Final = re.compile(r"(\d) (?=(?:ns|µs|ms|s|GB/s|MB/s|GPUs?|GPU-hours)\b)")
 _USUAL: Final = 80
@@ -50,6 +52,7 @@ def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
         own = os.get_terminal_size(stream.fileno()).columns
     except OSError:
         own = 0
+    # `shutil` asks the variable COLUMNS first, by which people choose the width themselves.
     width = max(_NARROWEST, shutil.get_terminal_size((own or _USUAL, 0)).columns)
     whole = _NUMBER.sub("\\1\N{NO-BREAK SPACE}", text)  # a number stays with its unit
     lines = textwrap.wrap(whole, width, initial_indent=text[: len(text) - len(text.lstrip())],

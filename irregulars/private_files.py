@@ -18,6 +18,7 @@ def make_private_directory(path: Path, *, is_ours: bool = False) -> None:
     `is_ours`: whether the directory is for us alone: then one that an older release left open is closed. One that
     people name may be ``/tmp``, and stays as it is.
     """
+    # One by one: with `parents=True` those above it would get the usual mode. Another process may make one meanwhile.
     for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
     found = path.stat()
@@ -50,6 +51,7 @@ def read_secret(path: Path, setting: str) -> str:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise InputError(f"{setting} must be a readable file; got {error.strerror} ({path})") from None
+    # Bytes that are no UTF-8 become U+FFFD, and are refused below: an error of decoding would quote them.
     secret = content.decode("utf-8", "replace").strip()
     if not secret or len(content) > _MOST_BYTES or "\n" in secret or "\ufffd" in secret or "\0" in secret:
         raise InputError(f"{setting} must be a file with one line of text; got {len(content)} bytes ({path})")

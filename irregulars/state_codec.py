@@ -94,6 +94,7 @@ def encode_root(state: Any, version: int, least_bytes: int) -> tuple[bytes, list
     def hook(value: Any) -> Any:
         if not isinstance(value, Part) or value.size_bytes < least_bytes:
             return _to_plain(value)
+        # By identity, which no other value can get meanwhile: `state` keeps all of its parts alive.
         number = numbers.setdefault(id(value.value), len(values))
         if number == len(values):
             values.append(value.value)
@@ -132,6 +133,7 @@ def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequen
     try:
         decoder = _root_decoder(wanted, parts, version) if parts else _decoder(wanted)
         state: T = decoder.decode(body)
+    # All but the first: lengths, nesting and texts of damaged bytes may ask for anything.
     except (msgspec.MsgspecError, MemoryError, OverflowError, RecursionError, UnicodeDecodeError) as error:
         raise RecordError(f"state must be a {kind.__name__}; got another one: {error or 'too much of it'}") from error
     return state
@@ -139,6 +141,7 @@ def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequen
 
 def _framed(body: bytes, version: int) -> bytes:
     magic, content = _MAGIC, body
+    # A larger body goes out as it is: `_decompressed` would refuse it.
     if _LEAST_PACKED <= len(body) <= _MOST_PACKED:
         packed = _LENGTH.pack(len(body)) + _zstd().compress(body, asbytes=True)
         magic, content = (_MAGIC_PACKED, packed) if len(packed) < len(body) else (magic, body)
@@ -159,6 +162,7 @@ def _body(value: bytes, name: str, version: int) -> memoryview:
         )
     if magic == _MAGIC:
         return content
+    # A length of 0, where none is there, is refused by `_decompressed`.
     (size_bytes,) = _LENGTH.unpack_from(content) if len(content) >= _LENGTH.size else (0,)
     try:
         return memoryview(_decompressed(content[_LENGTH.size :], size_bytes))
@@ -184,6 +188,7 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if not _DTYPE.fullmatch(value.dtype.str):
             raise TypeError(f"array must hold booleans, numbers or fixed-width text; got {value.dtype}")
+        # Flat first: an array without dimensions has no view as single bytes.
         data, packing = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, ""
         if _LEAST_PACKED_ARRAY <= len(data) <= _MOST_PACKED:
             by_place = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, value.itemsize).T)
@@ -233,6 +238,7 @@ def _read_array(found: _Array, wanted: type[np.generic] | None) -> np.ndarray:
     if min(found.shape, default=0) < 0 or not (found.packing or size_bytes == len(found.data)):
         raise ValueError(f"array of {dtype} and shape {found.shape} must have as many bytes; got {len(found.data)}")
     if not found.packing:
+        # Over a bytearray: an array over bytes can't be written to, and monitors change theirs in place.
         return np.ndarray(found.shape, dtype, bytearray(found.data))
     if found.packing != _PACKED:
         raise ValueError(f"packing of an array must be {_PACKED!r}; got {found.packing!r}")

@@ -73,6 +73,7 @@ def raises() -> Iterator[None]:
         try:
             yield
         finally:
+            # An alarm of `_raise` that is still to come must not hit the code behind the block.
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             if _is_raising:  # a C library makes another error of it, and what catches all errors nothing at all
                 raise StopAsked(_asked_by) from None
@@ -114,11 +115,11 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _raise() -> None:
-    """Raise `StopAsked`; after an import, whose callbacks swallow errors, and which would stay half done."""
     global _is_raising
     _is_raising = True
     frame: FrameType | None = sys._getframe()
     while frame is not None:
+        # Not within an import: its callbacks swallow errors, and it would stay half done. The alarm tries again.
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
             return

@@ -48,6 +48,7 @@ def read_table(found: Any, table: type[_Table], where: str) -> _Table:
     values = {}
     for name, value in found.items():
         values[name] = checked(value, kinds[name], name, f"{where}, key {name}")
+        # TOML can write it, and neither paths nor variables of the environment can hold it.
         if isinstance(value, str) and "\0" in value:
             raise InputError(f"{name} must be text without a null; got {shown(value)} ({where}, key {name})")
     return table(**values)

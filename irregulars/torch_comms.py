@@ -295,4 +295,5 @@ def _require_at_least(least: int, name: str, given: int) -> None:
 
 
 def _running() -> Session | None:
+    # A forked process has its parent's session, without the threads that send its rows.
     return _session if _session is not None and _session.is_ours else None

@@ -23,6 +23,7 @@ from msgspec import Meta, inspect
 
 from irregulars.errors import InputError, RecordError
 
+# Reentrant: while one type is converted, a hook converts parts of it to others (`state_codec`).
 _LOCK: Final = threading.RLock()
 _KNOWN: Final[set[Any]] = set()
 
@@ -39,6 +40,7 @@ def first_use(kind: Any) -> Iterator[None]:
         return
     with _LOCK:
         yield
+    # Not reached after an error: then the next caller takes the lock once more.
     _KNOWN.add(kind)
 
 
@@ -232,6 +234,7 @@ def _parts(value: Any, kind: Any, what: str) -> Iterator[tuple[Any, Any, str]]:
                 yield value.get(one.name, MISSING), kinds[one.name], name
     elif origin in (tuple, list) and isinstance(value, list | tuple):
         kinds_of_items = inner if inner[-1] is not Ellipsis and origin is tuple else inner[:1] * len(value)
+        # Of a list that is too short or too long no part breaks a rule: `_culprit` then names the list itself.
         for at, (part, one_kind) in enumerate(zip(value, kinds_of_items, strict=False)):
             yield part, one_kind, f"{what}[{at}]"
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
@@ -241,6 +244,7 @@ def _parts(value: Any, kind: Any, what: str) -> Iterator[tuple[Any, Any, str]]:
 
 def _fits(value: Any, kind: Any) -> bool:
     try:
+        # Without `first_use`: `checked` has converted to the whole type before, which inspects its parts as well.
         msgspec.convert(value, kind, dec_hook=_read_path)
     except msgspec.ValidationError:
         return False

@@ -133,6 +133,7 @@ def _actions(verdict: Verdict, suspect: Suspect | None) -> tuple[str, ...]:
         return ()
     kind, layer = verdict.kind, _layer(verdict)
     if kind in _DRAINING and not _drains(verdict):
+        # Its kind blames a device, and its cause may lie elsewhere: a test finds out where nobody knows.
         return _TEST if layer == "unknown" else ()
     steps = VERDICT_KINDS[kind].actions if kind in VERDICT_KINDS else ()
     if suspect.probability >= SURE or not steps:
@@ -454,6 +455,7 @@ def alternatives_of(verdict: Verdict, name: NameRank = RANK_ALONE) -> list[tuple
         ranks = name_ranks([one.rank for one in left])
         found.append(("other suspect", f"{len(left)} more ({ranks}): {sum(one.probability for one in left):.1%}"))
     none = 1 - sum(one.probability for one in suspects)
+    # Less would be shown as 0.0%.
     if suspects and none >= 0.0005:
         found.append(("none of these", f"{none:.1%}"))
     return found

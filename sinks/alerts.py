@@ -71,6 +71,7 @@ def decode_alert(value: bytes | None) -> dict[str, Any]:
     Words that a newer worker knows (of a kind, a device, a severity, a state) are taken as they are.
     """
     values = decode_json(value, "alerts")
+    # For its checks alone: the alert is given back as it came, with fields and words of newer workers.
     decode_verdict(value, "alerts")
     checked(values, _Words, "", error=RecordError)
     return values

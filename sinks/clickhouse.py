@@ -104,6 +104,7 @@ class ClickHouseSink:
         with self._lock:
             self._store_buffer()
             if self._refused:
+                # They go with this error: the caller buries them, and the next flush is clean.
                 refused_rows, self._refused = self._refused, []
                 raise SinkRejected(
                     f"rows must fit the database's columns; got {refused_rows[-1][2]}",
@@ -138,6 +139,7 @@ class ClickHouseSink:
             inserts = _inserts(self._buffer[name], self._buffer_rows)
             refused = [one for chunks in inserts for one in self._store(name, chunks)]
             self._refused.extend((name, chunk, reason) for chunk, reason in refused)
+            # Table by table: after a `SinkBusy` only the tables that are left are inserted again.
             del self._buffer[name]
 
     def _store(self, name: str, chunks: list[pa.Table]) -> list[tuple[pa.Table, str]]:
@@ -158,6 +160,7 @@ class ClickHouseSink:
             if new is None:
                 raise
         try:
+            # Asked once: the writer waits outside, as `SinkBusy` says, and not here with the lock.
             client = connect(replace(new, wait_s=0.0))
         except ServiceError as error:
             raise SinkBusy(str(error), self._next_retry_s()) from error

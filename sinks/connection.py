@@ -86,6 +86,7 @@ class DatabaseSettings:
         try:
             password = self.read_password()
         except InputError as error:
+            # It is being replaced, or gone: the old one may still do.
             LOG.debug("event=password_unread reason=%r", str(error))
             return None
         if password == self.password:
@@ -216,6 +217,7 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
         yield
     except ClickHouseError as error:
         code, reason = getattr(error, "code", None), reason_of(error)
+        # Before `REFUSALS`, which holds both codes: here the query is at fault, not the credentials.
         if settings.is_reading and (code == _READONLY or (code == _NOT_GRANTED and _GRANT.search(reason))):
             raise InputError(
                 f"query must only read; got {reason}. `irregulars sql --write` lets it change what its user may"

@@ -294,6 +294,7 @@ def look_up(client: Client, names: Sequence[str], values: Mapping[str, Any]) -> 
     found: dict[str, str | int | None] = {}
     for name in (one for one in NEWEST_OF if one in names):
         known = {"job": "", "attempt": None, **values, **found}
+        # No job is stored, so nothing of a job is.
         if known["job"] is None:
             found[name] = None
             continue

@@ -112,10 +112,12 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
     for migration in missing:
         for statement in migration.statements():
             client.command(for_replicas(statement) if is_replicated else statement)
+        # Registered last: where a worker dies in between, the next one runs the statements again.
         client.insert(
             "schema_migrations",
             [[migration.version, migration.name, migration.checksum]],
             column_names=["version", "name", "checksum"],
+            # Else the insert is acknowledged before the row is there (the default since 26.2).
             settings={"async_insert": 0},
         )
     return [migration.version for migration in missing]
@@ -152,6 +154,7 @@ def keep(client: Client, days: Mapping[str, int]) -> list[str]:
     changed = [
         name
         for name, kept in days.items()
+        # ClickHouse shows ``INTERVAL n DAY`` as this call, and settings behind it.
         if f"stored_at + toIntervalDay({kept})" not in engines[name].partition(" SETTINGS ")[0].split("TTL ")
     ]
     for name in changed:

@@ -126,6 +126,7 @@ def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
         "job": np.repeat(np.array([batch.header.job for batch in batches], dtype=object), counts),
         "attempt": np.repeat([batch.header.attempt for batch in batches], counts),
         "rank": np.repeat([batch.header.rank for batch in batches], counts),
+        # The tables' columns of times are made of it (`_SOURCES`).
         "start_ns": values["time_ns"],
     }
     for column in _NAMED.intersection(values):

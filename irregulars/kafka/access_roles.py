@@ -21,6 +21,7 @@ from irregulars.errors import InputError
 from irregulars.kafka.broker import answering, open_admin
 from irregulars.kafka.topics import TOPICS, TopicSettings
 
+# Group ids of our readers (`log_reader`, and those of ``alerts``): rights go by them, though they commit nothing.
 _READ_BACK: Final = "irregulars-read-back"
 _ALERTS: Final = "irregulars-alerts"
 

@@ -85,11 +85,13 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
             admin.poll(_PAUSE_S)  # delivers errors of the background thread
             refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
             if refusals or left_s <= _TRY_S:
+                # The time-out of the call itself tells least: errors from the background come before it.
                 told = (refusals or [one for one in errors if _may_change(one, security)] or [error.args[0]])[0]
                 raise service_error(told, bootstrap, timeout_s, security) from error
         else:
             password = password_of(security)
             if password is not None:
+                # From here on a refusal may be a password that is being exchanged, which passes.
                 password.note_right()
             return admin, metadata
 
@@ -131,6 +133,7 @@ def service_error(
             f"Kafka at {bootstrap} must accept our login; got {error.name()}: {error.str()}. The password may be "
             "a new one: its file is read again"
         )
+    # Of the refusals those without a token are left: `is_refusal` and `_may_change` have had the others.
     if error.code() in REFUSALS:
         return ServiceUnavailable(
             f"Kafka at {bootstrap} must get a token of ours; there is none, or it has expired: {error.name()}: "

@@ -17,7 +17,9 @@ LOG: Final = logging.getLogger("irregulars.worker")
 REASON_CHARACTERS: Final = 1000
 """Of a reason, the start is kept: with the other headers it must fit into `kafka.topics.HEADER_BYTES`."""
 
+# With the longest key this value is as long as `MAX_MESSAGE_BYTES`; headers have their room beside it.
 _VALUE_BYTES: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
+# The first few each have a line, then one in a thousand: a broken producer may send nothing else.
 _LOG_FIRST: Final = 5
 _LOG_EVERY: Final = 1000
 

@@ -26,6 +26,7 @@ from irregulars.kafka.topics import SENDING
 LOG: Final = logging.getLogger("irregulars.kafka")
 BY_KEY: Final = -1  # a partition: the partitioner chooses it by the key (librdkafka's RD_KAFKA_PARTITION_UA)
 _NOT_IN_TIME: Final = KafkaError(KafkaError._TIMED_OUT)
+# Longest single wait, seconds: `deliver` asks between two of them whether it is given up.
 _TICK_S: Final = 0.1
 _OF_FATAL: Final = frozenset(
     {
@@ -111,13 +112,15 @@ class LastingProducer:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._FATAL:
                     raise
+                # Then once more: to the new producer, or, while that takes the old one's messages, `BufferError`.
                 self._renew(made, error.args[0])
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Take in acknowledgements for `timeout_s`."""
-        made = self._made
+        made = self._made  # read once: another thread may exchange it
         try:
             if made is None:
+                # None can be made for now. Callers poll in a loop, which must not spin.
                 time.sleep(timeout_s)
             else:
                 made.poll(timeout_s)
@@ -190,6 +193,7 @@ class LastingProducer:
 
     def _ready(self) -> Producer:
         """Return the producer that takes new messages; raises `BufferError` while an earlier one's come first."""
+        # Without the lock at first: nearly every message finds a producer, and none before it.
         if self._again or self._made is None:
             with self._lock:
                 self._send_again()
@@ -211,6 +215,7 @@ class LastingProducer:
         if error is None:
             self._is_proven = True
         elif not self._is_purged and error.code() in _OF_FATAL:
+            # No failure of its own: the next producer sends it, and its sender learns nothing of this.
             self._again.append(_Unsent(number, message, partition, headers, on_delivery))
             return
         on_delivery(error, message)
@@ -229,7 +234,9 @@ class LastingProducer:
                 except KafkaException as reason:
                     error = reason.args[0]
             self._made = None
+            # Delivery reports come partition by partition; messages go out again as they were handed over.
             unsent, self._again = sorted(self._again, key=lambda one: one.number), deque()
+            # Nothing was acknowledged ever: the broker refuses us, and would refuse a new producer as well.
             if not self._is_proven:
                 on_error = self._config.get("error_cb")
                 if on_error is not None:
@@ -254,12 +261,14 @@ class LastingProducer:
             number, message, partition, headers, on_delivery = self._again[0]
             try:
                 if self._made is None or self._is_purged:
+                    # As librdkafka fails a message that was purged: the handler below gives it to the sender.
                     raise KafkaException(KafkaError(KafkaError._PURGE_QUEUE))
                 self._made.produce(
                     str(message.topic()), message.value(), message.key(), partition, headers=list(headers) or None,
                     on_delivery=partial(self._note, number, partition, headers, on_delivery),
                 )  # fmt: skip
             except BufferError:
+                # The queue is full: the next `poll` goes on here.
                 return
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:

@@ -71,7 +71,9 @@ class LogReader:
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            # An offset that is gone must show (`CUT`): a silent jump would pass messages over.
             "auto.offset.reset": "error",
+            # Without it a partition that ends, or is empty, looks like a broker that is slow.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,  # a seek waits for the fetch before it
             "queued.min.messages": 64,
@@ -138,6 +140,7 @@ class LogReader:
         low, high = self._bounds(topic, partition, time.monotonic() + self._deadline_s)
         found = self.messages(topic, partition, begin, high)
         first = next(found, None)  # it ends without one only where it has read to `high`
+        # Ends the generator now, not when it is collected: it holds the consumer's assignment.
         found.close()
         return max(begin, low, high) if first is None else offset_of(first)
 
@@ -149,6 +152,7 @@ class LogReader:
             )
         except KafkaException as error:
             raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
+        # Where all messages are older librdkafka gives its code for the end, which is below 0.
         return found.offset if found.offset >= 0 else self.end_offset(topic, partition)
 
     def end_offset(self, topic: str, partition: int) -> int:
@@ -208,11 +212,7 @@ class LogReader:
     def _messages(
         self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
     ) -> Iterator[Message]:
-        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each.
-
-        It ends where the log has been read up to `end`, and nowhere else: after a change of leader a broker may say
-        for a moment that the log ends earlier, and a reader that believes it loses the rest.
-        """
+        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each."""
         place = TopicPartition(topic, partition, begin)
         self._consumer.assign([place])
         try:
@@ -225,10 +225,13 @@ class LogReader:
                     if offset_of(message) < end:
                         yield message
                         place.offset = offset_of(message) + 1
+                    # Compaction may have taken the last one before `end`: then the first one behind it ends this.
                     if offset_of(message) >= end - 1:
                         return
                     deadline = time.monotonic() + self._deadline_s if is_each else deadline
                 elif error.code() == KafkaError._PARTITION_EOF:
+                    # After a change of leader a broker may say for a moment that the log ends earlier: a reader that
+                    # believes it loses the rest.
                     if offset_of(message) >= end:
                         return
                 elif error.code() in CUT:

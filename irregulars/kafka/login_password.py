@@ -25,6 +25,7 @@ KEY: Final = "sasl.password"  # where it stands among librdkafka's settings
 LOOK_S: Final = 2.0
 """Between two looks into the file, seconds. It is one line; a login that is refused is tried again each second."""
 
+# Least seconds between two lines about a refused login, which librdkafka tries again each second.
 _TOLD_AGAIN_S: Final = 30.0
 START_S: Final = 10.0
 """A refusal so soon after the start ends the process, with a line that says why: a second line would say it twice."""
@@ -90,6 +91,7 @@ class LoginPassword(str):
             self._clients.add(client)
 
     def _look(self, path: Path) -> None:
+        # First of all: meanwhile other threads go on with the password that is known.
         self._looked_s = time.monotonic()
         try:
             text = read_secret(path, "kafka_password_file")

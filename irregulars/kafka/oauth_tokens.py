@@ -20,6 +20,7 @@ from irregulars.errors import InputError, IrregularsError, ServiceRefused, Servi
 from irregulars.private_files import read_secret
 
 _ANSWER_S: Final = 10.0
+# Of an endpoint's answer. A longer one is cut, and fails as JSON: no other side shall fill our memory.
 _MOST_BYTES: Final = 64 * 1024
 _UNSTATED_S: Final = 60.0
 """How long a token that does not say when it expires is used before it is read again, seconds."""
@@ -65,6 +66,7 @@ class TokenSource:
                     token = self._fetch()
                 except IrregularsError as error:
                     self.trouble = error
+                    # Only then: an endpoint that refuses us makes a failed login final (`is_missed`).
                     if isinstance(error, ServiceUnavailable):
                         self._missed_s = time.monotonic()
                     raise
@@ -122,6 +124,7 @@ class TokenEndpoint:
     def __init__(
         self, url: str, client: str, secret: str, scope: str | None = None, ca_file: Path | None = None
     ) -> None:
+        # RFC 6749, section 2.3.1: both are form-encoded before they are joined, since they may hold a colon.
         quoted = ":".join(urllib.parse.quote_plus(part) for part in (client, secret))
         fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
         self._url, self._client = url, client
@@ -182,7 +185,9 @@ def _expiry(text: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
+        # JWTs leave the padding of base64 out, and Python's decoder asks for it.
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
+    # An opaque token with two dots, or a claim that is no number: used for `_UNSTATED_S`.
     except (ValueError, KeyError, TypeError):
         return None

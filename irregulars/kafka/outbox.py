@@ -85,6 +85,7 @@ class Outbox:
             "linger.ms": 5,
             "message.timeout.ms": int(timeout_s * 1000),
             "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
+            # 256 MiB in place of librdkafka's 1 GiB: `send` waits beyond it.
             "queue.buffering.max.kbytes": 1 << 18,
         }
         self._lock: Final = threading.Lock()
@@ -115,6 +116,7 @@ class Outbox:
         """
         with self._lock:
             line, span = self._line, self._span
+            # Counted before it is handed over: its acknowledgement may come before `produce` returns.
             self._open[span] = self._open.get(span, 0) + 1
             messages, size_bytes = self._sent.get(topic, (0, 0))
             self._sent[topic] = messages + 1, size_bytes + len(value or b"")
@@ -146,6 +148,7 @@ class Outbox:
             with self._lock:
                 if self._line is not line or self._failure or not any(span < end for span in self._open):
                     break
+                # Under the lock of `_settle`: no acknowledgement gets in between the check and the entry.
                 self._waiting.append(partial(loop.call_soon_threadsafe, progress.set))
             await progress.wait()
         self._require(line)
@@ -187,6 +190,7 @@ class Outbox:
 
     def _settle(self, line: _Line, span: int, topic: str, error: KafkaError | None, message: Message | None) -> None:
         with self._lock:
+            # Of a producer that was given up, whose spans are dropped.
             if line is not self._line:
                 return
             self._open[span] -= 1

@@ -46,6 +46,7 @@ class RecentMessages:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes: Final = most_bytes
+        # One byte where nothing is kept: there is no empty map.
         self._ring: Final = mmap(-1, max(most_bytes, 1), flags=MAP_PRIVATE | MAP_ANONYMOUS)
         self._slots: Final[dict[tuple[int, int], _Slot]] = {}
         self._order: Final[deque[tuple[tuple[int, int], _Slot]]] = deque()
@@ -92,6 +93,7 @@ _NEAR: Final = 16
 _QUIET_S: Final = 8.0
 """Seconds without a message after which the ends of partitions are asked for: offsets behind them will not come."""
 
+# For the list of a topic's partitions, seconds. It only spares a wait, so that no answer is no error.
 _ASK_S: Final = 2.0
 
 _FAR: Final = 1 << 14
@@ -257,6 +259,7 @@ class ScatteredReading:
             if partition is None or cursor is None:
                 continue  # of a partition that is done, or of none
             place = TopicPartition(topic, partition)
+            # Else an error that passes, or the end of a log, which a new leader may put too early: wait.
             if code is None:
                 quiet_since = now
                 self._take(message, place, cursor)
@@ -268,6 +271,7 @@ class ScatteredReading:
         if cursor.wants(offset):
             value = message.value()
             self._keep(place.partition, offset, value)
+            # A message without a value as well: it holds no batch, and is not asked for again.
             self._recent.add(place.partition, offset, value or b"")
         if cursor.pass_to(offset + 1):
             if cursor.is_done:
@@ -316,6 +320,7 @@ def bounds_of(
     """
     began = time.monotonic()
     while True:
+        # One real try at least: a caller may come when its deadline is all but over.
         left_s = max(deadline - time.monotonic(), 0.1)
         try:
             low, high = consumer.get_watermark_offsets(place, timeout=left_s)

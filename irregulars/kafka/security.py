@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """SASL mechanisms that need a secret alone."""
 
+# Where a secret may go without TLS: it does not leave the machine.
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 
@@ -73,6 +74,7 @@ class KafkaSecurity:
                 source()
             values |= {"sasl.mechanism": self.mechanism, "oauth_cb": source}
         elif self.user is not None:
+            # Not at the top: settings hold this class, and a command that only reads them loads no Kafka client.
             from irregulars.kafka.login_password import LoginPassword
 
             values |= {

@@ -266,6 +266,7 @@ def _result(futures: Mapping[Any, Any]) -> Any:
 
 _NOT_TOLD: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # the id of zeros, with which brokers before Kafka 2.8 answer
 
+# Answers of brokers, or clients, too old or too small to describe topics by id.
 _WITHOUT: Final = frozenset(
     {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST}
 )
@@ -324,6 +325,7 @@ class TopicIds:
             raise ServiceUnavailable(f"Kafka at {self._bootstrap} must tell ids of topics; it did not") from error
         except KafkaException as error:
             code = error.args[0].code()
+            # It is not there, we may not see it, or the broker has no ids: nothing is compared then.
             if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED) or code in _WITHOUT:
                 return None
             raise service_error(error.args[0], self._bootstrap, self._timeout_s, self._security) from error

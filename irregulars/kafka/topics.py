@@ -123,6 +123,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     >>> partition_of(b"llama-7b/@node-3/0", 8)
     3
     """
+    # The Java client makes the hash positive by cutting its sign off, not by its absolute value.
     return (_murmur2(key) & 0x7FFFFFFF) % partitions
 
 

@@ -74,6 +74,7 @@ class Ranks(Sequence[int]):
         return len(self) == len(other) and all(map(eq, self, other))
 
     def __hash__(self) -> int:
+        # It equals a tuple of the same ranks, so it must have that tuple's hash.
         return hash(tuple(self))
 
     def __repr__(self) -> str:
@@ -180,6 +181,7 @@ def code_of_start(attempt: int, start: str | None) -> int:
     if start is None:
         return attempt
     digest = blake2b(f"{attempt} {start}".encode(errors="replace"), digest_size=8).digest()
+    # 60 bits above `-LARGEST`: all of them below `FIRST_ATTEMPT`, where no attempt number is.
     return (int.from_bytes(digest, "big") >> 4) - LARGEST
 
 
@@ -223,9 +225,11 @@ def decode_announcement(value: bytes | None) -> Announcement:
     values = decode_json(value, "jobs")
     found = checked(values.get("communicators"), tuple[_Runs, ...], "communicators", "jobs message", RecordError)
     replicas = checked(values.get("replicas"), tuple[_Run, ...] | None, "replicas", "jobs message", RecordError)
+    # Read like one more communicator: its ranks count for `MAX_MEMBERS`, and equal sets are kept once.
     same = [_Runs("replicas", "unknown", replicas)] if replicas is not None else []
     communicators = _communicators((*found, *same))
     announcement: Announcement = checked(
+        # `sources` has a default in the class and none on the wire: a message without it is refused.
         {"sources": None, **values, "communicators": communicators[: len(found)], "replicas": None},
         Announcement,
         "",
@@ -257,6 +261,7 @@ class _Runs:
 def _communicators(listed: Sequence[_Runs]) -> tuple[Communicator, ...]:
     """Read communicators; raises `RecordError` if they have too many ranks together, before any of them is made."""
     runs = [run for one in listed for run in one.ranks]
+    # `past` lies one whole step behind the last rank: see `ranks_to_runs`.
     beyond = next((past for _, past, step in runs if past > MAX_RANK + step), None)
     if beyond is not None:
         raise RecordError(f"ranks of a communicator must be at most {MAX_RANK}; got those before {beyond}")

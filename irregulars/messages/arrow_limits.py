@@ -66,17 +66,20 @@ def _batches(value: bytes) -> Iterator[tuple[int, int]]:
         message = at + _U32.unpack_from(value, at)[0]
         body = at + metadata_bytes
         header = _field(value, message, _HEADER)
+        # A message without a type points outside, which is refused.
         kind = _U8.unpack_from(value, _field(value, message, _HEADER_TYPE) or len(value))[0]
         if header is not None and kind in (_DICTIONARY, _RECORD_BATCH):
             batch = _table(value, header)
             if kind == _DICTIONARY:
                 batch = _table(value, _field(value, batch, _DATA))
             count = _field(value, batch, _LENGTH)
+            # Flatbuffers leave out fields that have their default: a missing length is 0, here and below.
             rows = 0 if count is None else _I64.unpack_from(value, count)[0]
             is_plain = _field(value, batch, _COMPRESSION) is None
             yield rows, 0 if is_plain else _expanded_bytes(value, batch, body)
         length = _field(value, message, _BODY_LENGTH)
         body_bytes = 0 if length is None else _I64.unpack_from(value, length)[0]
+        # It would lead back to bytes that were read; pyarrow refuses it.
         if body_bytes < 0:
             return
         at = body + body_bytes
@@ -93,6 +96,7 @@ def _expanded_bytes(value: bytes, batch: int, body: int) -> int:
         raise RecordError(f"batch must have at most {_MOST_BUFFERS} buffers; got {buffers}")
     for number in range(buffers):
         offset, length = _BUFFER.unpack_from(value, vector + 4 + number * _BUFFER.size)
+        # An empty buffer is sent as it is, without a size before it.
         if length >= _I64.size and offset >= 0:
             size += max(_I64.unpack_from(value, body + offset)[0], 0)
     return size
@@ -105,6 +109,7 @@ def _table(value: bytes, at: int | None) -> int:
 
 def _field(value: bytes, table: int, number: int) -> int | None:
     """Return the position of a table's field; None if the table lacks it, which means its default."""
+    # `unpack_from` counts negative positions from the end, where other bytes are.
     if table < 0:
         raise StructError
     vtable = table - _I32.unpack_from(value, table)[0]

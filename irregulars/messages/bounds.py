@@ -124,6 +124,7 @@ def usable_rows(schema: str, columns: Mapping[str, Column]) -> Flags | None:
     bad: list[Flags] = []
     for name, bound, may_lack in _CHECKED[schema]:
         column = known_peers(columns) if name == "peer" else columns[name]
+        # An empty column is within: `initial` is its least and its most.
         least, most = column.min(initial=bound.most), column.max(initial=bound.least)
         if bound.least <= least and most <= bound.most:  # both False for NaN
             continue
@@ -132,6 +133,7 @@ def usable_rows(schema: str, columns: Mapping[str, Column]) -> Flags | None:
             is_good |= np.isnan(column) if column.dtype.kind == "f" else column == UNKNOWN
         bad.append(~is_good)
     if schema == "commops":
+        # The schema lets `peer` be null, for collectives; a send or recv has one.
         bad.append((columns["operator"] >= SEND) & (columns["peer"] == UNKNOWN))
     bad = [one for one in bad if one.any()]
     return ~np.logical_or.reduce(bad) if bad else None

@@ -51,6 +51,7 @@ from irregulars.validation import Count, Integer, JobName, Label, Name, Rank, Ro
 BUNDLE_VERSION: Final = 2
 """Of the messages that hold a bundle; those of single batches are of version 1, which older workers read."""
 
+# Of a host in the name of a group: with the number of its block it stays below `MAX_NAME_CHARACTERS`.
 _LONGEST_HOST: Final = 1000
 
 MAX_GROUP_RANKS: Final = 64  # ranks of one group: a host's, and all that they send is one worker's
@@ -133,6 +134,7 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
     )
     codes = {one: code for code, one in enumerate(names)}
     columns: dict[str, np.ndarray] = {}
+    # All columns that any batch has: a rank may lack those of numerics, which are unknown then (`column_of`).
     for name in max((batch.columns for batch in batches), key=len):
         own = [column_of(batch.columns, FIELDS[first.schema][name], len(batch)) for batch in batches]
         if name in CODED:  # indices into the names of each batch become indices into those of all
@@ -174,6 +176,7 @@ def decode_batches(value: bytes | None, expected: str) -> list[Batch]:
 
 
 def _read_header(metadata: bytes | None, expected: str) -> Header | BundleHeader:
+    # The quick ways first: nearly all headers are as our own producers write them.
     known: Header | BundleHeader | None = quick_header(metadata, expected, BUNDLE_VERSION, _HEADERS)
     known = known or quick_header(metadata, expected, VERSION, BATCH_HEADERS)
     if known is not None:

@@ -145,6 +145,7 @@ _SCHEMA: Final = pa.schema(
     + [pa.field(f"class_{name}", pa.list_(kind)) for name, kind in CLASS_COLUMNS.items()]
 )
 _SCHEMA_WITH_PATTERNS: Final = _SCHEMA.append(pa.field(_PATTERNS, pa.list_(_PATTERN)))
+# Communicators of a message: classes hold their indices as uint16.
 _MOST_NAMES: Final = 1 << 16
 _WORTH_COMPRESSING: Final = 1 << 16
 
@@ -275,6 +276,7 @@ def encode_evidence(rows: Sequence[Evidence | Membership], job: str) -> list[byt
 
 def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
     """Decode one message of the topic ``evidence``; raises `RecordError`."""
+    # JSON or Arrow: no Arrow stream begins with a brace.
     if not value or value[:1] != b"{":
         return [_decode_rows(value or b"")]
     record = json_object(value, "membership")
@@ -341,6 +343,7 @@ def _encode_rows(evidence: Evidence) -> bytes:
         column = evidence.columns[name]
         is_unknown = column == UNKNOWN if column.dtype == np.int64 else None
         if is_unknown is not None and is_unknown.any():
+            # Below a null there must be a number of the narrow type too, and `UNKNOWN` is none.
             arrays.append(to_arrow(np.where(is_unknown, 0, column), kind, dtype, is_unknown))
         else:
             arrays.append(to_arrow(column, kind, dtype))
@@ -388,6 +391,7 @@ def _decode_rows(value: bytes) -> Evidence:
             check_version(metadata, "evidence")
             own: _Metadata = checked(metadata, _Metadata, "", "metadata of evidence", RecordError)
             batch = reader.read_next_batch()
+            # In full: only this checks each offset of the lists, by which their entries are cut.
             batch.validate(full=True)
         # Integers may be of another width, as ``attempt`` had 32 bits once.
         wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
@@ -499,6 +503,7 @@ def _require_bound(column: Any, name: str, bound: Bound, *, may_lack: bool = Fal
     if column.null_count and not may_lack:
         raise RecordError(f"column {name!r} must be known in each row; got {column.null_count} nulls")
     is_float = pa.types.is_floating(column.type)
+    # A null counts as a value within the bound.
     values = to_numpy(column, math.nan if is_float else bound.least)
     if is_float and not may_lack and np.isnan(values).any():
         raise RecordError(f"column {name!r} must be known in each row; got NaN")
@@ -516,6 +521,7 @@ def _from_wire(column: pa.Array, name: str) -> Column:
         return to_numpy(column, math.nan).astype(np.float64, copy=False)
     if not column.null_count:
         return to_numpy(column).astype(np.int64, copy=False)
+    # Widened before nulls are filled: the narrow types can't hold `UNKNOWN`.
     return to_numpy(column.cast(pa.int64()), UNKNOWN)
 
 

@@ -55,6 +55,7 @@ def _is_sendable(value: bytes, limit_bytes: int) -> bool:
     if len(value) > limit_bytes:
         return False
     try:
+        # The reader refuses rows that decompress to too much, however few bytes they are on the wire.
         if value[:1] != b"{":
             require_bounded(value)
     except RecordError:

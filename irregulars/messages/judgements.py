@@ -158,6 +158,7 @@ def bounded(verdict: Verdict) -> Verdict:
     """
     left, suspects = MAX_RANKS_NAMED, []
     for one in verdict.suspects:
+        # One rank each at least: decoding refuses a suspect without any.
         suspects.append(one if len(one.ranks) <= left else replace(one, ranks=one.ranks[: max(left, 1)]))
         left -= len(suspects[-1].ranks)
     return verdict if tuple(suspects) == verdict.suspects else replace(verdict, suspects=tuple(suspects))
@@ -172,6 +173,7 @@ def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
     """Decode a message of the topics ``verdicts`` or ``alerts``; raises `RecordError`."""
     values = decode_json(value, schema)
     unknown: dict[str, Any] = {name: math.nan for name in _MAY_BE_UNKNOWN if values.get(name, 0) is None}
+    # Null on the wire and NaN in the process: a 0 stands in while rules are checked, which let neither through.
     found: Verdict = checked(values | dict.fromkeys(unknown, 0), Verdict, "", error=RecordError)
     for name, kind in _MAY_BE_UNKNOWN.items():
         checked(getattr(found, name), kind, name, error=RecordError)

@@ -57,6 +57,7 @@ def decode_opinion(value: bytes | None) -> Opinion:
 def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:
     """Return the newest opinion on each verdict that was not withdrawn, of any person, oldest first."""
     in_time = sorted(opinions, key=lambda one: (one.time_ns, one.who))
+    # By person first: a word that its author has replaced or withdrawn must not count as the newest.
     standing = {one.key: one for one in in_time}
     newest = {one.verdict_id: one for one in in_time if one.is_right is not None and standing[one.key] is one}
     return sorted(newest.values(), key=lambda one: (one.time_ns, one.verdict_id))

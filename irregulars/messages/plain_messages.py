@@ -132,5 +132,6 @@ def find_plain(value: bytes, layout: Layout) -> PlainMessage | None:
 
 def note_known(message: PlainMessage, layout: Layout) -> None:
     """Note that Arrow has taken a message: it will take all others of the same structure."""
+    # Beyond it Arrow reads the others each time: a sender of ever new structures must not fill our memory.
     if len(layout.known) < _MOST_KNOWN:
         layout.known.add(message.structure)

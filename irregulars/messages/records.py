@@ -387,6 +387,7 @@ def read_header(metadata: bytes | None, expected: str) -> Header:
 
 def header_of(values: Mapping[str, Any]) -> Header:
     """Make the header of a batch of its values; raises `RecordError`."""
+    # Both have defaults in the class and none on the wire: a header without them is refused.
     header: Header = checked({"rows_before": None, "names": None, **values}, Header, "", "header", RecordError)
     return header
 
@@ -403,6 +404,7 @@ def quick_header(metadata: bytes | None, expected: str, version: int, decoder: A
         return None
     try:
         return decoder.decode(metadata)
+    # No error yet: the caller reads it again with `checked`, which words the reason.
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -417,6 +419,7 @@ def header_values(metadata: bytes | None, expected: str, newest: int = VERSION) 
 def _require_fields(found: pa.Schema, wanted: pa.Schema, added: Collection[str]) -> None:
     for wanted_field in wanted:
         index = found.get_field_index(wanted_field.name)
+        # pyarrow has -1 for a name that comes twice as well: only one that is missing may be left out.
         if index < 0 and wanted_field.name in added and wanted_field.name not in found.names:
             continue
         if index < 0:
@@ -436,6 +439,7 @@ def _check_codes(schema: str, columns: Mapping[str, np.ndarray], names: int) -> 
             highest = int(columns[name].max()) if len(columns[name]) else -1
         if highest >= limit:
             raise RecordError(f"{name} codes must be below {limit}; got {highest}")
+    # Not in `_CODES`: it may be unknown, which is a code above all others.
     if schema == "iterations":
         phase = columns["phase"]
         if np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
@@ -452,6 +456,7 @@ def _to_arrow(column: np.ndarray, field: Field) -> pa.Array:
         is_unknown = column == (PHASE_UNKNOWN if field.name == "phase" else UNKNOWN)
     if not is_unknown.any():
         return to_arrow(_narrowed(column, field), field.type, field.kind)
+    # 0 below the nulls: `_narrowed` would refuse `UNKNOWN` as out of range.
     return to_arrow(_narrowed(np.where(is_unknown, 0, column), field), field.type, field.kind, is_unknown)
 
 

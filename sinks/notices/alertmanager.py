@@ -41,6 +41,7 @@ class AlertmanagerChannel(HttpChannel):
         labels: Mapping[str, str] | None = None, expires_s: float = 600.0, *, now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.name: Final = name
+        # So that two repetitions in a row may fail before the alert ends by itself.
         self.repeat_s: Final = expires_s / 3
         self._expires_s, self._token, self._now = expires_s, token, now
         self._labels: Final = dict(labels or {})
@@ -85,6 +86,7 @@ class AlertmanagerChannel(HttpChannel):
         alert = {
             "labels": dict(labels),
             "annotations": annotations_of(notice),
+            # Our clock may have been set back since the start, and Alertmanager refuses an end before it.
             "startsAt": _rfc3339(min(start_s, end_s)),
             "endsAt": _rfc3339(end_s),
         }

@@ -95,6 +95,7 @@ class HttpPost:
         url = self._checked_url() + path
         host = urlsplit(url).netloc
         try:
+            # No redirect, which would take secrets along; the answer unread, so that `read` bounds it.
             answer = self._pool.request(
                 "POST", url, body=body, headers=dict(headers), timeout=self._timeout, retries=False, redirect=False,
                 preload_content=False,
@@ -124,6 +125,7 @@ class HttpPost:
         """Return a reason that quotes the answer, without secrets."""
         text = said.decode(errors="replace") if isinstance(said, bytes) else said
         hidden = [secret() for secret in self._secrets] + (_parts(self._url()) if self._is_url_secret else [])
+        # The longest first: a piece that is struck out before would break the whole up, and show its rest.
         for one in sorted(hidden, key=len, reverse=True):
             text = text.replace(one, "***")
         return f"{what}; got {printable(text[:_SHOWN])!r}"

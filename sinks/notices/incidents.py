@@ -51,6 +51,7 @@ class Incidents:
         self._of_device: Final[dict[str, set[str]]] = {}
 
     def __iter__(self) -> Iterator[Incident]:
+        # A copy: `Ledger.forget_old` drops incidents while it goes over them.
         return iter(tuple(self._known.values()))
 
     def __len__(self) -> int:

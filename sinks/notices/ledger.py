@@ -35,6 +35,7 @@ from irregulars.sinks.notices.policy import (
     storm_alert,
 )
 
+# Later than all times: an incident of a storm waits until the storm's notice covers it (`_note`).
 _NEVER_NS: Final = 1 << 62
 
 
@@ -83,6 +84,7 @@ class Ledger:
         """Apply a record of the topic ``notices``."""
         self._told[told.verdict_id, told.channel] = told
         if told.storm is not None and told.channel in self._rules:
+            # Its beginning is not recorded. With 0 it takes in no new incidents: those begin another one.
             storm = self._storms.setdefault(told.storm, Storm(told.storm, told.channel, 0))
             if told.verdict_id != told.storm:
                 storm.members[told.verdict_id] = None
@@ -92,6 +94,7 @@ class Ledger:
         """Replace all mutes; those that follow from people's opinions on verdicts are added."""
         self._records = track_records(opinions)
         new = {one.mute_id: one for one in (*mutes, *silences(opinions))}
+        # The process asks every two seconds: only a change may cost a decision about each incident.
         if new == self._mutes:
             return
         self._mutes.clear()
@@ -200,6 +203,7 @@ class Ledger:
         members = [one for name in storm.members if (one := self._incidents.get(name)) is not None]
         records = [self._told.get((name, channel)) for name in storm.members]
         is_over = not joining and all(one is None or one.state in ("closed", "refused") for one in records)
+        # Each of its incidents has passed these rules; the storm's alert has no facts of its own for them.
         rules = replace(self._rules[channel], hold_s=0.0, least_gpu_hours=0.0, jobs=("*",), least_severity="note")
         severities = [severity_now(one, self._rules[channel], now_ns)[0] for one in members]
         severity = max(severities, key=_rank, default="ticket")
@@ -295,6 +299,7 @@ class Ledger:
     def unsettled(self, partition: int) -> int | None:
         """Return the smallest offset of an alert with a notice that is still to be delivered; None: there is none."""
         waiting = (item for pending in self._pending.values() for item in pending.items())
+        # One that only repeats holds up no offset: its record leads back to its alert (`oldest_open`).
         open_ids = {name for name, one in waiting if one.reason != "repeat"} - self._storms.keys()
         places = [(one.partition, one.offset) for one in map(self._known, open_ids)]
         return min((offset for at, offset in places if at == partition), default=None)
@@ -463,4 +468,5 @@ class Retries:
 
 
 def _pause_ns(failures: int) -> int:
+    # 30: the pause is at its longest long before, and a power without a bound overflows a float.
     return int(min(FIRST_S * 2 ** min(failures, 30), LONGEST_S) * _NS)

@@ -166,6 +166,7 @@ def time_ns_of(text: str, flag: str) -> int:
     try:
         found = datetime.fromisoformat(text)
         known = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        # In whole numbers: a float can't hold ns since the epoch.
         return (known - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     except (ValueError, OverflowError) as error:
         raise InputError(f"{flag} must be a time like 2026-11-25T22:00Z; got {text!r}") from error
@@ -190,6 +191,7 @@ SAYS_SO: Final = "feedback"
 # Standard deviation, in log odds, by which verdicts of one installation may be more or less sure than ours were when
 # probabilities were calibrated. 1: odds of 9 to 1 may be 3 to 1 or 25 to 1; about four opinions weigh as much as it.
 _SPREAD: Final = 1.0
+# Probabilities count as 0.01 to 0.99: log odds of 0 and 1 are infinite, and no verdict is that sure.
 _SUREST: Final = 0.99
 _STEPS: Final = 30
 
@@ -279,6 +281,7 @@ def _shift(told: Sequence[tuple[float, bool]]) -> float:
         slope = sum(is_right - share for share, (_, is_right) in zip(shares, told, strict=True)) - shift / _SPREAD**2
         bend = sum(share * (1 - share) for share in shares) + 1 / _SPREAD**2
         step = slope / bend
+        # Where all shares are near 0 or 1 the curve is flat, and a whole step would swing far beyond the maximum.
         shift += max(-1.0, min(1.0, step))
         if abs(step) < 1e-9:
             break

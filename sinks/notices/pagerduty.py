@@ -108,5 +108,6 @@ def _timestamp(time_ns: int | None) -> str | None:
         return (
             None if time_ns is None else datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")
         )
+    # A time beyond the calendar: the field is left out, which PagerDuty allows.
     except (OverflowError, ValueError, OSError):
         return None

@@ -252,6 +252,7 @@ def storm_alert(
     about = f"{counted(len(storm.members), 'incident')} in {counted(len(jobs), 'job')} ({severity})"
     return {
         "summary": f"{about}: {facts}. Next: look at {place} first.",
+        # Its revision grows with each incident that joins, as `decide` wants of news.
         "schema": "alerts", "version": VERSION, "verdict_id": storm.storm_id, "revision": len(storm.members),
         "state": "closed" if is_over else "open", "job": _only(jobs, "several jobs"),
         "kind": _only(kinds, "several kinds"), "iterations": [0, 0], "delta": None, "lost_s": None,
@@ -267,6 +268,7 @@ def _ids(storm: Storm) -> tuple[str, ...]:
     """Return the ids of its incidents, the newest first, as many as fit into a message."""
     found, left = [], _ID_CHARACTERS
     for one in reversed(storm.members):
+        # With its quotes and the comma of JSON.
         left -= len(one) + 3
         if left < 0:
             break

@@ -145,6 +145,7 @@ class Notifier:
                 [settings.topics.name("alerts")],
                 on_assign=self._assigned,
                 on_revoke=lambda one, _: self._revoked(one, log),
+                # Lost partitions are another process's by now: nothing is finished or committed for them.
                 on_lost=lambda _one, _places: self._lost(),
             )
             while not self._stop.is_set():
@@ -226,6 +227,7 @@ class Notifier:
                 log, self._rules, settled, time.time_ns(), lambda one, why: self._refuse(one, why, log)
             )
         except (KafkaException, ServiceUnavailable) as error:
+            # No partition is assigned yet, so that no alert is missed: the next turn tries again.
             LOG.warning("event=not_loaded reason=%r", str(error))
             return
         consumer.assign([TopicPartition(topic, one, offset) for one, offset in positions.items()])
@@ -241,6 +243,7 @@ class Notifier:
             if error.fatal() or is_refusal(error, self._settings.security):
                 raise service_error(error, self._settings.bootstrap, security=self._settings.security)
             LOG.warning("event=broker_away error=%s", error.name())
+        # Without a ledger the partition was taken from us meanwhile: another process reads the message.
         elif self._ledger is not None:
             reason = apply_message(self._ledger, message)
             self._positions[message.partition() or 0] = (message.offset() or 0) + 1
@@ -262,6 +265,7 @@ class Notifier:
             if not courier.is_busy and now_ns >= courier.retries.rests_until_ns:
                 due = ledger.next_due(name, now_ns)
                 if due is not None:
+                    # Recorded before the try: see `Ledger.intend`.
                     intended = ledger.intend(name, due, now_ns)
                     if intended is not None:
                         log.record(intended)
@@ -302,8 +306,10 @@ class Notifier:
             return
         _log(logging.ERROR, "given_up", outcome)
         self._metrics.given_up.labels(name).inc()
+        # A refusal is an answer: the channel is well.
         if outcome.is_final:
             retries.done(key)
+        # The dead letter before the record: a process that dies in between gives the notice up once more.
         place = (due.incident.partition, due.incident.offset)
         value = json.dumps(dict(due.notice.alert), separators=(",", ":")).encode()
         log.bury(due.incident.verdict_id.encode(), value, place, outcome.failure, name)
@@ -321,6 +327,7 @@ class Notifier:
         topic = self._settings.topics.name("alerts")
         places = [TopicPartition(topic, one, offset) for one, offset in settled.items()]
         try:
+            # Two calls, since confluent-kafka's types know `asynchronous` only as a literal.
             if is_asynchronous:
                 consumer.commit(offsets=places, asynchronous=True)
             else:

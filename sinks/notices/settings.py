@@ -262,6 +262,7 @@ def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Not
     return ActionsChannel(name, settings.topics.name("actions"), config, options.timeout_s)
 
 
+# Each imports its channel itself: a process loads the clients of those channels alone that its file names.
 Open = Callable[[str, Any, str, NotifySettings], Channel]
 KINDS: Final[Mapping[str, tuple[type, Open]]] = {
     "actions": (ActionsOptions, _open_actions), "alertmanager": (AlertmanagerOptions, _open_alertmanager),

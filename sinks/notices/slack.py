@@ -57,6 +57,7 @@ class SlackBotChannel(HttpChannel):
                 return f"{said['channel']}:{said['ts']}"
             error = str(said.get("error"))
         except (ValueError, KeyError, TypeError) as reason:
+            # No `NotArrived`: Slack may have posted the message, whatever became of its answer.
             raise SinkBusy(self._http.rejection(f"{method} must answer with JSON", body), 0.0) from reason
         text = self._http.rejection(f"{method} must be done", error)
         if error in _GONE and method == "chat.update":

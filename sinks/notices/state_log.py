@@ -171,6 +171,7 @@ class StateLog:
                         followed.newest.pop(key, None)
                     else:
                         followed.newest[key] = followed.decode(value)
+                # The record before it of this key, if there is one, stays in force.
                 except RecordError as error:
                     place = (message.topic(), message.offset(), str(error))
                     LOG.warning("event=unreadable topic=%s offset=%s reason=%r", *place)

@@ -136,6 +136,7 @@ class CommandChannel:
             try:
                 output = process.communicate(body, timeout=self._timeout_s)[0]
             except subprocess.TimeoutExpired:
+                # The whole group, since children may hold the pipe; it may have ended by itself just now.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()

@@ -122,6 +122,7 @@ class Actor:
         """
         marked = self.nodes.marked()
         plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
+        # Released first: `free` counts on the room that they leave.
         for host, why in plan.release.items():
             self._release(host, why, marked.cordoned[host])
         free = plan.free
@@ -139,6 +140,7 @@ class Actor:
             obstacle = self.nodes.cordon(one)
         if obstacle is not None:
             self._say_once(f"left       {one.host}: {obstacle}  [{one.message.verdict_id}]")
+            # A node that is not ours to cordon takes no place from those that are.
             return False
         if self.is_acting:
             self._done.add(one.action.action_id)
@@ -177,6 +179,7 @@ def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
             raise ServiceUnavailable(f"the topic actions must be ours and read within {END_S:g} s; got less. Does "
                                      "another consumer of the same group act?")  # fmt: skip
         next_s = 0.0 if actor.apply(polled) else next_s
+        # A plan made of a part of the messages might release a node that another one still accuses.
         if not polled.is_current or time.monotonic() < next_s:
             continue
         if is_ending:
@@ -244,6 +247,7 @@ def plan_nodes(
     ]
     by_tag = {incident_tag(verdict_id): one for verdict_id, one in messages.items()}
     kept = {one.host for one in standing}
+    # A host that another incident accuses as well stays cordoned.
     release = {host: why for host, mark in marks.items() if host not in kept and (why := _why_release(mark, by_tag))}
     judged = [(one, _why_left(one, done, limits, now_ns)) for one in standing if one.host not in marks]
 

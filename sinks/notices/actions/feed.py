@@ -85,6 +85,7 @@ class ActionFeed:
                 messages.append(one)
             elif error.code() == KafkaError._PARTITION_EOF and self._unread is not None:
                 self._unread.discard(one.partition() or 0)
+            # Others pass: librdkafka tries again, and `_check_broker` reports a broker that stays away.
             elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
                 raise service_error(error, self._bootstrap) or ServiceUnavailable(str(error))
         self._check_broker()
@@ -131,6 +132,7 @@ class ActionFeed:
         consumer.assign(partitions)
         self._is_new_owner = True
         ours = {one.partition for one in partitions}
+        # A member without the partition stands by: it must not act on a part of the truth.
         self._unread = ours if ours == self._partitions else None
 
     def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:

@@ -28,6 +28,7 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=20.0)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+# Nodes of one page of a list: as many as kubectl asks for.
 _LISTED: Final = 500
 
 
@@ -118,6 +119,7 @@ class KubernetesApi:
             headers["Authorization"] = f"Bearer {read_secret(self._access.token_file, '--token-file')}"
         data = None if body is None else json.dumps(body).encode()
         try:
+            # No redirect: the token would go along to its target.
             answer = self._pool.request(
                 method, self._access.server + path, body=data, headers=headers, redirect=False
             )
@@ -185,6 +187,7 @@ class KubernetesNodes:
         """Return the nodes that we cordoned, and the actions undone by others since."""
         found = {_name(node): (_annotations(node).get(CORDONED), _is_cordoned(node)) for node in self._ours()}
         cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
+        # Our mark without the cordon: somebody uncordoned it by hand, so the action is not begun again.
         return Marked(cordoned, frozenset(mark for mark, is_on in found.values() if mark is not None and not is_on))
 
     def obstacle(self, host: str) -> str | None:
@@ -224,6 +227,7 @@ class KubernetesNodes:
         for node in self._ours():
             is_held = _is_cordoned(node) and CORDONED in _annotations(node)
             if _name(node) not in accused and not is_held:
+                # The condition before the label: without that nobody would find the node again to clear it.
                 self._show(node, "False", "NoStraggler", "no open verdict accuses this node")
                 self._change(
                     _name(node), lambda _node: {"metadata": {"labels": {LABEL: None}, "annotations": _NO_MARKS}}

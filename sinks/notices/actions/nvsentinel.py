@@ -36,6 +36,7 @@ def health_events(
     `is_executed`: whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
     """
     for one in message.actions:
+        # Without a time nobody knows whether it still holds, as for `actor.plan_nodes`.
         is_sure = one.suspect.probability >= least_probability and (one.expires_at_ns or 0) >= now_ns
         is_told = one.state == "withdrawn" or is_sure
         if one.action == "cordon" and one.suspect.host is not None and is_told:

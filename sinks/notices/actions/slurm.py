@@ -80,14 +80,17 @@ class SlurmNodes:
         """Do nothing: a Slurm node shows a reason only while it is drained."""
 
     def _node(self, host: str) -> SlurmNode | None:
+        # Slurm takes a pattern for all nodes that it fits.
         if not is_usable_host(host):
             raise ValueError(f"host must be the name of one node; got {host!r}")
         return next((node for node in self._nodes("--nodes", host) if node.host == host), None)
 
     def _nodes(self, *options: str) -> Iterator[SlurmNode]:
         """Yield each node once for each partition that it is in."""
+        # --all: nodes of hidden partitions too.
         text = self._run("sinfo", "--noheader", "--Node", "--all", "--format=%N|%T|%E", *options)
         for line in text.splitlines():
+            # Twice at most: a reason may hold the sign too.
             host, state, reason = line.split("|", 2)
             yield SlurmNode(host, state, "" if reason == _NO_REASON else reason)
 
