@@ -20,7 +20,7 @@ from irregulars.messages.announcements import Announcement, ranks_to_runs
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Verdict
 from irregulars.messages.opinions import Opinion
-from irregulars.messages.reasons import Step, encode_reasons
+from irregulars.messages.reasons import encode_reasons
 from irregulars.messages.records import EVENT_KINDS, NUMERICS, PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.sinks.advice import name_step
 from irregulars.sinks.migrate import shipped_migrations
@@ -82,6 +82,14 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
     Raises `SinkRejected` if a value does not fit its column, for example a negative rank; ``rows`` is empty, for
     there are none yet.
     """
+    suspects = [
+        _of(
+            "suspects", suspect, job=verdict.job, verdict_id=verdict.verdict_id, revision=verdict.revision,
+            position=position, ranks=list(suspect.ranks),
+        )
+        for verdict in judgements.verdicts
+        for position, suspect in enumerate(verdict.suspects)
+    ]  # fmt: skip
     tables = {
         "jobs": _rows("jobs", [_announced(a) for a in judgements.announcements]),
         "attempt_ends": _rows("attempt_ends", [_of("attempt_ends", a, ended_at=a.time_ns) for a in judgements.ends]),
@@ -93,7 +101,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
         "operators": _columns("operators", judgements.job, judgements.operators),
         "behaviour_patterns": _columns("behaviour_patterns", judgements.job, judgements.patterns),
         "verdicts": _rows("verdicts", [_verdict(v) for v in judgements.verdicts]),
-        "suspects": _rows("suspects", [r for v in judgements.verdicts for r in _suspects(v)]),
+        "suspects": _rows("suspects", suspects),
     }
     return {name: table for name, table in tables.items() if table.num_rows}
 
@@ -200,19 +208,17 @@ def _announced(announcement: Announcement) -> dict[str, Any]:
 
 
 def _judged(iteration: JudgedIteration) -> dict[str, Any]:
+    step = iteration.part
+    part: dict[str, Any] = dict.fromkeys(("part", "part_rank", "part_ns", "part_usual_ns"))
+    if step is not None:
+        part = {
+            "part": name_step(step), "part_rank": step.rank if step.has_rank else None, "part_ns": step.elapsed_ns,
+            "part_usual_ns": step.usual_ns,
+        }  # fmt: skip
     return _of(
         "iterations", iteration, started_at=iteration.start_ns, reference_ns=_known(iteration.reference_ns),
-        verdict_ids=list(iteration.verdict_ids), **_part(iteration.part),
+        verdict_ids=list(iteration.verdict_ids), **part,
     )  # fmt: skip
-
-
-def _part(step: Step | None) -> dict[str, Any]:
-    if step is None:
-        return dict.fromkeys(("part", "part_rank", "part_ns", "part_usual_ns"))
-    return {
-        "part": name_step(step), "part_rank": step.rank if step.has_rank else None, "part_ns": step.elapsed_ns,
-        "part_usual_ns": step.usual_ns,
-    }  # fmt: skip
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -221,16 +227,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "verdicts", verdict, first_iteration=first, past_last_iteration=past_last, delta=_known(verdict.delta),
         last_seen_at=verdict.time_ns, explanation=encode_reasons(verdict.explanation),
     )  # fmt: skip
-
-
-def _suspects(verdict: Verdict) -> list[dict[str, Any]]:
-    return [
-        _of(
-            "suspects", suspect, job=verdict.job, verdict_id=verdict.verdict_id, revision=verdict.revision,
-            position=position, ranks=list(suspect.ranks),
-        )
-        for position, suspect in enumerate(verdict.suspects)
-    ]  # fmt: skip
 
 
 def _known(value: float) -> float | None:

@@ -51,7 +51,15 @@ class KafkaSecurity:
         for name in _TLS_FILES:
             if getattr(self, name) is not None and not self.tls:
                 raise InputError(f"kafka_tls must be true where kafka_{name} is set; got false")
-        self._check_token() if self._takes_tokens else self._check_login()
+        if self._takes_tokens:
+            self._check_token()
+            return
+        for name in ("token_file", "token_url", "token_scope"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"kafka_mechanism must be OAUTHBEARER where kafka_{name} is set; got {self.mechanism}"
+                )
+        self._check_password()
 
     def client(self, *, is_asking: bool = True) -> dict[str, Any]:
         """Return librdkafka's settings of protocol and credentials; they hold secrets, so never log them.
@@ -89,14 +97,6 @@ class KafkaSecurity:
     @property
     def _takes_tokens(self) -> bool:
         return self.mechanism == "OAUTHBEARER"
-
-    def _check_login(self) -> None:
-        for name in ("token_file", "token_url", "token_scope"):
-            if getattr(self, name) is not None:
-                raise InputError(
-                    f"kafka_mechanism must be OAUTHBEARER where kafka_{name} is set; got {self.mechanism}"
-                )
-        self._check_password()
 
     def _check_password(self) -> None:
         if self.user is not None and self.password is None and self.password_file is None:

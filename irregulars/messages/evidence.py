@@ -282,7 +282,16 @@ def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
     record = json_object(value, "membership")
     check_version(record, "membership")
     found: _Members = checked(record, _Members, "", "membership", RecordError)
-    return [_decode_member(found.job, member) for member in found.members]
+    members: list[Evidence | Membership] = []
+    for one in found.members:
+        announced = one.announcement
+        announcement = None if announced is None else decode_announcement(json.dumps(announced).encode())
+        said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
+        own = (found.job, one.attempt, one.rank)
+        if said not in (None, own):
+            raise RecordError(f"announcement of {own} must be its own; got that of {said}")
+        members.append(Membership(*own, announcement, one.reason, one.start, one.since_ns, one.events))
+    return members
 
 
 def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
@@ -322,17 +331,6 @@ class _Member:
 class _Members:
     job: JobName
     members: tuple[_Member, ...]
-
-
-def _decode_member(job: str, member: _Member) -> Membership:
-    announced = member.announcement
-    announcement = None if announced is None else decode_announcement(json.dumps(announced).encode())
-    said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
-    if said not in (None, (job, member.attempt, member.rank)):
-        raise RecordError(f"announcement of {(job, member.attempt, member.rank)} must be its own; got that of {said}")
-    return Membership(
-        job, member.attempt, member.rank, announcement, member.reason, member.start, member.since_ns, member.events
-    )
 
 
 def _encode_rows(evidence: Evidence) -> bytes:
@@ -483,11 +481,9 @@ def _require_values(batch: Any, names: int) -> None:
     phase = to_numpy(batch.column("phase"), PHASE_UNKNOWN)
     if np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
         raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
-    if _PATTERNS in batch.schema.names:
-        _require_patterns(batch.column(_PATTERNS), names)
-
-
-def _require_patterns(column: Any, names: int) -> None:
+    if _PATTERNS not in batch.schema.names:
+        return
+    column = batch.column(_PATTERNS)
     if column.type != pa.list_(_PATTERN):
         raise RecordError(f"column {_PATTERNS!r} must be {pa.list_(_PATTERN)}; got {column.type}")
     rows = column.flatten()

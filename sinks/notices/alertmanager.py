@@ -65,7 +65,14 @@ class AlertmanagerChannel(HttpChannel):
         known: dict[str, Any] = json.loads(notice.reference) if notice.reference else {}
         now_s = self._now()
         start_s = float(known.get("start_s", now_s))
-        labels = dict(known.get("labels") or self._first_labels(notice))
+        labels: dict[str, str] = known.get("labels") or {}
+        if not labels:
+            facts = {
+                "alertname": ALERT_NAME, "verdict": notice.incident, "job": notice.alert["job"],
+                "kind": notice.alert["kind"], "device": device_of(notice.alert), "host": host_of(notice.alert),
+                "severity": notice.severity,
+            }  # fmt: skip
+            labels = self._labels | {name: str(value) for name, value in facts.items() if value}
         alerts = []
         if labels["severity"] != notice.severity:
             alerts.append(self._alert(labels, notice, start_s, now_s))
@@ -73,14 +80,6 @@ class AlertmanagerChannel(HttpChannel):
         end_s = now_s if notice.event == "resolved" else now_s + self._expires_s
         alerts.append(self._alert(labels, notice, start_s, end_s))
         return alerts, json.dumps({"labels": labels, "start_s": start_s}, sort_keys=True)
-
-    def _first_labels(self, notice: Notice) -> dict[str, str]:
-        facts = {
-            "alertname": ALERT_NAME, "verdict": notice.incident, "job": notice.alert["job"],
-            "kind": notice.alert["kind"], "device": device_of(notice.alert), "host": host_of(notice.alert),
-            "severity": notice.severity,
-        }  # fmt: skip
-        return self._labels | {name: str(value) for name, value in facts.items() if value}
 
     def _alert(self, labels: Mapping[str, str], notice: Notice, start_s: float, end_s: float) -> dict[str, Any]:
         alert = {

@@ -175,20 +175,17 @@ def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) ->
     message = {
         "schema": "actions", "version": VERSION,
         **{name: alert.get(name) for name in _OF_ALERT},
-        "actions": [_to_json(one) for one in actions],
+        "actions": [
+            {
+                "action": one.action, "state": one.state, "action_id": one.action_id, "reason": one.reason,
+                "probability": one.suspect.probability, "gpu_hours_lost": one.gpu_hours_lost,
+                "gpu_hours_lost_per_hour": one.gpu_hours_lost_per_hour, "expires_at_ns": one.expires_at_ns,
+                "device": {name: value for name, value in asdict(one.suspect).items() if name != "probability"},
+            }
+            for one in actions
+        ],
     }  # fmt: skip
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _to_json(action: Action) -> dict[str, Any]:
-    device = asdict(action.suspect)
-    probability = device.pop("probability")
-    return {
-        "action": action.action, "state": action.state, "action_id": action.action_id, "reason": action.reason,
-        "probability": probability, "gpu_hours_lost": action.gpu_hours_lost,
-        "gpu_hours_lost_per_hour": action.gpu_hours_lost_per_hour, "expires_at_ns": action.expires_at_ns,
-        "device": device | {"ranks": list(action.suspect.ranks)},
-    }  # fmt: skip
 
 
 def decode_actions(value: bytes | None) -> ActionsMessage:

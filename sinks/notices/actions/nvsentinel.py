@@ -13,7 +13,6 @@ from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 from irregulars.errors import InputError, RecordError, ServiceRefused, ServiceUnavailable
-from irregulars.messages.judgements import Suspect
 from irregulars.printing import json_text, printable
 from irregulars.sinks.notices.actions.actions import Action, ActionsMessage, decode_actions
 from irregulars.sinks.notices.actions.feed import ActionFeed
@@ -59,11 +58,14 @@ def _event(
     }  # fmt: skip
     if one.gpu_hours_lost is not None:
         metadata["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
+    device = one.suspect.device
+    part = {"gpu": one.suspect.gpu, "nic": one.suspect.nic}.get(device)
+    entities = [] if part is None else [{"entityType": _COMPONENTS[device], "entityValue": str(part)}]
     event = {
         "version": 1, "agent": AGENT, "componentClass": _COMPONENTS.get(one.suspect.device, "Node"),
         "checkName": CHECK, "isFatal": False, "isHealthy": is_healthy,
         "message": f"[{code}] {one.reason} - RecommendedAction: {action}", "recommendedAction": action,
-        "errorCode": [] if is_healthy else [code], "entitiesImpacted": _entities(one.suspect),
+        "errorCode": [] if is_healthy else [code], "entitiesImpacted": entities,
         "metadata": metadata, "generatedTimestamp": at, "nodeName": host,
         "quarantineOverrides": None, "drainOverrides": None,
         "processingStrategy": "EXECUTE_REMEDIATION" if is_executed else "STORE_ONLY",
@@ -73,15 +75,6 @@ def _event(
         "source": f"nvsentinel://{cluster}/healthevents", "time": at, "datacontenttype": "application/json",
         "data": {"metadata": {"cluster": cluster}, "healthEvent": event},
     }  # fmt: skip
-
-
-def _entities(suspect: Suspect) -> list[dict[str, str]]:
-    found = []
-    if suspect.device == "gpu" and suspect.gpu is not None:
-        found.append({"entityType": "GPU", "entityValue": str(suspect.gpu)})
-    if suspect.device == "nic" and suspect.nic is not None:
-        found.append({"entityType": "NIC", "entityValue": suspect.nic})
-    return found
 
 
 # Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`
