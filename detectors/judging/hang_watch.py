@@ -20,10 +20,10 @@ from irregulars.messages.judgements import Verdict
 class HangWatch:
     """Keeps the newest iterations of a job, and looks in them for operators that never ended.
 
-    `newest`: the newest iterations of each rank, oldest first. Ranks may be some iterations apart: who stops holds up
-    its pipeline at once, and the others where gradients are summed next. `hung`: the last iteration when a hang was
-    found; None while a hang of the newest iterations would be news. `told`: that iteration and the accused ranks, of
-    the last hang that was published.
+    `newest`: the newest iterations of each rank, oldest first. Ranks may be some iterations apart: one that stops
+    holds up its pipeline at once, and the others where gradients are summed next. `hung`: the last iteration when a
+    hang was found; None while a hang of the newest iterations would be news. `told`: that iteration and the accused
+    ranks, of the last hang that was published.
     """
 
     def __init__(self) -> None:
@@ -43,15 +43,15 @@ class HangWatch:
         if len(newer) < JUDGING.newest_iterations:
             return False
         if all(np.array_equal(oldest, ranks) for ranks in newer[-JUDGING.newest_iterations :]):
-            return True  # nearly always, and quickly told
+            return True  # nearly always so, and quickly checked
         ranks, iterations = np.unique(np.concatenate(newer), return_counts=True)
         return bool(np.isin(oldest, ranks[iterations >= JUDGING.newest_iterations]).all())
 
     def add_late(self, rows: IterationRows) -> None:
         """Take in the rows of ranks that came after their iteration was judged.
 
-        If these ranks stand in an operator too, they are not those for which the others wait, although a published
-        hang may have said so: then it is to be looked for again.
+        If these ranks hang in an operator too, they are not those for which the others wait, although a published
+        hang may have accused them: then it is to be looked for again.
         """
         for at, known in enumerate(self.newest):
             if known.number == rows.number and rows.columns["unended"].any():
@@ -101,7 +101,7 @@ class HangWatch:
 
 
 def _newly_lost_shares(newest: Iterable[IterationRows]) -> dict[int, float]:
-    """Return which share of each rank's rows was lost since the oldest of some iterations, as far as it is told."""
+    """Return the share of each rank's rows that was lost since the oldest of some iterations, as far as reported."""
     rank, lost_rows, operators = (
         np.concatenate([rows.columns[name] for rows in newest]) for name in ("rank", "lost_rows", "operators")
     )

@@ -25,7 +25,7 @@ class Source(Enum):
 
     READ = auto()  # from its own operators or bandwidth samples
     CARRIED = auto()  # it looks like an iteration of the open verdict that was read
-    UNKNOWN = auto()  # nothing is usual yet, or the budget is spent
+    UNKNOWN = auto()  # no usual values are known yet, or the budget is spent
 
 
 class Finding(NamedTuple):
@@ -37,14 +37,14 @@ class Finding(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What a healthy iteration of the job takes: the window's mean and limit, ns."""
+    """Duration of a healthy iteration of the job: the window's mean and limit, ns."""
 
     mean_ns: float
     limit_ns: float
 
 
 class Circumstances(NamedTuple):
-    """What the judge knows when it has an iteration looked into."""
+    """State of the judge when it has an iteration looked into."""
 
     judged: int  # iterations that were judged before it
     healthy: Level  # the level that it is held against
@@ -55,7 +55,7 @@ class Circumstances(NamedTuple):
 
 
 class Investigator:
-    """Looks into suspect iterations, and keeps what it compares them with.
+    """Looks into suspect iterations, and keeps the iterations that it compares them with.
 
     `reader`: reads operators, and knows the job. `budget`: which iterations of a large job may be read. `log`: keeps
     operators and behaviour patterns for the sinks. `regular`: the newest regular iterations. `usual_rows`,
@@ -75,7 +75,7 @@ class Investigator:
     def investigate(
         self, rows: IterationRows, now: Circumstances, read_back: ReadBack, *, is_worth_reading: bool
     ) -> Finding:
-        """Say where a suspect iteration's time went, if that can be known.
+        """Find where a suspect iteration's time went, if that can be known.
 
         Small jobs are always read. Of a large one, an iteration that an open verdict explains is mostly taken for
         known, and others are read as far as the budget goes (`detectors.judging.reading_budget`).
@@ -123,7 +123,7 @@ class Investigator:
     def note_seen(self, finding: Finding, excess_ns: float, *, has_open: bool, is_in_verdict: bool) -> None:
         """Remember the newest iteration that was read of an open verdict: later ones may look like it.
 
-        One whose cause no verdict tells is not kept, as it would explain nothing.
+        One whose cause is in no verdict is not kept, as it would explain nothing.
         """
         if not has_open:
             self.read_last = None
@@ -152,13 +152,13 @@ class Investigator:
 
 
 def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
-    """Give what all ranks share its part of the excess first; lanes get what is left, in proportion.
+    """Count the excess that all ranks share first; lanes get the rest of the iteration's excess, in proportion.
 
     Of ranks with a longer batch one is the last, in this iteration as in those before: held against its own usual
     work it took longer by much, and made the iteration longer by nothing.
 
-    `allowed_ns`: excess that makes no iteration irregular: what is shared changes nothing up to there, as it is known
-    by its noise alone.
+    `allowed_ns`: excess that makes no iteration irregular. A shared excess of up to that changes nothing: it may
+    be noise alone.
     """
     common_ns = attribution.path_excess_ns.get(EVERYBODY, 0.0)
     if attribution.excess_ns is None or common_ns <= allowed_ns:
@@ -189,7 +189,7 @@ def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
 def carry_over(
     read: Attribution, read_excess_ns: float, iteration: int, excess_ns: float, work_excess_ns: Mapping[int, float]
 ) -> Attribution | None:
-    """Say where the excess of `iteration` went, if it is like one that was read; None if it is not.
+    """Return where the excess of `iteration` went, if it is like one that was read; None if it is not.
 
     `read`, `read_excess_ns`: the iteration that was read, and how much longer than usual it took. `excess_ns`,
     `work_excess_ns`: how much longer the iteration to judge took, and how much longer each of its ranks worked than

@@ -1,11 +1,11 @@
-"""Judge one iteration after the other: δ-irregular or not, where the time went, and what that means for verdicts.
+"""Judge one iteration after the other: δ-irregular or not, where the time went, and which verdicts change.
 
 is it irregular?                 detectors/irregular/window.py
 is it suspect, and why?          suspicion.py
 where did its time go?           investigation.py
 who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
-what do detectors say?           detector_panel.py
+do detectors find anything?      detector_panel.py
 do checkpoints come late?        detectors/verdicts/slow_checkpoints.py
 does it hang, and does it still? hang_watch.py
 """
@@ -83,7 +83,7 @@ class JudgeState:
 
 
 class _Answer(NamedTuple):
-    """What is said of an iteration of training; the fields of `JudgedIteration` with these names."""
+    """Result of judging an iteration of training; the fields of `JudgedIteration` with these names."""
 
     verdict_ids: tuple[str, ...] = ()
     part: Step | None = None
@@ -156,7 +156,7 @@ class IterationJudge:
         self._hangs.add_late(rows)
 
     def note_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Take in what devices and hosts reported."""
+        """Take in the reports of devices and hosts."""
         self._events.add(events)
 
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
@@ -224,7 +224,7 @@ class IterationJudge:
         self._weigh_by_events(told)
 
     def _weigh_by_events(self, told: int) -> None:
-        """Weigh the verdicts after the first `told` by what devices have reported so far."""
+        """Weigh the verdicts after the first `told` by the reports of devices so far."""
         events = self._events.past
         self._log.verdicts[told:] = [with_events(one, events) for one in self._log.verdicts[told:]]
 
@@ -270,7 +270,7 @@ class IterationJudge:
     def _judge_training(
         self, rows: IterationRows, scored: Scored, read_back: ReadBack, *, is_irregular: bool | None
     ) -> _Answer:
-        """Judge an iteration and learn from it; return what is said of it."""
+        """Judge an iteration, and learn from it."""
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
@@ -293,7 +293,7 @@ class IterationJudge:
         return _Answer(verdict_ids, part, last_rank, last_ns)
 
     def _longest_part(self, observation: Observation) -> Step | None:
-        """Return what took most beyond its usual time.
+        """Return the part of the path that took most beyond its usual time.
 
         None where all ranks worked longer, or one that logs nothing may have been late.
         """
@@ -310,7 +310,7 @@ class IterationJudge:
     def _observe(
         self, rows: IterationRows, late_ns: Late, read_back: ReadBack
     ) -> tuple[Observation, Suspicion, Finding]:
-        """Say whether an iteration is suspect and, if so, where its time went."""
+        """Find whether an iteration is suspect and, if so, where its time went."""
         healthy, has_open = self._healthy, self._tracker.has_open
         latest = self._lateness.look(late_ns)
         suspicion = suspicion_of(
@@ -360,7 +360,7 @@ class IterationJudge:
     def _let_detectors_speak(self, observation: Observation, scored: Scored, *, is_lost: bool) -> tuple[str, ...]:
         """Let detectors open verdicts of their own; return the ids of those of which a rank is strange.
 
-        `is_lost`: whether the iteration was irregular, and no other verdict says why.
+        `is_lost`: whether the iteration was irregular, and no other verdict explains it.
         """
         one = observation
         lost_ns = one.excess_ns if is_lost else 0.0

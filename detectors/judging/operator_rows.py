@@ -103,7 +103,7 @@ class _Wanted(NamedTuple):
 def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, int]]:
     """Find in each batch of a wanted rank the first and the last row that may be wanted.
 
-    A batch may hold many iterations, of which one is wanted: the rest is looked at once and never copied.
+    A batch may hold many iterations, of which one is wanted: the rest is read once and never copied.
 
     Returns batches, each with its first row and past its last row.
     """

@@ -29,7 +29,7 @@ class BudgetState:
 
 
 class ReadingBudget:
-    """Says which suspect iterations of a large job may be read, and remembers which were.
+    """Decides which suspect iterations of a large job may be read, and remembers which were.
 
     =======  =======================================================  ==========================================
     need     the iteration                                            is read
@@ -41,8 +41,8 @@ class ReadingBudget:
                                                                       budget
     =======  =======================================================  ==========================================
 
-    The budget is `IRREGULAR.recent` iterations in each window, and beyond these a share of the log. What is read
-    to explain does not count: noise must not use up what the small delay of a real fault needs.
+    The budget is `IRREGULAR.recent` iterations in each window, and beyond these a share of the log. Operators
+    read to explain do not count: noise must not use up the budget that the small delay of a real fault needs.
 
     `window`: judged iterations in which `IRREGULAR.recent` may be read.
     """

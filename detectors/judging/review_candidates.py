@@ -33,12 +33,12 @@ from irregulars.dtypes import Floats, Ints, Numbers
 
 
 class ToReview(NamedTuple):
-    """What a review of a large job has to read."""
+    """The ranks that a review of a large job has to read, and the summaries that chose them."""
 
     is_odd: bool  # whether evidence shows anything odd at all
     ranks: set[int]  # the ranks with which to begin: the slowest one, and the odd ones
     peers: set[int]  # the ranks of each stage to compare them with
-    # Of each iteration what summaries tell of its lanes, and which of these should take equally long
+    # Of each iteration its lanes by the summaries, and groups of them that should take equally long
     sums: Sequence[LaneSums] = ()
     roles: Sequence[Sequence[Sequence[Lane]]] = ()
 
@@ -71,7 +71,7 @@ def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
 
 
 def late_of(rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()) -> dict[int, float]:
-    """Return what `lateness_of` returns by rank."""
+    """Return the lateness of `lateness_of` by rank, ns."""
     rank, late_ns = lateness_of(rows, topology, others)
     return dict(zip(rank.tolist(), late_ns.tolist(), strict=True))
 
@@ -98,7 +98,7 @@ def _most_operators(iterations: Sequence[IterationRows]) -> Ints:
 
 
 def _odd_ranks(late: Sequence[tuple[Ints, Numbers]], worth_ns: float) -> list[int]:
-    """Return the ranks whose median lateness is worth a look, the latest first."""
+    """Return the ranks whose median lateness exceeds `worth_ns`, the latest first."""
     ranks = late[-1][0]
     table = np.zeros((len(late), len(ranks)))
     for own, (rank, late_ns) in zip(table, late, strict=True):
@@ -142,7 +142,7 @@ def _totals_ns(lanes: Sequence[Lane], sums: LaneSums) -> Floats:
 
 
 def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]]) -> list[Lane]:
-    """Return the pairs that take a multiple of what their role takes in most iterations, slowest first.
+    """Return the pairs that take a multiple of their role's time in most iterations, slowest first.
 
     Each by itself may cost little. But where a NIC slows a collective, and with it all collectives of the role alike,
     nothing else shows it.
@@ -193,7 +193,7 @@ def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:
-    """Whether one stage works longer than the median stage by what is worth a look."""
+    """Whether one stage works more than `worth_ns` longer than the median stage."""
     excess = []
     for one in rows:
         stage = topology.stages(one.columns["rank"])
@@ -217,10 +217,10 @@ def _some_of_each_stage(rows: IterationRows, topology: Topology) -> set[int]:
 # --------------------------------------------------------------------------------------------------------------------
 # Switches that evidence alone makes suspects: slow in many lanes, of which none costs much by itself.
 # A lane is held against the typical lane of its role, and a switch by the typical lane that passes it. That accuses
-# nobody: it says whose operators to read.
+# nobody: it chooses whose operators to read.
 
 
-_ROUNDING: Final = 1e-9  # more than two ways to take a mean of two differ by
+_ROUNDING: Final = 1e-9  # more than the difference between two ways to take a mean of two
 
 
 def lanes_of_slow_switch(
@@ -230,7 +230,7 @@ def lanes_of_slow_switch(
 
     `roles`: of each iteration the lanes that should take as long (`detectors.path.ranks_to_read.lanes_by_role`).
     Returns its slowest lanes, and its fastest ones; and, of those that pass the switches at their other ends, some
-    that do not pass it: they tell which of the two it is.
+    that do not pass it: they show which of the two it is.
     """
     ratios = _typical_ratios(iterations, roles, topology)
     if not _may_be_slow(ratios, topology):
@@ -273,7 +273,7 @@ def _typical_ratios(
 
 
 def _may_be_slow(ratios: Mapping[Lane, float], topology: Topology) -> bool:
-    """Whether a switch may look slow: of a large job's lanes not a list is made to learn that none does."""
+    """Whether a switch may look slow; without a list of a large job's lanes by switch, as mostly none does."""
     if not ratios:
         return False
     ends = np.array([(lane.first, lane.second) for lane in ratios], dtype=np.int64)

@@ -43,7 +43,7 @@ from irregulars.dtypes import Floats, Ints
 
 Derived = TypeVar("Derived")
 _WAITS_KNOWN: Final = 8  # lanes of the path whose waits are kept: an explanation shows fewer
-_WORK_BITS: Final = 15  # significant ones, of what each snapshot holds: 3 us of a rank that is late by 100 ms
+_WORK_BITS: Final = 15  # significant ones of the excess in each snapshot: 3 us of a rank that is late by 100 ms
 
 
 class Piece(NamedTuple):
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
     ``rank``, ``operator`` (code) and ``communicator`` (the job's code) are those of the operator that the time was
     spent in, or before which the rank worked. ``waiting`` ranks waited there for the end of a rank's work, of them
-    ``waited_rank`` longest (`waited_ns`); 0: none, or it was not asked (`attribute_against`).
+    ``waited_rank`` longest (`waited_ns`); 0: none, or not computed (`attribute_against`).
     """
 
     lane: Lane
@@ -71,14 +71,14 @@ class Piece(NamedTuple):
 
 
 class _Derived:
-    """Keeps what was computed from a value that never changes, beside its fields: it is in no state of a worker."""
+    """Keeps values derived from an object that never changes, beside its fields: no state of a worker holds them."""
 
     __slots__ = ("_derived",)
 
     _derived: dict[str, Any]
 
     def _derive(self, name: str, make: Callable[[], Derived]) -> Derived:
-        """Return what was computed under this name before; else compute it, and keep it."""
+        """Return the value computed under this name before; else compute it, and keep it."""
         try:
             known = self._derived
         except AttributeError:  # nothing was yet
@@ -110,7 +110,7 @@ class Attribution(_Derived):
     # Peak rates of ranks' NICs, sent and received, as ratios to the usual values
     rates: Rates = field(default_factory=dict)
     swings: tuple[Swing, ...] = ()  # how steadily ranks' NICs moved while operators of the path's communicators ran
-    # Whether what is usual was told by peers in the same iteration, and not by the job's past
+    # Whether the usual values are those of peers in the same iteration, and not of the job's past
     is_by_peers: bool = False
     # Of collectives that were slow: the communicator, by the job's code, and the rank that left first
     left_first: tuple[tuple[int, int], ...] = ()
@@ -154,7 +154,7 @@ def _keys_and_values(values: Mapping[int, float]) -> tuple[Ints, Floats]:
 def attribute(
     graph: OperatorGraph, iteration: int, reference: Reference, most_common: float = math.inf
 ) -> Attribution:
-    """Say where the excess of one iteration of `graph` went, against the job's own past.
+    """Return where the excess of one iteration of `graph` went, against the job's own past.
 
     ``most_common`` is an upper bound of how many times as long as usual all ranks worked, known from evidence also of
     ranks that are not in the graph.
@@ -175,7 +175,7 @@ def attribute_against(
     lanes: Mapping[Lane, LaneExcess],
     common_factor: float = 1.0,
 ) -> Attribution:
-    """Say where the excess of one iteration went, by the usual gap and transfer of each row (NaN: not known).
+    """Return where the excess of one iteration went, by the usual gap and transfer of each row (NaN: not known).
 
     ``common_factor`` is how many times as long as usual all ranks worked. Their longer work on the path counts as
     `EVERYBODY`'s.
@@ -256,7 +256,7 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
 
 
 def _with_waits(piece: Piece, graph: OperatorGraph, row: int) -> Piece:
-    """Return a piece of work with who waited for its end, in the collective or message of a row."""
+    """Return a piece of work with the ranks that waited for its end, in the collective or message of a row."""
     own = np.flatnonzero(graph.group == graph.group[row])
     wait_ns = np.minimum(graph.ready_ns[own], graph.end_ns[own]) - graph.start_ns[own]
     wait_ns[graph.rank[own] == piece.rank] = 0
@@ -304,7 +304,6 @@ def _slow_parts(graph: OperatorGraph, rows: Ints, usual_transfer_ns: Floats) -> 
 
 
 def _where(graph: OperatorGraph, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Rank, operator and communicator of some rows."""
     return graph.rank[rows], graph.operator[rows], graph.communicator[rows]
 
 

@@ -1,6 +1,6 @@
 """Who keeps everybody waiting for ever: operators that some ranks entered and that never ended.
 
-A rank stands in its oldest operator without an end: a GPU runs in order, and never reached what was enqueued behind.
+A rank stands in its oldest operator without an end: a GPU runs in order, and never reached those enqueued behind it.
 The first of these that is found is to blame:
 
 1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself; where rows
@@ -13,7 +13,7 @@ The first of these that is found is to blame:
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
    from the other than it sent back: it posted its next recv early, and stopped at its work on the last;
 6. **nobody known**: each rank that logs stands in such an operator, and behind ranks that log nothing. The job hangs,
-   and nothing says for whom.
+   and nothing shows for whom.
 
 All others wait, and are victims. Before all of these, ranks that call different collectives under one number hang for
 that: `find_mismatch`.
@@ -34,7 +34,7 @@ from irregulars.messages.records import RECV, SEND, UNKNOWN, UNTOLD_CALLS, numbe
 
 Operation = tuple[int, int, int, int]  # communicator, sequence, and sender and receiver of p2p (-1 elsewhere)
 _UNTOLD = -1  # in place of ranks of which nothing is known
-_MOST_SILENT = 8  # who are named: those of a host. Of more it is only said that they log nothing
+_MOST_SILENT = 8  # most ranks that log nothing and are named: those of a host. Of more only the number is reported
 
 
 class Standing(NamedTuple):
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """What hangs."""
+    """A hang: the ranks to look at, and the operator in which the others wait."""
 
     # Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them, and if
     # `silent` is 0 not even the operator is known at which all wait.
@@ -60,7 +60,7 @@ class Hang(NamedTuple):
     # When the first rank entered an operator that never ended, ns since the epoch, its own clock; None: not known
     since_ns: int | None
     has_arrived: bool  # whether `ranks` stopped inside
-    # Whether nobody came out of that operator: then one of them is to blame, or what connects them
+    # Whether nobody came out of that operator: then one of them is to blame, or the network between them
     is_shared: bool = False
     silent: int = 0  # how many members of that operator log nothing, where all others stand in it: `ranks` are these
     sequence: int | None = None  # of that operator, a collective; None: not known, or none
@@ -94,7 +94,7 @@ def find_hang(
 ) -> Hang | None:
     """Find who keeps operators from ending that never ended.
 
-    Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. So where a rank
+    Among hundreds of ranks that lose a row in a thousand, some lose the one that shows them waiting. So where a rank
     stopped inside an operator, which all entered and others left, ranks that lost rows do not count as missing.
 
     `columns`: rows of the last iterations of all ranks, as `detectors.path.operator_graph.build_graph` takes them.
@@ -139,7 +139,7 @@ def find_hang(
 
 
 def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
-    """Return which share of each rank's operators is missing, 0 to 1: sequences of one communicator have holes.
+    """Return the share of each rank's operators that is missing, 0 to 1: sequences of one communicator have holes.
 
     Collectives of a communicator share one sequence, and sends and recvs have one for each peer. A rank with the
     sequences 3, 4 and 7 on one communicator ran 5 operators and logged 3: it lost two fifths.
@@ -160,7 +160,7 @@ def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
 class _Standing:
     """Where each rank stands.
 
-    `columns`, `topology`, `trusted`: as `find_hang` says. `open_rows`: rows of operators that never ended, of each
+    `columns`, `topology`, `trusted`: as for `find_hang`. `open_rows`: rows of operators that never ended, of each
     rank the oldest first.
     """
 
@@ -199,9 +199,9 @@ class _Standing:
     def missing_everywhere(self, *, loses_rows: bool) -> set[int]:
         """Return the ranks that are missing from an operation and wait in none.
 
-        Of hundreds of ranks that lose a row in a thousand one or two lose their last one, and nothing tells that they
-        lost it. So in a job that loses rows, who is missing only where somebody else is known to stand before the
-        operation accuses nobody, unless there is nobody else.
+        Of hundreds of ranks that lose a row in a thousand one or two lose their last one, and nothing shows the
+        loss. So in a job that loses rows, a rank that is missing only where somebody else is known to stand before
+        the operation is not accused, unless there is nobody else.
 
         `loses_rows`: whether any rank of the job has lost rows.
         """
@@ -248,7 +248,7 @@ class _Standing:
         return set(self._absent(one) - self.head.keys())
 
     def _chains(self) -> dict[int | Operation, set[int | Operation]]:
-        """Who waits for whom."""
+        """Return who waits for whom: a rank for its operation, an operation for those that keep it from ending."""
         edges: dict[int | Operation, set[int | Operation]] = {}
         for rank, one in self.head.items():
             edges[rank] = {one}
@@ -309,7 +309,6 @@ class _Standing:
 
 
 def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
-    """Describe a hang whose ranks call different collectives."""
     inside = {int(rank) for rank in columns["rank"][np.isnan(columns["elapsed_ns"])]}
     odd, first = mismatch.odd, mismatch.sides[0]
     return Hang(odd, len(inside - set(odd)), mismatch.communicator, first.operator, mismatch.start_ns,
@@ -317,7 +316,7 @@ def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
 
 
 def _numbered(columns: Mapping[str, Column]) -> Mapping[str, Column]:
-    """Let calls of an operator that nobody knows stand in one order with the others; ``said``: as they were told."""
+    """Put calls of an unknown operator in one order with the others; ``said``: their numbers as they were logged."""
     said = columns["sequence"]
     is_untold = (said >= UNTOLD_CALLS.start) & (said < UNTOLD_CALLS.stop)
     return {**columns, "sequence": np.where(is_untold, said - UNTOLD_CALLS.start, said), "said": said}
@@ -364,7 +363,7 @@ def _newest_collectives(columns: Mapping[str, Column]) -> dict[int, dict[int, in
 
 
 def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Name the ranks that log nothing, where all others wait for them."""
+    """Describe a hang in which all others wait for ranks that log nothing; None if they do not."""
     one = standing.kept_by_silent_ranks()
     if one is None:
         return None
@@ -375,7 +374,7 @@ def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
 
 
 def _everybody_waits(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Say that all wait, where each rank that logs does."""
+    """Describe a hang in which each rank that logs waits; None if one of them does not."""
     if not standing.have_all_stopped():
         return None
     return _hang(set(), columns, list(standing.head_rows.values()), standing, has_arrived=False)

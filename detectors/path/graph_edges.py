@@ -127,7 +127,7 @@ def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_o
     """For each row find the operator of the same block that had ended last when the row began; -1 if none had.
 
     `surely_ended_ns`: the end of each row less its slack. An operator counts as over when that has passed, and only
-    if it stands before the row in the order of the graph, so that no two rows are each other's previous one.
+    if it comes before the row in the order of the graph, so that no two rows are each other's previous one.
 
     A long operator (0 to 90) hides nothing of the others: before the one that begins at 50 came the one that ended at
     40, before the one that begins at 20 none:

@@ -1,10 +1,10 @@
-"""Operators that a log has lost, told by their partners: all members of a collective run it, both ends send and recv.
+"""Operators that a log has lost, found by partners: all members of a collective run it, both ends send and recv.
 
 A lost row leaves a hole in its rank's time that looks like work, makes a collective look as if it had waited for
-nobody, and moves the operators behind it one place ahead in the count of their kind. Its partners say that it was
+nobody, and moves the operators behind it one place ahead in the count of their kind. Its partners show that it was
 there, and when it ended.
 
-Three words are used here. A *stream* is what ranks keep doing together in one iteration: the collectives of a
+Three words are used here. A *stream* is work that ranks repeat together in one iteration: the collectives of a
 communicator, or the messages from one rank to another. An *instance* is one of these collectives or messages. Every
 member of a stream takes part in each of its instances, so a member without a row in one of them has lost it.
 """
@@ -147,7 +147,7 @@ def _everybody(members: _Members, instance: Ints, stream: Ints) -> tuple[Ints, I
 
 
 def _is_among(instance: Ints, rank: Ints, known_instance: Ints, known_rank: Ints) -> Flags:
-    """Say of each pair of instance and rank whether it is one of the known pairs."""
+    """Return for each pair of instance and rank whether it is one of the known pairs."""
     key = pack_columns([np.concatenate([instance, known_instance]), np.concatenate([rank, known_rank])])
     return np.isin(key[: len(rank)], key[len(rank) :])
 

@@ -3,7 +3,7 @@
 A row is one operator on one rank. Two kinds of edges lead from it: to the row of the partner that arrived last
 (`OperatorGraph.blocker`: the same collective on another rank, or the other end of a send or recv) and to the operator
 that this rank had ended last when it began (`OperatorGraph.previous`). Time that a row spends until its blocker
-arrives is waiting; what is left is transfer; what lies between the previous operator and its own start is the gap:
+arrives is waiting; the rest is transfer; the time between the previous operator and its own start is the gap:
 the rank's own work, or waiting that nobody logged.
 
 Holmes (NSDI'25) searches the same graph breadth-first over abnormal operators; here all edges are computed at once,
@@ -80,7 +80,7 @@ class OperatorGraph:
         return len(self.rank)
 
     def derive(self, name: str, make: Callable[[], Derived]) -> Derived:
-        """Return what was computed from the graph under this name before; else compute it, and keep it."""
+        """Return the value computed from the graph under this name before; else compute it, and keep it."""
         if name not in self._derived:
             self._derived[name] = make()
         found: Derived = self._derived[name]
@@ -179,7 +179,7 @@ class OperatorGraph:
 
         A rank does not wait for a send that it leaves open, so such sends are taken out before gaps are summed up.
 
-        `to_last_message`: count gaps to the rank's last message, and the work on what that brought if it is a recv:
+        `to_last_message`: count gaps to the rank's last message, and the work on its content if it is a recv:
         pipeline stages that are through wait for the others, and no operator need show it.
         """
         work = self.derive(f"own work of {iteration}", lambda: self._sum_up_work(iteration))
@@ -235,7 +235,7 @@ class OperatorGraph:
         return ends
 
     def _are_last_messages(self, rows: Ints) -> Flags:
-        """Say of rows, those of each rank together, which are the rank's last message."""
+        """Return which of some rows, those of each rank together, are the rank's last message."""
         message = np.flatnonzero(self.is_p2p[rows])
         is_last = np.zeros(len(rows), dtype=bool)
         rank = self.rank[rows[message]]
@@ -316,13 +316,13 @@ class CollectiveRows(NamedTuple):
 def collective_rows(
     columns: Mapping[str, Column], communicators: Collection[int], *, is_exact: bool = False
 ) -> CollectiveRows:
-    """Compute what the graph of these operators says of the collectives of some communicators, without the others.
+    """Compute the graph's values for the collectives of some communicators, without the other operators.
 
-    Who waited for whom in a communicator does not depend on what runs beside it; gaps do, and are left out.
+    Who waited for whom in a communicator does not depend on operators beside it; gaps do, and are left out.
 
     `columns`, `is_exact`: as for `build_graph`.
     """
-    known = _known(columns)  # all of a rank's operators say how exactly its times were logged
+    known = _known(columns)  # all of a rank's operators show how exactly its times were logged
     is_own = np.isin(known["communicator"], list(communicators)) & ~is_p2p(known["operator"])
     own = _sorted({name: column[is_own] for name, column in known.items()})
     end_ns, slack = _ends(own, is_exact=is_exact)
@@ -354,7 +354,7 @@ def _clock_error_ns(is_exact: bool) -> int:
 def _known(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Return the rows whose start and end are known, with the resolution of their times."""
     elapsed_ns = np.where(np.isnan(columns["elapsed_ns"]), -1.0, columns["elapsed_ns"]).astype(np.int64)
-    end_ns = columns["start_ns"] + elapsed_ns  # where a clock told nonsense it wraps: then it ends before its start
+    end_ns = columns["start_ns"] + elapsed_ns  # of a nonsensical start it wraps: then it lies before the start
     known = (elapsed_ns >= 0) & (columns["start_ns"] != UNKNOWN) & (end_ns >= columns["start_ns"])
     ints = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns")
     kept = {name: columns[name].astype(np.int64, copy=False) for name in ints}

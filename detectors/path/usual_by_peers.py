@@ -1,8 +1,8 @@
-"""What is usual, told by peers: ranks that do the same work in the same iteration.
+"""Usual values by peers: ranks that do the same work in the same iteration.
 
 A fault that is older than the recording has no healthy past to be held against. But a synchronous job has many ranks
-in the same role: the same pipeline stage, the same place in the program. What most of them take for a piece of work
-or for a transfer is the usual one.
+in the same role: the same pipeline stage, the same place in the program. The time that most of them take for a
+piece of work or for a transfer is the usual one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from irregulars.messages.records import SEND
 
 
 def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology) -> Attribution:
-    """Say where one iteration's time went beyond what peers take for the same work.
+    """Return where one iteration's time went beyond the time that peers take for the same work.
 
     Pieces of ranks without peers are left out, since nothing is known to compare them with.
     """
@@ -43,7 +43,7 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
 
 
 class _UsualOfPeers(NamedTuple):
-    """What peers take for the work and the transfer of each row of a graph; NaN for a row without peers."""
+    """Time that peers take for the work and the transfer of each row of a graph; NaN for a row without peers."""
 
     topology: Topology
     gap_ns: Floats
@@ -71,9 +71,9 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
 
 
 def _usual_transfers(role: Ints, graph: OperatorGraph, least: int) -> Floats:
-    """Return what transfers of each row's role usually take, ns; each counts once, however many members were read.
+    """Return the usual transfer of each row's role, ns; each transfer counts once, however many members were read.
 
-    The ranks that are read to know the slow ones better would make a slow transfer usual.
+    Else the ranks that are read to know the slow ones better would make a slow transfer usual.
     """
     transfer, first = group_rows([role, graph.group])
     return _usual_of_peers(role[first], graph.group[first], graph.transfer_ns[first], least)[transfer]
@@ -93,7 +93,7 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
 
     The right one measures work alone, and so varies least from iteration to iteration, against peers.
 
-    A row without a gap was held up by the operator before it, and its work left no trace. So what is usual is taken
+    A row without a gap was held up by the operator before it, and its work left no trace. So usual values are taken
     from rows that have a gap.
 
     `role`, `place`: number of each row's work, in its iteration and over all iterations.
@@ -124,7 +124,7 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
 
     They are of one iteration and operator, move about as many bytes (one replica's batch may be a little longer than
     another's), in communicators of one kind and size, within a host, a switch or beyond: uplinks of switches are
-    shared. Stages do not count, since a switch may carry all transfers of a stage, and then only other stages tell
+    shared. Stages do not count, since a switch may carry all transfers of a stage, and then only other stages show
     that it is slow.
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
@@ -161,7 +161,7 @@ def _orders_of_use(graph: OperatorGraph, kind: Ints) -> Ints:
 def _programs(graph: OperatorGraph, kind: Ints) -> Ints:
     """Number the programs of the rows' ranks: two ranks have the same one if they run each kind equally often.
 
-    This tells pipeline stages apart where nobody announced them.
+    This separates pipeline stages where none were announced.
 
     `kind`: number of each row's kind of operator, from 0 on.
     """
@@ -171,7 +171,7 @@ def _programs(graph: OperatorGraph, kind: Ints) -> Ints:
     # Counted by the highest ordinal over all iterations, so that lost rows count, also at an iteration's end.
     runs = np.zeros(len(first), dtype=np.int64)
     np.maximum.at(runs, use, np.where(graph.ordinal == NO_ORDINAL, 0, graph.ordinal) + 1)
-    rank = run_numbers(graph.rank[first])  # rows of a graph, and so these, stand in the order of their ranks
+    rank = run_numbers(graph.rank[first])  # rows of a graph, and so these, are in the order of their ranks
     counts = np.zeros((int(rank[-1]) + 1, int(kind.max()) + 1), dtype=np.int64)
     np.add.at(counts, (rank, kind[first]), runs)
     program, _ = group_rows(list(counts.T))
@@ -206,8 +206,8 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
 def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Numbers) -> Floats:
     """Return the robust standard deviation in each row's role, ns.
 
-    Where one device slows half of them, the median distance from what is usual is what it costs. The lanes below what
-    is usual are healthy, so the distance of the quickest one is another bound, if there are several.
+    Where one device slows half of them, the median distance from the usual time is the device's cost. The lanes below
+    the usual time are healthy, so the distance of the quickest one is another bound, if there are several.
     """
     spread_ns = MAD_TO_SIGMA * medians(role, np.abs(mean_ns - usual_ns))[role]
     below_ns = np.zeros(len(members))

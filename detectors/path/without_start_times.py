@@ -1,4 +1,4 @@
-"""Where an iteration's time went, by the durations of its operators: some logs do not say when operators began.
+"""Where an iteration's time went, by the durations of its operators: some logs have no start times.
 
 All members of a collective leave together. So the member that spent least time inside came last, its time inside is
 the transfer, and the others waited for the rest of theirs. The time that a rank spent outside of operators is its own
@@ -6,7 +6,7 @@ work. The rank that waited least is the one that others waited for. Its work and
 stand for the critical path, which needs an order of events that nobody logged.
 
 So a slow rank is found, and a slow communicator, but not which device slows the communicator: on the lanes beside it
-transfers cannot be told from short waits. Sends and recvs tell nothing, since a send may return before the bytes are
+transfers cannot be told from short waits. Sends and recvs show nothing, since a send may return before the bytes are
 gone.
 """
 
@@ -85,7 +85,7 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
 
 
 def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLane], work: Work) -> Attribution:
-    """Say where the excess of one iteration went; ``usual`` is that of each lane."""
+    """Return where the excess of one iteration went; ``usual`` is that of each lane."""
     lanes = lane_excess(waits.table, iteration, usual)
     usual_ns = {rank: work.common_factor * ns for rank, ns in work.usual_ns.items() if rank in work.own_ns}
     excess_ns = {rank: work.own_ns[rank] - ns for rank, ns in usual_ns.items()}
@@ -109,7 +109,7 @@ def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLa
 def attribute_untimed_by_peers(
     waits: Waits, iteration: int, work_ns: Mapping[int, float], late_ns: Mapping[int, float], topology: Topology
 ) -> Attribution:
-    """Say where one iteration's time went beyond that of peers; ``late_ns`` is how much longer each rank worked."""
+    """Return where one iteration's time went beyond that of peers; ``late_ns``: how much longer each rank worked."""
     usual_ns = {rank: work_ns[rank] - ns for rank, ns in late_ns.items()}
     usual = lanes_by_peers(waits.table, iteration, topology)
     return attribute_untimed(waits, iteration, usual, Work(work_ns, usual_ns))

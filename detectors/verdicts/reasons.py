@@ -79,7 +79,7 @@ def _step(piece: Piece, is_accused: bool, topology: Topology) -> Step:
     )  # fmt: skip
 
 
-# --- what else it could be ------------------------------------------------------------------------------------------
+# --- alternatives ---------------------------------------------------------------------------------------------------
 
 
 def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Topology) -> Iterator[Considered]:
@@ -87,7 +87,7 @@ def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Top
     attributions = [one.attribution for one in kept if one.attribution is not None]
     if device is None or not device.ranks:
         return
-    # What explains less of an iteration than this does not show in it, by the judge's own rule.
+    # A cause that explains less of an iteration than this does not show in it, by the judge's own rule.
     least_ns = BLAME.match_share * median(explained_ns(verdict.cause, one) for one in attributions)
     if device.kind in WORKERS:
         yield _transfers(device.ranks[0], attributions, least_ns, topology)
@@ -95,7 +95,7 @@ def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Top
         for rank in device.ranks[:_RANKS_SHOWN]:
             yield _own_work(rank, attributions, least_ns)
         yield _ways(verdict, device, attributions, topology)
-    if not attributions[-1].is_by_peers:  # against peers, what all ranks have in common is not seen
+    if not attributions[-1].is_by_peers:  # against peers, an excess that all ranks share is not seen
         excess_ns = median(one.path_excess_ns.get(EVERYBODY, 0.0) for one in attributions)
         yield Considered("everybody", excess_ns < least_ns, excess_ns=round(excess_ns, 1))
 
@@ -136,7 +136,7 @@ def _ways(
     seen = observe_lanes(accused, attributions)
     own = {lane: seen[lane] for lane in _lanes_of(rank, attributions, topology) if lane in seen}
     slow = [lane for lane, times_slow in own.items() if times_slow]
-    if len(own) < 2:  # one way alone can't be told from what carries it
+    if len(own) < 2:  # one way alone can't be told from its carrier
         return Considered(what, None, rank, slow=len(slow), known=len(own))
     is_wide = len(slow) > 1 or any(lane.kind != "pair" for lane in slow)
     return Considered(what, len(slow) < len(own) if device.kind == "link" else is_wide, rank,

@@ -1,4 +1,4 @@
-"""How a verdict is put: one revision of it, with its suspects, their places and what it rests on."""
+"""One revision of a verdict, in words and numbers: its suspects, their places and its evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def revision_of(
 ) -> Verdict:
     """Put a verdict into words and numbers, as it is now.
 
-    `event`, `close_reason`: as `messages.judgements.Verdict` says.
+    `event`, `close_reason`: as in `messages.judgements.Verdict`.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
     covered = None
@@ -140,7 +140,7 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
     if standing is None and not verdict.cause.lanes:
-        # What the cause cost the median iteration, ns.
+        # Cost of the cause in the median iteration, ns.
         return in_turn_text(
             median(explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None),
             verdict.seen,
@@ -156,7 +156,7 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
 
 
 def _cause_text(covered: CoveredBy | None) -> str:
-    """Add what the rank did in its own time, where that is known."""
+    """Add the cause that filled the rank's own time, where that is known."""
     return "" if covered is None else f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
 
 
@@ -199,16 +199,16 @@ def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# The sentence that says what a verdict rests on.
+# The sentence of evidence that a verdict carries.
 
 
 _IN_TURN: Final = "in each iteration another rank works longer than its peers, as with uneven data"
 
 
 def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology: Topology) -> str:
-    """Say what was seen of a fault without a healthy past, whose piece's usual time is its peers'.
+    """Return the evidence of a fault without a healthy past; the usual time of its piece is that of its peers.
 
-    `kind`: of the verdict. `costs_ns`: what it typically costs an iteration. `seen`: iterations in which it was seen.
+    `kind`: of the verdict. `costs_ns`: typical cost for an iteration, ns. `seen`: iterations in which it was seen.
     """
     cost = f"it costs {duration(costs_ns)} of each iteration, seen in {counted(seen, 'iteration')}"
     if kind == "slow_stage":
@@ -219,7 +219,7 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
 
 
 def hang_text(hang: Hang, topology: Topology) -> str:
-    """Say who waits where, and for whom."""
+    """Return the evidence of a hang: who waits where, and for whom."""
     if hang.mismatch is not None:
         return mismatch_text(hang.mismatch, topology)
     if hang.circle:
@@ -253,7 +253,7 @@ def hang_text(hang: Hang, topology: Topology) -> str:
 
 
 def _shared_text(places: Sequence[Standing], topology: Topology) -> str:
-    """Say where ranks stand, each of which is in an operator that all of its known members have entered."""
+    """Name the operators in which ranks hang although all known members have entered them."""
     calls: dict[tuple[int, int, int], list[int]] = {}
     for one in places:
         calls.setdefault((one.communicator, one.operator, one.sequence), []).append(one.rank)
@@ -271,7 +271,7 @@ def _shared_text(places: Sequence[Standing], topology: Topology) -> str:
 
 
 def _ahead_text(hang: Hang, topology: Topology) -> str:
-    """Say how many calls the rank that is furthest ahead stands before the accused ones."""
+    """Add by how many calls the rank that is furthest ahead leads the accused ones, where that is known."""
     one = hang.ahead
     if one is None or hang.sequence is None:
         return ""
@@ -283,7 +283,7 @@ def _ahead_text(hang: Hang, topology: Topology) -> str:
 
 
 def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
-    """Say which ranks call what, where they first differ, and since when.
+    """Return the evidence of a mismatch: the calls of each side where they first differ, and how many agree.
 
     "rank 2 called all_gather of 4.19 MB where ranks 0-1, 3 called all_reduce of 16.8 MB: call 652 on default_pg, the
     first that differs; the 651 compared before it agree".
@@ -329,7 +329,7 @@ _CIRCLE_SHOWN: Final = 8
 
 
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
-    """Say what the typical piece of the critical path shows, and how regularly.
+    """Return the evidence of a cause: the typical piece of the critical path, and how regularly it was seen.
 
     `piece`: the piece. `seen`, `tried`: iterations in which the cause was seen, and all slow ones meanwhile: those
     that were looked into since they took longer than the job's noise explains. Not all of them are δ-irregular.
@@ -338,12 +338,12 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
 
 
 def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
-    """Say the same where many ranks came last in turn; ``costs_ns`` is what that typically cost an iteration."""
+    """Return the same where many ranks came last in turn; ``costs_ns`` is the typical cost for an iteration."""
     return f"{_IN_TURN}; it cost {duration(costs_ns)}, in {seen} of {tried} slow iterations"
 
 
 def unlogged_text(piece: Piece, topology: Topology) -> str:
-    """Say which ranks that log nothing a slow transfer may have waited for; empty if all its ranks are logged."""
+    """Name the ranks that log nothing for which a slow transfer may have waited; empty if all its ranks log."""
     if piece.lane.kind not in ("collective", "pair"):
         return ""
     ranks = sorted(topology.lane_set(piece.lane) & topology.unlogged)
@@ -356,9 +356,9 @@ def unlogged_text(piece: Piece, topology: Topology) -> str:
 
 
 def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:
-    """Say how long an iteration would have taken with the first suspect as usual.
+    """Return how long an iteration would have taken with the first suspect as usual.
 
-    `recovers_ratio`: share of what the iteration took longer that would come back, 0 to 1. `elapsed_ns`, `usual_ns`:
+    `recovers_ratio`: share of the iteration's excess that would come back, 0 to 1. `elapsed_ns`, `usual_ns`:
     how long it took, and how long one usually takes, ns.
 
     >>> recovery_text(0.95, 355e6, 235e6)

@@ -37,7 +37,7 @@ from irregulars.words import duration, name_ranks
 
 _KEPT: Final = 4  # checkpoints whose times are known
 _TWICE: Final = 2  # checkpoints: for a usual time, to accuse by peers alone, and without the cause to close
-_PEERS: Final = 3  # ranks, below which peers tell nothing
+_PEERS: Final = 3  # ranks, below which peers show nothing
 
 
 class Writes(NamedTuple):
@@ -59,7 +59,7 @@ class LateWriters(NamedTuple):
     held_ns: float  # how much sooner the checkpoint would have been written
     elapsed_ns: float  # how long the latest of them wrote
     usual_ns: float  # how long that one usually writes
-    is_of_past: bool  # whether its own past says so, and not its peers
+    is_of_past: bool  # whether its own past shows it, and not its peers
 
     def usual(self, writes: Writes) -> Writes:
         """Return the checkpoint as its past is to know it, with the usual time of the late ranks."""
@@ -93,7 +93,7 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
 
 
 def _usual(now: Writes, past: Sequence[Writes]) -> tuple[Floats, Flags]:
-    """Return how long each rank usually writes, NaN where that is not known, and whether its own past tells it."""
+    """Return how long each rank usually writes, NaN where that is not known, and whether its own past gives it."""
     usual_ns = np.full(len(now.ranks), np.nan)
     if len(now.ranks) >= _PEERS:
         usual_ns[1:] = lower_median(now.elapsed_ns)
@@ -126,7 +126,7 @@ class OpenCheckpoint:
     is_of_past: bool
     lost_ns: float = 0.0
     lasted_ns: float = 0.0  # from the first until the newest ended
-    ratio: float = math.nan  # of the newest: iteration time over what it would have taken
+    ratio: float = math.nan  # of the newest: iteration time over its time without the wait
     text: str = ""
     seen: int = 0
     quiet: int = 0  # checkpoints since the newest
@@ -137,7 +137,7 @@ class OpenCheckpoint:
 
 @dataclass(slots=True)
 class CheckpointState:
-    """What `SlowCheckpoints` keep."""
+    """State of `SlowCheckpoints`."""
 
     past: list[Writes] = field(default_factory=list)  # the newest, `_KEPT` at most
     open: list[OpenCheckpoint] = field(default_factory=list)
@@ -180,11 +180,11 @@ class SlowCheckpoints:
         return revisions + self._close(over, "recovered", topology), () if seen is None else (seen.verdict_id,)
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close what is open, because the job ended, restarted or fell silent."""
+        """Close the open verdicts, because the job ended, restarted or fell silent."""
         return self._close(list(self._state.open), reason, topology)
 
     def _see(self, found: LateWriters, iteration: int, span_ns: tuple[int, int]) -> OpenCheckpoint:
-        """Give it to the verdict on its device, a new one if there is none."""
+        """Add a late device to the verdict on it, a new one if there is none; return the verdict."""
         began_ns, ended_ns = span_ns
         seen = next((o for o in self._state.open if set(o.device.ranks) & set(found.device.ranks)), None)
         if seen is None:

@@ -1,7 +1,7 @@
-"""What made a job's suspect iterations long, one after the other: new accusations are held against it.
+"""Lanes that made a job's suspect iterations long, one after the other: new accusations are held against them.
 
 A rank that pauses once says little where another one pauses every third iteration. So each suspect iteration that was
-looked into is noted, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
+looked into is kept, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
 must stand alone among them.
 """
 
@@ -25,8 +25,8 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 class Suspicion(NamedTuple):
     """A suspect iteration: the lane that its path lost most to, and how much that is, ns.
 
-    `work_ns` is what the path lost to ranks' own work, less what other ranks were quicker, and `total_ns` what it
-    lost to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
+    `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
+    loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
     late with it.
     """
 

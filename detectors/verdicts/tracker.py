@@ -1,6 +1,6 @@
 """The life of verdicts: they open, are followed while their cause is seen, and close when it is over.
 
-When a cause was seen often enough to open one is told in `opening.py`, of single iterations in `single_spikes.py`.
+`opening.py` decides when a cause was seen often enough to open one, `single_spikes.py` when a single iteration does.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class VerdictTracker:
         """Ranks of the first suspect of each open verdict."""
         return frozenset(rank for one in self._open if one.first_device for rank in one.first_device.ranks)
 
-    # --- what is observed -------------------------------------------------------------------------------------------
+    # --- iterations -------------------------------------------------------------------------------------------------
 
     def observe(
         self,
@@ -134,7 +134,7 @@ class VerdictTracker:
         return bool(self._open) and all(verdict.is_absent(late_ns) for verdict in self._open)
 
     def note_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Have open verdicts told again whose suspects' devices reported something."""
+        """Have open verdicts published again whose suspects' devices reported something."""
         for verdict in self._open:
             ranks = {rank for device, _ in verdict.cause.suspects for rank in device.ranks}
             verdict.has_news |= any(is_about(one, ranks) for one in events)
@@ -142,7 +142,7 @@ class VerdictTracker:
     def review_standing(
         self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology
     ) -> list[Verdict]:
-        """Take in what a review found: open verdicts on standing faults, confirm those that are, close the others.
+        """Take in the causes of a review: open verdicts on standing faults, confirm open ones, close the others.
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
         """
@@ -165,7 +165,7 @@ class VerdictTracker:
         return hang_verdict(name, hang, last, until_ns, reason, self.job, self.attempt, topology)
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close what is open, because the job ended, restarted or fell silent."""
+        """Close the open verdicts, because the job ended, restarted or fell silent."""
         spikes = self._decide_spikes(None, topology)
         return spikes + self._close(list(self._open), reason, topology)
 
@@ -189,7 +189,7 @@ class VerdictTracker:
         return opened
 
     def _new_imbalance(self, topology: Topology) -> list[Cause]:
-        """Return uneven data, if the newest suspect iterations look like it and no verdict says so."""
+        """Return uneven data, if the newest suspect iterations look like it and no verdict explains them."""
         explained = self._suspicions.uneven(topology)
         if not explained or any(verdict.standing is None and verdict.quiet == 0 for verdict in self._open):
             return []
@@ -197,13 +197,13 @@ class VerdictTracker:
         return [Cause("imbalance", (), frozenset(), None, explained)] if is_new else []
 
     def _note_recoveries(self, causes: Sequence[Cause], newest: Observation, what_if: WhatIf | None) -> None:
-        """Keep what comes back of the newest iteration without each cause that may be accused one day."""
+        """Keep the share of the newest iteration that comes back without each cause that may be accused one day."""
         for cause in causes:
             if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
                 self._recoveries.note(newest.iteration, cause, recovered_ratio(cause, causes, newest, what_if))
 
     def _hardly_comes_back(self, cause: Cause) -> bool:
-        """Whether most of what a cause is said to have cost is lost without it as well."""
+        """Whether most of a cause's estimated cost is lost without it as well."""
         ratio = self._recoveries.typical(cause)
         return ratio is not None and ratio < VERDICTS.min_recovered
 
@@ -218,7 +218,7 @@ class VerdictTracker:
         return revisions
 
     def _cause_of_spike(self, spike: Observation, topology: Topology) -> Cause | None:
-        """Return what made a single iteration long, if that is clear and no verdict has it; else None."""
+        """Return the cause that made a single iteration long, if it is clear and in no verdict; else None."""
         around = [one for one in self._open if one.first <= spike.iteration <= one.last]
         if any(map(_claims, around)):
             return None
@@ -241,7 +241,7 @@ class VerdictTracker:
         return verdict
 
     def _is_followed(self, cause: Cause) -> bool:
-        """Whether an open verdict already says this."""
+        """Whether an open verdict already has this cause."""
         return any(is_same(cause, verdict.cause) for verdict in self._open)
 
     def _name(self, first: int) -> str:
