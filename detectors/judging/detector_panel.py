@@ -72,6 +72,7 @@ class DetectorPanel:
         largest, frame = columns["score"], _frame(rows, stages) if self._own else {}
         for name, detector in self._own:
             named[name] = detector.score(frame)
+            # fmax passes over NaN: a detector without an opinion hides no other one's score.
             largest = np.fmax(largest, named[name])
         return Scored(largest, RankScores(columns["rank"], named), frame)
 
@@ -107,6 +108,7 @@ def _frame(rows: IterationRows, stages: Ints) -> dict[str, Column]:
     columns = rows.columns
     frame = {name: columns[name] for name in ("rank", "iteration", "work_ns", "communication_ns", "tokens")}
     frame |= {name: columns[name].astype(np.float64) for name in ("elapsed_ns", "operators")}
+    # Evidence has only those of these columns in which some rank reported a value.
     unknown = np.full(len(rows), np.nan)
     frame |= {name: columns.get(name, unknown).astype(np.float64) for name in NUMBERS}
     frame["stage"] = stages
@@ -164,8 +166,10 @@ class DetectorsSay:
 
     def _attested(self, verdict: Verdict) -> Verdict:
         suspects = [suspect.ranks for suspect in verdict.suspects]
+        # A later revision keeps the testimony of an earlier one, though the rank may be strange no longer.
         text = self._strange.testimony(self._panel.witnesses, suspects) or self._testimony.get(verdict.verdict_id, "")
         self._testimony[verdict.verdict_id] = text
+        # A closed verdict has no further revision, so its text would stay in the state for ever.
         if verdict.state == "closed" or not text:
             del self._testimony[verdict.verdict_id]
         return replace(verdict, evidence=verdict.evidence + text) if text else verdict

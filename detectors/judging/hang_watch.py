@@ -34,6 +34,7 @@ class HangWatch:
     def add(self, rows: IterationRows) -> None:
         """Take in the next iteration."""
         self.newest.append(rows)
+        # A rank that left the job never gets newer iterations: then the bound alone drops the oldest.
         while len(self.newest) > JUDGING.most_apart or self._is_past():
             self.newest.popleft()
 
@@ -80,6 +81,7 @@ class HangWatch:
         in_newest, newly = lost_shares(columns), _newly_lost_shares(self.newest)
         announced = reader.announcements
         operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
+        # A rank without any row in the newest iterations (1.0) may have lost all of them.
         lost = {
             rank: max(
                 newly.get(rank, 0.0),
@@ -92,11 +94,13 @@ class HangWatch:
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
         if hang is None:
             return None
+        # A mere standstill also shows where a job is killed at its work: it must be old enough.
         is_known = hang.ranks or hang.silent or hang.is_program_error
         if not is_known and (hang.since_ns or math.inf) >= stood_since_ns:
             return None
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks
+        # Late rows have it looked for again; if they change nothing, the same verdict is not opened twice.
         return None if self.told == before else (hang, columns)
 
 
@@ -151,6 +155,7 @@ class OpenHangs:
 
         The loss counts up to that iteration: when the verdict opened it was not known how long the hang would last.
         """
+        # Without an open hang the default lets no iteration be a later one.
         last = max((one.verdict.iterations[1] - 1 for one in self.open), default=rows.number)
         if rows.number <= last or rows.columns["unended"].any():
             return []
@@ -161,6 +166,7 @@ class OpenHangs:
         hangs, self.open = self.open, ()
         closed = []
         for one in hangs:
+            # Where no end is known, the loss of the first revision stays.
             lasted_s = 0.0 if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
             lost_s, revision = max(one.verdict.lost_s, round(lasted_s, 6)), one.verdict.revision + 1
             closed.append(replace(one.verdict, revision=revision, state="closed", event="closed", close_reason=reason,

@@ -83,9 +83,12 @@ class Investigator:
         `is_worth_reading`: see `detectors.judging.suspicion.Suspicion`.
         """
         self._renew_usual(now, read_back)
+        # Too few regular iterations so far: there is nothing to compare with.
         if not self.reader.has_usual:
             return Finding()
+        # Patterns come with the evidence and need no reading: they are kept whatever the budget allows.
         self._log.add_patterns(rows, self.usual_rows, self.reader.codes)
+        # Only NICs were sampled: their rates are all that can show where the time went.
         if not has_operators(rows):
             rates = usual_rates(self.usual_rows)
             return Finding(attribute_rates(rows, now.healthy.mean_ns, rates, self.reader.topology), Source.READ)
@@ -95,6 +98,7 @@ class Investigator:
         need = _need(is_explained=carried is not None, is_worth_reading=is_worth_reading)
         if is_large and not self.budget.may_read(now.judged, self.reader.traffic.flowed, need):
             return Finding(carried, Source.UNKNOWN if carried is None else Source.CARRIED)
+        # Charged with all operators read for this iteration, also those that extend the usual values.
         read_before = self.reader.traffic.read
         # A part that costs less than δ allows is not looked into more closely, however small the excess is.
         allowed_ns = (now.delta - 1) * now.healthy.mean_ns
@@ -117,6 +121,7 @@ class Investigator:
         """Take back those of the newest iterations that were longer: a shift had begun, and nobody knew it yet."""
         rows = list(self.regular)
         kept = [*rows[:-newest], *(one for one in rows[-newest:] if one.elapsed_ns <= above_ns)]
+        # With fewer left nothing could be compared: then the shifted ones stay.
         if len(kept) >= JUDGING.min_usual_iterations:
             self.regular = deque(kept, maxlen=self.regular.maxlen)
 
@@ -134,6 +139,7 @@ class Investigator:
         """Return the attribution of the iteration that was read last, if evidence shows that this one is like it."""
         if self.read_last is None or not has_open:
             return None
+        # An accused lane that is quick again shows that this iteration is of another incident.
         if self.reader.has_quick(rows, self.read_last[0]):
             return None
         return carry_over(*self.read_last, rows.number, excess_ns, self.reader.work_excess_ns(rows))
@@ -165,6 +171,7 @@ def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
         return attribution
     others_ns = sum(ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY)
     left_ns = max(attribution.excess_ns - common_ns, 0.0)
+    # Lanes and the shared part fit into the excess: nothing is counted twice.
     if others_ns <= left_ns:
         return attribution
     scale = left_ns / others_ns

@@ -167,8 +167,10 @@ class IterationJudge:
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
+        # Stages of an unannounced pipeline show in the first iterations, or not at all.
         if self._judged < JUDGING.usual_iterations:
             self._reader.infer_stages(rows)
+        # Before the window learns: the level that this very iteration is held against.
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
         answer = _Answer()
@@ -186,6 +188,8 @@ class IterationJudge:
             answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
+        # Learned from irregular iterations, a fault would become the normal.
+        # None, too early to tell or no training, counts as regular: detectors must begin somewhere.
         if not is_irregular:
             self._panel.learn(scored)
         self._log.iterations.append(
@@ -213,6 +217,7 @@ class IterationJudge:
         A hang stays open while its job is silent: `close_hangs` is for the job that is forgotten.
         """
         self._reader.set_announcements(announcements)
+        # No iteration will come whose end could let the last events count.
         self._events.until(math.inf)
         told = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
@@ -332,12 +337,14 @@ class IterationJudge:
             reference_ns=healthy.mean_ns,
             time_ns=rows.start_ns,
             attribution=finding.attribution,
+            # 1 ns: the iterations of a simulator may have no noise at all.
             sigmas=(rows.elapsed_ns - self._window.level_ns) / max(self._window.noise_ns, 1.0),
             latest=latest,
             is_long=suspicion.is_long,
             is_unread=bool(suspicion) and finding.source is Source.UNKNOWN,
             is_carried=finding.source is Source.CARRIED,
             is_shifted=suspicion.is_shifted,
+            # With the iteration before: its pauses behind its last operator delay this one.
             pauses=pauses_beyond_usual(list(self._hangs.newest)[-2:], self._investigator.usual_rows)
             if finding.attribution is not None
             else None,
@@ -396,6 +403,7 @@ class IterationJudge:
 
         The revisions that close earlier hangs come after it, so that a host which both accuse is accused all along.
         """
+        # Where no source gave the end of its recording, no hang "began before" it (a time below 0).
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         stood_since_ns = (until_ns or 0) - JUDGING.most_apart * self._window.mean_ns
         found = self._hangs.look(self._reader, read_back, math.inf if reason == "silent" else stood_since_ns)

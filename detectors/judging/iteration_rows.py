@@ -111,8 +111,10 @@ class IterationRows(EvidenceRows):
                 *((p.of_entries(r), p["cause"], p["start_ns"], p["elapsed_ns"]) for r, p in parts), strict=True
             )
         )
+        # The iteration before may have had ranks that this one has no row of.
         at, is_here = find_sorted(rank, of)
         of, cause, start_ns, elapsed_ns, at = (column[is_here] for column in (of, cause, start_ns, elapsed_ns, at))
+        # Negative for a pause outside of the span: it counts as 0.
         inside_ns = np.minimum(start_ns + elapsed_ns, past_ns[at]) - np.maximum(start_ns, from_ns[at])
         return PauseTimes(rank, of, cause, np.maximum(inside_ns, 0).astype(np.float64))
 
@@ -127,6 +129,7 @@ class IterationRows(EvidenceRows):
             is_write = self.pauses["cause"] == _WRITES
             at, _ = find_sorted(rank, self.pauses.of_entries(self.columns["rank"])[is_write])
             told_ns = np.bincount(at, self.pauses["elapsed_ns"][is_write].astype(np.float64), len(rank))
+            # Own time may also hold other work; a rank that reports no writing wrote for 0 ns.
             own_ns = np.minimum(own_ns, told_ns)
         return Writes(rank, np.maximum(own_ns, 0.0))
 
@@ -158,6 +161,7 @@ class IterationRows(EvidenceRows):
 
     def behaviour(self, codes: Mapping[str, int]) -> Patterns:
         """Behaviour patterns, with the job's codes of communicators; those on communicators without one left out."""
+        # The last entry is for patterns of the iteration as a whole, whose communicator is -1.
         table = np.array([*(codes.get(name, UNKNOWN) for name in self.names), -1], dtype=np.int64)
         columns = dict(self.patterns.columns) | {"communicator": table[self.patterns["communicator"]]}
         columns["rank"] = self.patterns.of_entries(self.columns["rank"])

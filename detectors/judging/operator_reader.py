@@ -90,6 +90,7 @@ class OperatorReader:
 
     def set_announcements(self, announcements: Announcements) -> None:
         """Take in the announcements of all ranks that are known so far; they only ever become more."""
+        # As many as before are the same ones; a topology is not rebuilt for each iteration.
         if self._topology is None or len(self._topology.places) != len(announcements):
             self._announcements = announcements
             self._has_one_clock = all(a.clock == "shared" for a in announcements.values())
@@ -147,6 +148,7 @@ class OperatorReader:
 
     @property
     def _host_of(self) -> dict[int, str]:
+        # A rank of unknown host is taken to have a clock of its own.
         return {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
 
     # --- where the time went ----------------------------------------------------------------------------------------
@@ -248,6 +250,7 @@ class OperatorReader:
         parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
         for _ in range(JUDGING.most_rounds):
+            # However far the path leads, at most twice a job that is read whole; beyond, the path stays uncertain.
             wanted = set(sorted(wanted)[: max(2 * JUDGING.whole_ranks - len(read), 0)])
             if not wanted:
                 break
@@ -287,6 +290,7 @@ def _transfer_counts(summaries: Summaries, topology: Topology) -> dict[tuple[int
     counts: dict[tuple[int, int], int] = {}
     columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)
     for sender, receiver, communicator, count in zip(*(c[is_recv].tolist() for c in columns), strict=True):
+        # Messages inside announced tensor, data or expert groups do not cross pipeline stages.
         if topology.kinds.get(communicator, "unknown") in ("unknown", "world"):
             counts[sender, receiver] = counts.get((sender, receiver), 0) + count
     return counts

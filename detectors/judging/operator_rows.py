@@ -51,6 +51,7 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     if begins_run(np.sort(pack_columns(own))).all():  # no two rows are equal: cheaper than to number them
         return rows
     _, kept = group_rows(own)
+    # Groups are numbered by key: this restores the order of the log.
     kept.sort()
     return {name: column[kept] for name, column in rows.items()}
 
@@ -139,6 +140,8 @@ def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wa
     if len(kept) < len(iteration):
         columns = {name: column[kept] for name, column in columns.items()}
         iteration, of_part = iteration[kept], of_part[kept]
+    # One table of codes for all parts: each batch numbers its own names from 0, so its numbers are shifted.
+    # One without names still has an entry.
     counts = np.array([max(len(one.header.names), 1) for one, _, _ in parts])
     table = np.array([c for one, _, _ in parts for c in [codes[name] for name in one.header.names] or [0]])
     communicator = table[columns["communicator"].astype(np.int64) + (np.cumsum(counts) - counts)[of_part]]
@@ -155,6 +158,7 @@ def _in_time(columns: Mapping[str, Column], iteration: Ints, rank: Ints, wanted:
     at = np.searchsorted(wanted.ranks, rank), number
     start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
     end_ns = start_ns + np.where(np.isfinite(elapsed_ns), elapsed_ns, 0).astype(np.int64)
+    # Of a row without a start it is not known when it ended: it stays.
     is_in_time = (end_ns <= wanted.last_end_ns[at]) | (start_ns == UNKNOWN)
     return (wanted.numbers[number] == iteration) & wanted.is_wanted[at] & is_in_time
 
@@ -189,6 +193,7 @@ def on_one_clock(columns: Mapping[str, Column], clocks: Clocks) -> Mapping[str, 
     start_ns = columns["start_ns"]
     return {
         **columns,
+        # Measured before the correction, which hides how coarse the log is.
         "resolution_ns": logged_resolutions_ns(columns),
         "start_ns": np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns)),
     }

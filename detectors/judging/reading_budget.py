@@ -62,6 +62,7 @@ class ReadingBudget:
             return True
         if need is Need.CONFIRM and self._newest is not None and judged - self._newest < VERDICTS.close_quiet:
             return False
+        # The deque holds the last `recent` readings: the oldest of them shows whether the window has room.
         is_scarce = len(self._read_at) < IRREGULAR.recent or judged - self._read_at[0] > self._window
         return is_scarce or self._spent < max(JUDGING.read_share * flowed, JUDGING.free_operators)
 

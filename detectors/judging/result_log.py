@@ -231,6 +231,7 @@ def pattern_columns(
     from 0 on in this order.
     """
     patterns = rows.behaviour(codes)
+    # The empty one lets the columns be joined where no regular iteration is known.
     usual = [one.behaviour(codes) for one in (*regular, rows.only(()))]
     judged = judge_patterns(patterns, Patterns(*(np.concatenate(column) for column in zip(*usual, strict=True))))
     names = list(codes)

@@ -54,6 +54,7 @@ def ranks_to_review(
     roles = [lanes_by_role(one, topology) for one in sums]
     slow = _slow_lanes(sums, roles, worth_ns)
     below = lanes_of_slow_switch(sums, roles, topology)
+    # With uneven data another rank is late each time: the latest one counts, whoever it is.
     is_uneven = median(float(np.max(late_ns)) if len(late_ns) else 0.0 for _, late_ns in late) > worth_ns
     far = _far_pairs(sums, roles)
     is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
@@ -100,6 +101,7 @@ def _most_operators(iterations: Sequence[IterationRows]) -> Ints:
 def _odd_ranks(late: Sequence[tuple[Ints, Numbers]], worth_ns: float) -> list[int]:
     """Return the ranks whose median lateness exceeds `worth_ns`, the latest first."""
     ranks = late[-1][0]
+    # A rank counts as on time, 0, in an iteration that has no row of it.
     table = np.zeros((len(late), len(ranks)))
     for own, (rank, late_ns) in zip(table, late, strict=True):
         order = stable_order(rank)
@@ -198,6 +200,7 @@ def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns
     for one in rows:
         stage = topology.stages(one.columns["rank"])
         work = [float(np.median(one.columns["work_ns"][stage == number])) for number in np.unique(stage)]
+        # One stage alone has nothing to be held against.
         excess.append(max(work) - median(work) if len(work) > 1 else 0.0)
     return median(excess) > worth_ns
 

@@ -57,6 +57,7 @@ class StandingReview:
         A slow communicator that is nobody's fault needs no second review: it accuses nobody.
         """
         before, self.planned = self.planned, ()
+        # Held back, the cause of an open verdict would seem to be gone, and the verdict would close.
         if has_standing:
             return causes
         unsure = [cause for cause in causes if cause.kind in _PLANS or cause.suspects]
@@ -93,6 +94,7 @@ def review_regular(
     else:
         rows = rows[-BLAME.review_iterations :]
         found = ranks_to_review(rows, reader.codes, reader.topology, delta)
+        # Without start times there is no path to follow, and a large job is not read whole.
         if rows[-1].is_untimed or (not found.is_odd and not has_standing):
             return None
         rows, reviewed = _hold_some_against_peers(rows, found, delta, reader, read_back)
@@ -164,6 +166,7 @@ def hold_against_peers(
 
 def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader) -> list[Reviewed]:
     topology = reader.topology
+    # Else the regular iterations behind the usual values have shown the clocks already.
     if not reader.has_usual:
         reader.compare_clocks(columns)
     graph = reader.build(rows, columns)

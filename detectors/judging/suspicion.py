@@ -103,6 +103,7 @@ def _is_lateness_felt(elapsed_ns: float, latest: Latest | None, window: Iteratio
     For a rank that is late again and again the newest iterations must take longer, rather than this one; while a
     verdict is open they need not, as its fault may have raised the level.
     """
+    # `not >`, and no `<=`: a threshold that is NaN, not known yet, is exceeded by nothing.
     if latest is None or not latest.stands_out or not latest.over_ns > window.worth_ns:
         return False
     if latest.lasts and has_open:

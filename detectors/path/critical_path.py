@@ -186,6 +186,7 @@ def attribute_against(
     common_ns = 0.0
     for piece, row in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
         lane, excess_ns = piece.lane, piece.excess_ns
+        # A piece that was never seen before has no usual time to exceed.
         if math.isnan(excess_ns):
             continue
         if lane.kind == "work":
@@ -258,6 +259,7 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
 def _with_waits(piece: Piece, graph: OperatorGraph, row: int) -> Piece:
     """Return a piece of work with the ranks that waited for its end, in the collective or message of a row."""
     own = np.flatnonzero(graph.group == graph.group[row])
+    # A send may be over before its receiver comes: it waited no longer than it lasted.
     wait_ns = np.minimum(graph.ready_ns[own], graph.end_ns[own]) - graph.start_ns[own]
     wait_ns[graph.rank[own] == piece.rank] = 0
     waiting = int((wait_ns > 0).sum())
@@ -283,6 +285,7 @@ def _walk(
     )  # fmt: skip
     for part, row, *piece in zip(*(column.tolist() for column in columns), strict=True):
         yield Piece(lane_of(graph, part), *piece[:5]), row
+        # The blocker's gap is the work that all others waited for; a row that waited for nobody is its own blocker.
         yield Piece(Lane("work", piece[5]), *piece[5:]), row
 
 
@@ -314,6 +317,7 @@ def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats) -
     factor; and of these the lower median, since of two ranks (or stages) the slower is the odd one.
     """
     rows = np.flatnonzero((graph.iteration == iteration) & (usual_gap_ns > 0))
+    # No work is known to compare: as usual.
     if len(rows) == 0:
         return 1.0
     _, rank = np.unique(graph.rank[rows], return_inverse=True)

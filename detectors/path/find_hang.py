@@ -107,6 +107,7 @@ def find_hang(
     if len(open_rows) == 0:
         return None
     mismatch = find_mismatch(columns)
+    # Before all other rules: ranks that are a call apart also seem to wait for each other.
     if mismatch is not None and mismatch.is_open:
         return _mismatched(mismatch, columns)
     columns = _numbered(columns)
@@ -174,6 +175,7 @@ class _Standing:
         self.head_rows: dict[int, int] = {}
         for row in open_rows:
             rank = int(columns["rank"][row])
+            # The oldest row first: later ones of the rank are enqueued behind it, unless they began with it.
             if rank not in self.head_rows or self._is_held_up_instead(row, self.head_rows[rank]):
                 self.head_rows[rank] = row
         self.head = {rank: _operation(columns, row) for rank, row in self.head_rows.items()}
@@ -240,6 +242,7 @@ class _Standing:
         # Whoever has no row of an operation, and stands nowhere, must log nothing at all.
         logged = self._topology.places.keys() - self._topology.unlogged
         is_clear = len(ends) == 1 and all(logged.isdisjoint(self.silent(one)) for one in self.inside)
+        # Chains that end at several places, or in a circle, accuse nobody.
         (end,) = ends[0] if is_clear and len(ends[0]) == 1 else (None,)
         return end if isinstance(end, tuple) and self.silent(end) else None
 
@@ -263,6 +266,7 @@ class _Standing:
 
     def owing(self, circle: Collection[int]) -> set[int]:
         """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""
+        # A lost row would miscount the messages between the two.
         if len(circle) != 2 or not self._trusted.issuperset(circle):
             return set()
         one, two = sorted(circle)
@@ -343,6 +347,7 @@ def _arrivals(columns: Mapping[str, Column], wanted: Collection[Operation]) -> d
     newest = _newest_collectives(columns)
     for one in wanted:
         for rank, sequence in newest.get(one[0], {}).items() if one[2] < 0 else ():
+            # `setdefault`: an own row of the operation, which shows whether the rank came out, counts more.
             if sequence > one[1]:
                 arrived[one].setdefault(rank, True)
     return arrived
@@ -405,6 +410,7 @@ def _hang(
     heads = [standing.place(rank) for rank in sorted(standing.head)]
     ahead = max((one for one in heads if one.communicator == communicator and one.rank not in accused),
                 key=lambda one: number_of(one.sequence), default=None)  # fmt: skip
+    # A rank that is not ahead explains nothing.
     if ahead is None or sequence is None or number_of(ahead.sequence) <= number_of(sequence):
         ahead = None
     return Hang(tuple(sorted(accused)), waiting, communicator, operator, since_ns, has_arrived, is_shared,
@@ -447,6 +453,7 @@ def _walk(
     while path:
         node, ends = path[-1]
         for end in ends:
+            # A finished group has no way back to here, so it is another one.
             if end in group_of:
                 continue
             if end not in order:
@@ -459,6 +466,7 @@ def _walk(
             path.pop()
             if path:
                 lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
+            # Nothing behind this node leads further back: it and all that were opened since are one group.
             if lowest[node] == order[node]:
                 at = open_nodes.index(node)
                 group = set(open_nodes[at:])

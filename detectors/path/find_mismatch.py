@@ -145,6 +145,7 @@ class _Calls:
         for row in rows:
             operator, size = int(self._table["operator"][row]), float(self._table["size_bytes"][row])
             # Sizes of different operators are reported, and do not divide their ranks further
+            # NaN equals nothing, and would make a side of each row: -1 stands for an unknown size.
             key = (operator, size if is_sized and size == size else -1.0)
             ranks = sides.setdefault(key, [])
             rank = int(self._table["rank"][row])
@@ -162,12 +163,14 @@ class _Calls:
 
     def _continuation(self, communicator: int, call: int, sides: Sequence[Side]) -> tuple[Side | None, bool]:
         """Return which of two sides is a call ahead of the other from here on, and whether two calls are swapped."""
+        # Three different calls are no shift of one.
         if len(sides) != 2:
             return None, False
         number = self._table["sequence"][self.first[call]]
         one, other = (self._calls_from(communicator, number, side.ranks[0]) for side in sides)
         is_swapped = len(one) > 1 and one[:2] == other[1::-1]
         for side, longer, shorter in ((sides[0], one, other), (sides[1], other, one)):
+            # Logs end at different calls: only those that both have are compared.
             count = min(len(longer) - 1, len(shorter))
             if count >= 1 and longer[1 : 1 + count] == shorter[:count] and not is_swapped:
                 return side, False
@@ -177,5 +180,6 @@ class _Calls:
         table = self._table
         is_own = (table["communicator"] == communicator) & (table["rank"] == rank) & (table["sequence"] >= number)
         rows = np.flatnonzero(is_own)
+        # NaN equals nothing: with it no two lists of calls would ever agree.
         sizes = np.nan_to_num(table["size_bytes"][rows], nan=-1.0)
         return list(zip(table["operator"][rows].tolist(), sizes.tolist(), strict=True))

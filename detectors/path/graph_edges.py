@@ -143,6 +143,7 @@ def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_o
     previous = np.minimum(latest, own - 1)
     # A row's end less its slack may lie before its own start; then the search found the row itself, or one behind it.
     _step_back(previous, np.flatnonzero(latest >= own), start_ns, surely_ended_ns)
+    # Rows of earlier blocks were found as well, as the search runs over all of them: these are no previous ones.
     first_row = np.flatnonzero(is_first_of_block)[block]
     return np.where(previous >= first_row, previous, -1)
 
@@ -175,6 +176,7 @@ def find_ordinals(columns: Mapping[str, Column], block: Ints) -> Ints:
     if len(sequence) == 0:
         return sequence
     class_of_block, first = group_rows([block, *class_parts(columns)])
+    # Not from 0: sequences count through the whole job, ordinals through one iteration.
     lowest = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(lowest, class_of_block, sequence)
     ordinal = sequence - common_base(columns, class_of_block, lowest)[class_of_block]
@@ -186,6 +188,7 @@ def _latest_ended(block: Ints, start_ns: Ints, surely_ended_ns: Ints) -> Ints:
     ended, begun = lift_times([block, block], [surely_ended_ns, start_ns])
     order = stable_order(ended)
     ended_before = np.searchsorted(ended[order], begun, side="right")  # how many rows were over
+    # Rows are in the order of their ends: of those that were over, the last in the graph ended last.
     latest = np.maximum.accumulate(order)  # of the first, of the first two, ... of them the last in the graph
     return np.where(ended_before > 0, latest[ended_before - 1], -1)
 

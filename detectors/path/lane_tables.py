@@ -78,6 +78,7 @@ def sum_lanes(lanes: list[Lane], lane: Ints, iteration: Ints, transfer_ns: Float
     """Sum transfers by lane and iteration; the columns are the index of its lane, its iteration, time and bytes."""
     iterations, at = np.unique(iteration, return_inverse=True)
     shape = (len(lanes), len(iterations))
+    # A cell for each lane and iteration, so that one count serves the whole table.
     cell = lane * max(shape[1], 1) + at
 
     def by_cell(weights: Floats | None) -> Numbers:
@@ -94,9 +95,11 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
     columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
     found = {}
     for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
+        # A lane without a transfer in this iteration has no time to compare.
         own = usual.get(lane) if count else None
         if own is not None:
             usual_ns = own.mean_ns * count
+            # Longer sequences move more bytes, and may take longer for that.
             if size_bytes > 0 and own.size_bytes > 0:
                 usual_ns *= size_bytes / (own.size_bytes * count)
             excess_ns = total_ns - usual_ns

@@ -88,6 +88,7 @@ def _work(graph: OperatorGraph, rows: Ints, input_ns: Ints) -> dict[int, float]:
         return {}
     is_first: Flags = begins_run(graph.rank[rows])
     owner = run_numbers(graph.rank[rows])
+    # A rank goes on beside a send that it leaves open: it is free as soon as that has begun.
     is_left_open = graph.is_worked_beside[rows] & (graph.operator[rows] == SEND)
     free_ns = np.where(is_left_open, graph.start_ns[rows], graph.end_ns[rows])
     ready_ns = np.maximum(np.where(is_first, _NEVER, np.append(_NEVER, free_ns[:-1])), input_ns)

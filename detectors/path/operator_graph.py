@@ -148,6 +148,7 @@ class OperatorGraph:
         if not len(self):
             return self.gap_ns
         order = sort_rows([self.block, self.communicator, self.start_ns])
+        # The parts of a batch began together: none of them is the operator before another.
         first = np.full(len(order), len(order))  # of each batch the place in `order` where it begins
         np.minimum.at(first, self.batch[order], np.arange(len(order)))
         at = first[self.batch]
@@ -203,6 +204,7 @@ class OperatorGraph:
         is_first, owner = begins_run(self.rank[rows]), run_numbers(self.rank[rows])
         times, place = np.unique(self.end_ns[rows], return_inverse=True)
         lift = owner * len(times)
+        # The latest end so far of each rank, in one pass: ends of later ranks are lifted above those of earlier ones.
         latest_ns = times[np.maximum.accumulate(place.ravel() + lift) - lift]
         gap_ns = np.append(0, np.maximum(self.start_ns[rows[1:]] - latest_ns[:-1], 0))
         gap_ns[is_first] = self.gap_ns[rows[is_first]]
@@ -375,6 +377,7 @@ def _sorted(known: dict[str, Column]) -> dict[str, Column]:
     # Parts of a p2p batch have one start and one end.
     ties = [known["start_ns"], *class_parts(known), known["sequence"]]
     order = sort_nearly([known["rank"], known["iteration"], end_ns], ties)
+    # Already in order: no column need be copied.
     if np.all(order[1:] > order[:-1]):
         return known
     return {name: column[order] for name, column in known.items()}

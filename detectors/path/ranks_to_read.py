@@ -99,10 +99,12 @@ def wanted_ranks(
     unread = frozenset(unread)
     for (communicator, operator), inside_ns in least_ns.items():
         members = topology.lane_set(Lane("collective", communicator))
+        # Only wide collectives have summaries that show who may be last.
         if len(members) > WIDE:
             wanted |= _may_be_last(summaries, communicator, operator, members, unread, inside_ns - worth_ns)
         elif missing := set(members & unread):
             narrow[communicator] = missing
+    # `slow` may have to learn usual values: it is called only if it can keep a rank from being read.
     is_asked = slow is not None and not wanted.issuperset(rank for missing in narrow.values() for rank in missing)
     known = slow() if slow is not None and is_asked else narrow.keys()
     return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
@@ -207,6 +209,7 @@ def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -
     touching = [not topology.lane_set(Lane("collective", one)).isdisjoint(carried) for one in collectives.tolist()]
     at, _ = find_sorted(collectives, summaries.communicator)
     ends = np.isin(summaries.rank, ranks) | np.isin(summaries.peer, ranks)
+    # The last entry lets recvs, whose communicator may be in no list, be looked up as well.
     is_beside = np.where(is_recv, ends, np.array([*touching, False])[at])
     return summaries.take(is_beside)
 
@@ -283,6 +286,7 @@ def lanes_beside(
     slow: list[tuple[float, Lane]] = []
     carried = set(carried)
     for lane in now.mean_ns:
+        # Without a usual value a lane can be neither slow nor quick.
         if lane not in usual or carried.isdisjoint(topology.lane_ranks(lane)):
             continue
         found = _at_most(now, lane, *usual[lane])

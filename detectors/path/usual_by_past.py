@@ -131,6 +131,7 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     """Return the usual gap and the usual transfer of each row, ns; NaN where the place is new."""
     place, is_known = _find_places(graph, reference)
     nan = np.full(len(graph), np.nan)
+    # Nothing was learned: no index into the empty columns is valid.
     if len(reference.places) == 0:
         return nan, nan
     longer_ns = graph.since_previous_ns - reference.since_ns[place]
@@ -139,6 +140,7 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     after = graph.of_previous(np.where(is_known, place, _NEW), _FIRST)
     gap_ns = np.where(after == reference.previous[place], gap_ns, _gap_after(reference, place, after))
     gap_ns = np.where(is_known, gap_ns, nan)
+    # Where many rows were lost, the last arrival is not known, and a wait would seem to be transfer.
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
 

@@ -35,6 +35,7 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     Pieces of ranks without peers are left out, since nothing is known to compare them with.
     """
     usual = graph.derive("usual of peers", lambda: _learn(graph, topology))
+    # The graph keeps the values for the topology of the first call, and may be asked with another one.
     if usual.topology is not topology:
         usual = _learn(graph, topology)
     lanes = lane_excess(usual.table, iteration, lanes_by_peers(usual.table, iteration, topology))
@@ -65,6 +66,7 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     of_any_stage = _transfer_roles(graph, topology, kind)
     transfer_ns = _usual_transfers(of_any_stage, graph, PATH.min_peers_of_any_stage)
     of_stage_ns = _usual_transfers(role, graph, JOB.min_peers)
+    # More peers are better; those of the own stage serve where too few are alike in all stages.
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
     return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph))
@@ -199,6 +201,7 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
     usual = _usual_of_peers(role, owner, values, JOB.min_peers)
     free = np.flatnonzero(is_free)
     of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], JOB.min_peers)
+    # Too few free peers: all peers, held up or not, are better than none.
     usual[free] = np.where(np.isnan(of_free), usual[free], of_free)
     return usual
 

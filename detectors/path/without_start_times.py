@@ -94,6 +94,7 @@ def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLa
     if len(rows) == 0:
         return Attribution(iteration, {}, {}, {}, excess_ns, incomplete)
     ranks, at = np.unique(waits.rank[rows], return_inverse=True)
+    # The rank that waited least in all: the others waited for it, so it stands for the path.
     rank = int(ranks[np.argmin(np.bincount(at, waits.waited_ns[rows]))])
     own = rows[waits.rank[rows] == rank]
     pieces = _pieces(waits, own, lanes)
@@ -132,6 +133,7 @@ def _whole_collectives(rows: Mapping[str, Column]) -> tuple[Ints, Ints]:
     shares = np.bincount(collective)[collective]
     most = np.zeros(int(rows["communicator"].max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(most, rows["communicator"], shares)
+    # Of a communicator that never was complete the most that were seen together count as all.
     is_whole = np.flatnonzero((shares == most[rows["communicator"]]) & (shares > 1))
     return is_whole, np.unique(collective[is_whole], return_inverse=True)[1]
 

@@ -82,6 +82,7 @@ class CustomVerdict:
     lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
+        # `replace` runs this too, and so `_copy` shares no deque with the verdict that lives on.
         self.moments = deque(self.moments, _KEPT)
         if self.judged and not self.passed_ns and self.moments:  # of a worker that did not count it
             self.passed_ns = self.lasted_ns = self.judged * median(one.elapsed_ns for one in self.moments)
@@ -175,6 +176,7 @@ class CustomVerdicts:
         one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns
         own = scores.of(one.detector, one.ranks)
         if not (own >= STRANGE).any():
+            # No opinion on any of its ranks does not show that they are no longer strange.
             one.quiet += not np.isnan(own).all()
             return False
         one.see(moment)
@@ -190,6 +192,7 @@ class CustomVerdicts:
         if not news:
             return []
         newest = own[-1] if own else None
+        # Ranks that become strange soon after the first ones are of one cause with them.
         if newest is None or (newest.judged > IRREGULAR.recent and len(own) < VERDICTS.custom_open):
             newest = self._begin(name, news)
             self._open.append(newest)
@@ -203,6 +206,7 @@ class CustomVerdicts:
         mask = 0
         for own in due.values():
             mask |= own
+        # Bit n of a mask is the n-th newest iteration; the verdict takes them in oldest first.
         moments = [one for back, one in enumerate(reversed(self._recent)) if mask >> back & 1][::-1]
         first = moments[0].iteration
         verdict = CustomVerdict(self._name(name, first), name, tuple(sorted(due)), first, first, 0, mask.bit_length())
@@ -213,6 +217,7 @@ class CustomVerdicts:
 
     def _name(self, detector: str, first: int) -> str:
         key = f"{first}:{detector}"
+        # A detector may open two verdicts that begin with the same iteration.
         ordinal = self._ordinals.get(key, 0)
         self._ordinals[key] = ordinal + 1
         return f"{self.job}:{self.attempt}:{key}.{ordinal}"
@@ -225,6 +230,7 @@ class CustomVerdicts:
             return "opened"
         if one.ranks != one.said_ranks:
             return "changed"
+        # No news while none of its ranks is strange.
         if one.quiet:
             return None
         if one.severity_now(topology.world_size, self._limits, is_over=False) != one.severity:

@@ -57,6 +57,7 @@ class OpenVerdict:
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
 
     def __post_init__(self) -> None:
+        # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.
         self.kept = deque(self.kept, _KEPT)
         self.recovered = deque(self.recovered, _KEPT_RECOVERIES)
         self.late_ns = deque(self.late_ns, _KEPT_RECOVERIES)
@@ -124,12 +125,14 @@ class OpenVerdict:
         if not is_seen:
             # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
             step = -1 if observation.attribution is None and self._is_late_as_ever(own_late_ns) else 1
+            # An iteration that should have been read, and was not, counts neither way.
             self.quiet = max(self.quiet + step * (not observation.is_unread), 0)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
             self.add(observation)
             if not math.isnan(own_late_ns) and observation.attribution is not None:
+                # Its usual lateness and half of the fault's: from there on lateness alone shows the cause.
                 usual_ns = max(own_late_ns - explained_ns(self.cause, observation.attribution), 0.0)
                 self.late_ns.append(usual_ns + VERDICTS.same_share * (own_late_ns - usual_ns))
             # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this.
@@ -174,6 +177,7 @@ class OpenVerdict:
 
     def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:
         """Run the iteration again with the first suspect as usual, and keep the share that comes back."""
+        # A standing fault has no healthy past whose times a replay could use.
         if what_if is None or observation.excess_ns <= 0 or self.first_device is None or self.standing is not None:
             return
         ratio = what_if.recovered_ns([self.cause]) / observation.excess_ns
@@ -262,6 +266,7 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
         seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns),
         judged=seen, passed_ns=passed_ns, lasted_ns=passed_ns,
     )  # fmt: skip
+    # The review that opens it is the first that saw it: `cut_back` goes back to here.
     verdict.confirm()
     return verdict
 

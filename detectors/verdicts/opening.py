@@ -87,6 +87,7 @@ class Evidence:
         Where the counters of the accused NIC show a capped rate, which slow phases don't, it need not be beyond noise
         in each: all of them together must be.
         """
+        # A job has slow phases that nobody is to blame for: only a sure suspect is accused of one.
         if cause.suspects and cause.suspects[0][1] < VERDICTS.sure_certainty:
             return False
         shown = [o for o in seen if o.may_show(cause)]

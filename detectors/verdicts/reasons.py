@@ -32,6 +32,7 @@ def reasons_of(verdict: OpenVerdict, topology: Topology) -> Reasons | None:
     if not kept:
         return None
     middle_ns = median(one.elapsed_ns for one in kept)
+    # The iteration of median length, as a typical one; of equals the first.
     shown = min(kept, key=lambda one: (abs(one.elapsed_ns - middle_ns), one.iteration))
     return reasons_of_iteration(shown, verdict.cause.lanes, topology, tuple(_considered(verdict, kept, topology)))
 

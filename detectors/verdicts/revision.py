@@ -115,6 +115,7 @@ def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:
     for device, probability in found:
         spine = topology.spine(device)
         names = (None,) if spine is None else spine.names[:_SPINES_SHOWN]
+        # All of them, also those not shown: else those shown would seem surer than they are.
         equal = 1 if spine is None else len(spine.names)
         suspects += [suspect_of(device, probability / equal, topology, name) for name in names]
     return tuple(suspects)
@@ -173,6 +174,7 @@ def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
     device = verdict.first_device
     if device is None or device.kind not in ("nic", "link"):
         return ""
+    # How it moved while the slow communicator ran counts more than in the iteration as a whole.
     communicators = (WHOLE,) if piece.lane.kind == "nic" else (piece.communicator, WHOLE)
     swings = [o.attribution.swings for o in verdict.kept if o.attribution is not None]
     text = next((text for one in communicators if (text := steady_text(device, one, swings))), None)
@@ -187,6 +189,7 @@ def _typical_piece(verdict: OpenVerdict) -> Piece:
         pieces = observation.attribution.pieces
         own = [piece for lane, piece in pieces.items() if lane in verdict.cause.lanes]
         largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
+    # Of an even number the larger one of the middle two: a piece that was seen, and no mean.
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
 

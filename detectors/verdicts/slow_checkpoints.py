@@ -85,6 +85,7 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
     others_ns = float(now.elapsed_ns[~is_late].max(initial=0.0))
     latest = int(np.argmax(np.where(is_late, now.elapsed_ns, -1.0)))
     held_ns = float(now.elapsed_ns[latest] - max(usual_ns[latest], others_ns))
+    # Others wrote about as long, or δ allows the wait.
     if held_ns <= allowed_ns:
         return None
     return LateWriters(
@@ -96,6 +97,7 @@ def _usual(now: Writes, past: Sequence[Writes]) -> tuple[Floats, Flags]:
     """Return how long each rank usually writes, NaN where that is not known, and whether its own past gives it."""
     usual_ns = np.full(len(now.ranks), np.nan)
     if len(now.ranks) >= _PEERS:
+        # The first of the ascending ranks, mostly rank 0, often writes more than its peers: they show nothing of it.
         usual_ns[1:] = lower_median(now.elapsed_ns)
     known = np.array([one.of(now.ranks) for one in past]).reshape(len(past), len(now.ranks))
     has_past = np.count_nonzero(~np.isnan(known), axis=0) >= _TWICE
@@ -170,6 +172,7 @@ class SlowCheckpoints:
         """
         found = late_writers(writes, self._state.past, topology, allowed_ns)
         known = writes if found is None else found.usual(writes)
+        # After the search, and with usual times for late ranks: a fault that lasts must not become usual.
         self._state.past = [*self._state.past, known][-_KEPT:]
         seen = None if found is None else self._see(found, iteration, span_ns)
         for one in self._state.open:
@@ -191,6 +194,7 @@ class SlowCheckpoints:
             name = f"{self.job}:{self.attempt}:{iteration}:slow_checkpoint.0"
             seen = OpenCheckpoint(name, found.device, iteration, iteration, began_ns, began_ns, found.is_of_past)
             self._state.open.append(seen)
+        # A rank may turn out to be one of its host's late ranks, never the other way round.
         if len(found.device.ranks) > len(seen.device.ranks):
             seen.device = found.device
         seen.last, seen.time_ns, seen.seen, seen.quiet = iteration, began_ns, seen.seen + 1, 0

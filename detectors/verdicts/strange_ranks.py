@@ -75,6 +75,7 @@ class StrangeRanksWatch:
         for name, own in scores.by_detector.items():
             strange = scores.ranks[own >= STRANGE]  # NaN, no opinion, is not
             known = self.by_detector.get(name, NOBODY)
+            # A detector that never found a rank strange has no entry in the state.
             if len(strange) or len(known.ranks):
                 self.by_detector[name] = known.next(strange)
 

@@ -40,6 +40,7 @@ class Suspicion(NamedTuple):
 
 def _is_of_stage(lane: Lane, attribution: Attribution, topology: Topology) -> bool:
     stage = topology.stage(lane.first) if lane.kind == "work" else None
+    # A stage of all ranks shows nothing: there is no other one to be quicker.
     if stage is None or len(stage.ranks) == topology.world_size:
         return False
     return is_late_together(stage, [attribution], topology)
@@ -76,6 +77,7 @@ class Suspicions:
     def note(self, attribution: Attribution, topology: Topology) -> None:
         """Take in a suspect iteration that was looked into."""
         lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
+        # All ranks were slow together, or nothing was: no lane made it long.
         if not lost:
             return
         lane = max(sorted(lost), key=lambda one: lost[one])
@@ -85,6 +87,7 @@ class Suspicions:
         is_of_stage = _is_of_stage(lane, attribution, topology)
         known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)
         self._known.append(known)
+        # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].iteration <= attribution.iteration - 2 * VERDICTS.event_memory:
             self._known.popleft()
 

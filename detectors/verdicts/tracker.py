@@ -108,6 +108,7 @@ class VerdictTracker:
         verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._remember(observation, topology)
+        # First, so that an iteration whose path passes another lane of a switch still shows its cause.
         for verdict in self._open:
             verdict.take_in_lanes(observation, topology)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
@@ -118,6 +119,7 @@ class VerdictTracker:
             revisions += [self._revise(verdict, "opened", topology) for verdict in opened]
             if not any(_claims(verdict) for verdict in seen_in):
                 self._spikes.add(observation, topology, what_if)
+        # Last: a verdict that opens or goes on with this iteration may explain a spike that is due.
         revisions += self._decide_spikes(observation.iteration, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
@@ -177,6 +179,7 @@ class VerdictTracker:
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         evidence = Evidence(recent, self._suspicions, is_uneven, topology)
         found = evidence.find(self._new_imbalance(topology))
+        # Before causes are accused: the newest replay decides as well.
         self._note_recoveries(found.causes, newest, what_if)
         opened: list[OpenVerdict] = []
         for cause in found.accusable:
@@ -184,6 +187,7 @@ class VerdictTracker:
                 verdict = verdict_on_recurring(self._name, cause, evidence.recent)
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
+                # Else they would be published a second time, as single spikes.
                 self._spikes.forget(cause)
                 opened.append(verdict)
         return opened
@@ -236,6 +240,7 @@ class VerdictTracker:
         for other in self._spikes.showing(cause):
             verdict.tried += 1
             verdict.add(other)
+        # It was not open meanwhile, and so did not count the iterations in between.
         verdict.judged = verdict.last - verdict.first + 1
         self._open.append(verdict)
         return verdict
@@ -269,6 +274,7 @@ class VerdictTracker:
             verdict.follow(observation, is_seen, topology, late_ns)
             event = self._event_of(verdict, topology) if is_seen else None
             if event is not None:
+                # A replay takes long: only for iterations with a revision, before it is made, as it holds the result.
                 verdict.note_recovery(observation, what_if)
                 revisions.append(self._revise(verdict, event, topology))
         return revisions
@@ -299,6 +305,7 @@ class VerdictTracker:
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
         uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
+        # The same iterations must not open another verdict on uneven data as soon as this one is closed.
         self._told_uneven = max([self._told_uneven, *uneven])
         return [self._revise(verdict, "closed", topology, reason) for verdict in verdicts]
 
