@@ -162,17 +162,20 @@ class DetectorsSay:
 
     def testify(self, revisions: Sequence[Verdict]) -> list[Verdict]:
         """Add to the evidence of verdicts which detectors find a suspect strange."""
-        return [self._attested(verdict) for verdict in revisions] if self._panel.witnesses else list(revisions)
-
-    def _attested(self, verdict: Verdict) -> Verdict:
-        suspects = [suspect.ranks for suspect in verdict.suspects]
-        # A later revision keeps the testimony of an earlier one, though the rank may be strange no longer.
-        text = self._strange.testimony(self._panel.witnesses, suspects) or self._testimony.get(verdict.verdict_id, "")
-        self._testimony[verdict.verdict_id] = text
-        # A closed verdict has no further revision, so its text would stay in the state for ever.
-        if verdict.state == "closed" or not text:
-            del self._testimony[verdict.verdict_id]
-        return replace(verdict, evidence=verdict.evidence + text) if text else verdict
+        if not self._panel.witnesses:
+            return list(revisions)
+        attested = []
+        for verdict in revisions:
+            suspects = [suspect.ranks for suspect in verdict.suspects]
+            text = self._strange.testimony(self._panel.witnesses, suspects)
+            # A later revision keeps the testimony of an earlier one, though the rank may be strange no longer.
+            text = text or self._testimony.get(verdict.verdict_id, "")
+            self._testimony[verdict.verdict_id] = text
+            # A closed verdict has no further revision, so its text would stay in the state for ever.
+            if verdict.state == "closed" or not text:
+                del self._testimony[verdict.verdict_id]
+            attested.append(replace(verdict, evidence=verdict.evidence + text) if text else verdict)
+        return attested
 
     def observe(
         self, moment: Moment, scored: Scored, accused: frozenset[int], topology: Topology

@@ -95,7 +95,7 @@ class Investigator:
         excess_ns = rows.elapsed_ns - now.healthy.mean_ns
         is_large = len(rows) > JUDGING.whole_ranks
         carried = self._carry_over(rows, excess_ns, has_open=now.has_open) if is_large else None
-        need = _need(is_explained=carried is not None, is_worth_reading=is_worth_reading)
+        need = Need.CONFIRM if carried is not None else Need.EXPLAIN if is_worth_reading else Need.PURSUE
         if is_large and not self.budget.may_read(now.judged, self.reader.traffic.flowed, need):
             return Finding(carried, Source.UNKNOWN if carried is None else Source.CARRIED)
         # Charged with all operators read for this iteration, also those that extend the usual values.
@@ -179,12 +179,6 @@ def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
         lane: ns if ns <= 0 or lane == EVERYBODY else ns * scale for lane, ns in attribution.path_excess_ns.items()
     }
     return replace(attribution, path_excess_ns=scaled)
-
-
-def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
-    if is_explained:
-        return Need.CONFIRM
-    return Need.EXPLAIN if is_worth_reading else Need.PURSUE
 
 
 # --------------------------------------------------------------------------------------------------------------------

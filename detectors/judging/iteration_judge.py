@@ -283,7 +283,13 @@ class IterationJudge:
             self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
         verdict_ids = self._update_verdicts(observation, finding, late_ns)
-        verdict_ids += self._let_detectors_speak(observation, scored, is_lost=bool(is_irregular) and not verdict_ids)
+        # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
+        one = observation
+        lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
+        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
+        revisions, strange_in = self._say.observe(moment, scored, self._tracker.accused, self._topology)
+        self._log.verdicts += revisions
+        verdict_ids += strange_in
         # Let the window and the usual values follow the job; suspect iterations show no usual values
         has_open = self._tracker.has_open
         had_shift = self._window.has_shift
@@ -362,18 +368,6 @@ class IterationJudge:
         # A fault that lasts fills the window in the end. Its verdict goes on against the level from before it.
         self._healthy_before = healthy if has_open else None
         self._lateness.learn(observation.iteration, late_ns, has_open=has_open)
-        return verdict_ids
-
-    def _let_detectors_speak(self, observation: Observation, scored: Scored, *, is_lost: bool) -> tuple[str, ...]:
-        """Let detectors open verdicts of their own; return the ids of those of which a rank is strange.
-
-        `is_lost`: whether the iteration was irregular, and no other verdict explains it.
-        """
-        one = observation
-        lost_ns = one.excess_ns if is_lost else 0.0
-        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
-        revisions, verdict_ids = self._say.observe(moment, scored, self._tracker.accused, self._topology)
-        self._log.verdicts += revisions
         return verdict_ids
 
     @property

@@ -27,7 +27,6 @@ from irregulars.detectors.path.critical_path import Attribution, attribute, path
 from irregulars.detectors.path.lane_tables import left_first
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.path.ranks_to_read import (
-    Summaries,
     accused_lanes,
     beside,
     devices_of,
@@ -113,8 +112,15 @@ class OperatorReader:
         if self.topology.stage_of:
             return
         self._encode(set(rows.names))
-        counts = _transfer_counts(rows.summaries(self.codes), self.topology)
-        self.stages = stages_from_transfers(counts, self.topology.members.values())
+        summaries, topology = rows.summaries(self.codes), self.topology
+        is_recv = summaries.operator == RECV
+        columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)
+        counts: dict[tuple[int, int], int] = {}  # how often each sender sent to each receiver
+        for sender, receiver, communicator, count in zip(*(c[is_recv].tolist() for c in columns), strict=True):
+            # Messages inside announced tensor, data or expert groups do not cross pipeline stages.
+            if topology.kinds.get(communicator, "unknown") in ("unknown", "world"):
+                counts[sender, receiver] = counts.get((sender, receiver), 0) + count
+        self.stages = stages_from_transfers(counts, topology.members.values())
         if self.stages:
             self._rebuild_topology()
 
@@ -282,18 +288,6 @@ class OperatorReader:
             return
         usual.add(new, self.read([rows.only(new) for rows in usual.iterations], read_back))
         self.compare_clocks(usual.columns)
-
-
-def _transfer_counts(summaries: Summaries, topology: Topology) -> dict[tuple[int, int], int]:
-    """Return how often each sender sent to each receiver, in communicators of unannounced kind."""
-    is_recv = summaries.operator == RECV
-    counts: dict[tuple[int, int], int] = {}
-    columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)
-    for sender, receiver, communicator, count in zip(*(c[is_recv].tolist() for c in columns), strict=True):
-        # Messages inside announced tensor, data or expert groups do not cross pipeline stages.
-        if topology.kinds.get(communicator, "unknown") in ("unknown", "world"):
-            counts[sender, receiver] = counts.get((sender, receiver), 0) + count
-    return counts
 
 
 class PathReading:

@@ -171,18 +171,10 @@ def _all_placed(columns: Mapping[str, Column], rank: Ints, lengths: Ints, wanted
     placed, spans = iteration.copy(), wanted.by_rank()
     pasts = np.cumsum(lengths)
     for one, begin, past in zip(rank.tolist(), (pasts - lengths).tolist(), pasts.tolist(), strict=True):
-        placed[begin:past] = _placed(iteration[begin:past], start_ns[begin:past], spans[one])
-    return placed
-
-
-def _placed(iteration: Ints, start_ns: Ints, own: Mapping[int, IterationSpan]) -> Ints:
-    """Return the iteration of each row; an unknown one is that in whose span the row starts."""
-    is_unknown = iteration == UNKNOWN
-    if not is_unknown.any():
-        return iteration
-    placed = iteration.copy()
-    for number, span in own.items():
-        placed[is_unknown & (start_ns >= span.start_ns) & (start_ns < span.past_ns)] = number
+        is_unknown, began_ns = iteration[begin:past] == UNKNOWN, start_ns[begin:past]
+        own = placed[begin:past]  # a view: a row without an iteration is of the one in whose span it starts
+        for number, span in spans[one].items() if is_unknown.any() else ():
+            own[is_unknown & (began_ns >= span.start_ns) & (began_ns < span.past_ns)] = number
     return placed
 
 

@@ -144,21 +144,15 @@ def score_columns(rows: IterationRows, scores: RankScores, *, is_irregular: bool
     """
     parts = []
     for name, own in scores.by_detector.items():
-        at = _notable(own, is_irregular=is_irregular)
+        at = np.flatnonzero(own >= NOTABLE_SCORE)
+        if is_irregular and len(at) < NOTABLE_RANKS:
+            known = np.flatnonzero(~np.isnan(own))
+            highest = known[np.argsort(-own[known], kind="stable")[:NOTABLE_RANKS]]
+            at = np.union1d(at, highest)
         if len(at):
             columns = {one: rows.columns[one][at] for one in ("attempt", "iteration", "rank", "start_ns")}
             parts.append({**columns, "detector": np.full(len(at), name, dtype=object), "score": own[at]})
     return concatenate_columns(parts)
-
-
-def _notable(scores: Floats, *, is_irregular: bool) -> Ints:
-    """Return the places of scores that are stored, ascending."""
-    at = np.flatnonzero(scores >= NOTABLE_SCORE)
-    if not is_irregular or len(at) >= NOTABLE_RANKS:
-        return at
-    known = np.flatnonzero(~np.isnan(scores))
-    highest = known[np.argsort(-scores[known], kind="stable")[:NOTABLE_RANKS]]
-    return np.union1d(at, highest)
 
 
 def operator_columns(

@@ -62,7 +62,7 @@ def ranks_to_review(
     # In turns: none of the lists may crowd out the others.
     turns = chain.from_iterable(zip_longest(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology)))
     oddest = list(dict.fromkeys(one for one in turns if one is not None))[: IRREGULAR.most_ranks]
-    beside = _slow_pairs_beside(slow, sums, roles, topology)
+    beside = _often_slow([pairs_beside(slow, own, alike, topology) for own, alike in zip(sums, roles, strict=True)])
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
 
@@ -85,17 +85,13 @@ def lateness_of(
     `others`: more iterations of the job. A rank that logged fewer operators than in any of them lost some, so that
     its work is not known.
     """
-    columns = rows.columns
-    most = _most_operators([rows, *others])[columns["rank"]]
-    return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology, most)
-
-
-def _most_operators(iterations: Sequence[IterationRows]) -> Ints:
-    """Return, at the place of each rank's number, the most operators that it logged in one of these iterations."""
+    iterations = [rows, *others]
     rank, operators = (np.concatenate([one.columns[name] for one in iterations]) for name in ("rank", "operators"))
+    # At the place of each rank's number, the most operators that it logged in one of them
     most = np.zeros(int(rank.max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(most, rank, operators)
-    return most
+    own = rows.columns
+    return late_against_stage(own["rank"], own["work_ns"], own["operators"], topology, most[own["rank"]])
 
 
 def _odd_ranks(late: Sequence[tuple[Ints, Numbers]], worth_ns: float) -> list[int]:
@@ -119,7 +115,11 @@ def _slow_lanes(
     """Return the lanes that lose more than this to others in the same role in the median iteration, slowest first."""
     pairs = list(zip(iterations, roles, strict=True))
     # Of most lanes no iteration lost as much, and no more has to be known of them.
-    slow = {lane for sums, of_role in pairs for lanes in of_role for lane in _slowest(lanes, sums, worth_ns)}
+    slow: set[Lane] = set()
+    for sums, of_role in pairs:
+        for lanes in of_role:
+            totals_ns = _totals_ns(lanes, sums)
+            slow.update(lanes[at] for at in np.flatnonzero(totals_ns - lower_median(totals_ns) > worth_ns).tolist())
     excess: dict[Lane, list[float]] = {}
     for sums, of_role in pairs if slow else ():
         for lanes in of_role:
@@ -131,12 +131,6 @@ def _slow_lanes(
     return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
         : IRREGULAR.most_ranks
     ]
-
-
-def _slowest(lanes: Sequence[Lane], sums: LaneSums, worth_ns: float) -> list[Lane]:
-    """Return the lanes of a role that lose more than this to the others in one iteration."""
-    totals_ns = _totals_ns(lanes, sums)
-    return [lanes[at] for at in np.flatnonzero(totals_ns - lower_median(totals_ns) > worth_ns).tolist()]
 
 
 def _totals_ns(lanes: Sequence[Lane], sums: LaneSums) -> Floats:
@@ -169,18 +163,6 @@ def _far(role: Sequence[Lane], sums: LaneSums) -> list[Lane]:
     mean_ns = np.array([sums.mean_ns[lane] for lane in role])
     least_ns = (1 + JUDGING.far_ratio / 2) * lower_median(mean_ns)  # well below: rounding must lose none
     return [role[at] for at in np.flatnonzero(~(mean_ns < least_ns)).tolist()]
-
-
-def _slow_pairs_beside(
-    slow: Sequence[Lane],
-    iterations: Sequence[LaneSums],
-    roles: Sequence[Sequence[Sequence[Lane]]],
-    topology: Topology,
-) -> list[Lane]:
-    """Return the pairs beside slow collectives that may be slow in most iterations, slowest first."""
-    return _often_slow(
-        [pairs_beside(slow, sums, of_role, topology) for sums, of_role in zip(iterations, roles, strict=True)]
-    )
 
 
 def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:

@@ -161,7 +161,15 @@ def hold_against_peers(
     rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader
 ) -> list[Reviewed]:
     """Return for each iteration where its time went beyond the time that peers take."""
-    return (_by_durations if rows[-1].is_untimed else _by_paths)(rows, columns, reader)
+    if not rows[-1].is_untimed:
+        return _by_paths(rows, columns, reader)
+    topology, waits = reader.topology, find_waits(columns)  # without start times: by durations alone
+    found = []
+    for one in rows:
+        late_ns = late_of(one, topology, rows)
+        attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
+        found.append(Reviewed(one.period_ns, attribution, one.work_ns, {}))
+    return found
 
 
 def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader) -> list[Reviewed]:
@@ -187,19 +195,6 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 graph.own_work_ns(one.number, to_last_message=True),
             )
         )
-    return found
-
-
-def _by_durations(
-    rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader
-) -> list[Reviewed]:
-    """Do the same for iterations whose operators have no start times."""
-    topology, waits = reader.topology, find_waits(columns)
-    found = []
-    for one in rows:
-        late_ns = late_of(one, topology, rows)
-        attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
-        found.append(Reviewed(one.period_ns, attribution, one.work_ns, {}))
     return found
 
 

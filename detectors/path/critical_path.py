@@ -135,20 +135,20 @@ class Attribution(_Derived):
     @property
     def work_columns(self) -> tuple[Ints, Floats]:
         """`work_excess_ns` as arrays: ranks, and the excess of each, ns."""
-        return self._derive("work", lambda: _keys_and_values(self.work_excess_ns))
+        own = self.work_excess_ns
+        return self._derive(
+            "work",
+            lambda: (np.fromiter(own, np.int64, len(own)), np.fromiter(own.values(), np.float64, len(own))),
+        )
 
     @property
     def rate_columns(self) -> tuple[Ints, Floats]:
         """`rates` as arrays: ranks, and a row of both ratios for each."""
-        return self._derive("rates", lambda: _ranks_and_rates(self.rates))
-
-
-def _ranks_and_rates(rates: Rates) -> tuple[Ints, Floats]:
-    return np.fromiter(rates, np.int64, len(rates)), np.array(list(rates.values()), np.float64).reshape(-1, 2)
-
-
-def _keys_and_values(values: Mapping[int, float]) -> tuple[Ints, Floats]:
-    return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))
+        own = self.rates
+        return self._derive(
+            "rates",
+            lambda: (np.fromiter(own, np.int64, len(own)), np.array(list(own.values()), np.float64).reshape(-1, 2)),
+        )
 
 
 def attribute(

@@ -132,7 +132,7 @@ def find_hang(
                           has_arrived=True, is_shared=True)  # fmt: skip
             return found._replace(circle=tuple(standing.place(rank) for rank in sorted(circle)), sequence=None)
     if not stopped:
-        return _silence(columns, standing) or _everybody_waits(columns, standing)
+        return _silence(columns, standing)
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
     found = _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
     places = tuple(standing.place(rank) for rank in found.ranks) if is_shared else ()
@@ -233,8 +233,15 @@ class _Standing:
 
     def last_in_line(self) -> set[int]:
         """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
-        ends = last_groups(self._chains())
-        return {rank for group in ends if _UNTOLD not in group for rank in self._standing_at(group)}
+        found: set[int] = set()
+        for group in last_groups(self._chains()):
+            if _UNTOLD in group:
+                continue
+            if len(group) > 1:  # a circle of ranks
+                found.update(node for node in group if isinstance(node, int))
+            else:  # an operation that nobody holds up
+                found.update(rank for rank, one in self.head.items() if one in group)
+        return found
 
     def kept_by_silent_ranks(self) -> Operation | None:
         """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
@@ -300,12 +307,6 @@ class _Standing:
             *(int(self._columns[name][row]) for name in ("rank", "operator", "communicator", "said", "peer"))
         )
 
-    def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
-        """Return the ranks of a circle, or those who stand in an operation that nobody holds up."""
-        if len(group) > 1:
-            return {node for node in group if isinstance(node, int)}
-        return {rank for rank, one in self.head.items() if one in group}
-
     def _absent(self, one: Operation) -> frozenset[int]:
         communicator, _, source, destination = one
         expected = self._topology.members.get(communicator, ()) if source < 0 else (source, destination)
@@ -368,21 +369,16 @@ def _newest_collectives(columns: Mapping[str, Column]) -> dict[int, dict[int, in
 
 
 def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Describe a hang in which all others wait for ranks that log nothing; None if they do not."""
+    """Describe a hang in which all others wait for ranks that log nothing, or nobody knows for whom; else None."""
     one = standing.kept_by_silent_ranks()
     if one is None:
-        return None
+        if not standing.have_all_stopped():
+            return None
+        return _hang(set(), columns, list(standing.head_rows.values()), standing, has_arrived=False)
     silent = standing.silent(one)
     rows = [row for row in standing.head_rows.values() if _operation(columns, row) == one]
     named = silent if len(silent) <= _MOST_SILENT else set()
     return _hang(named, columns, rows, standing, has_arrived=False)._replace(silent=len(silent))
-
-
-def _everybody_waits(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Describe a hang in which each rank that logs waits; None if one of them does not."""
-    if not standing.have_all_stopped():
-        return None
-    return _hang(set(), columns, list(standing.head_rows.values()), standing, has_arrived=False)
 
 
 def _hang(

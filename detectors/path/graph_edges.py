@@ -138,11 +138,23 @@ def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_o
     """
     if len(block) == 0:
         return np.empty(0, dtype=np.int64)
+    # The last row, of the same block or an earlier one, that was surely over when each row began; else -1.
+    ended, begun = lift_times([block, block], [surely_ended_ns, start_ns])
+    order = stable_order(ended)
+    ended_before = np.searchsorted(ended[order], begun, side="right")  # how many rows were over
+    # Rows are in the order of their ends: of those that were over, the last in the graph ended last.
+    last = np.maximum.accumulate(order)  # of the first, of the first two, ... of them the last in the graph
+    latest = np.where(ended_before > 0, last[ended_before - 1], -1)
     own = np.arange(len(block))
-    latest = _latest_ended(block, start_ns, surely_ended_ns)
     previous = np.minimum(latest, own - 1)
     # A row's end less its slack may lie before its own start; then the search found the row itself, or one behind it.
-    _step_back(previous, np.flatnonzero(latest >= own), start_ns, surely_ended_ns)
+    # From there go back row by row, until one was surely over.
+    rows = np.flatnonzero(latest >= own)
+    for _ in range(_MOST_STEPS_BACK):
+        rows = rows[(previous[rows] >= 0) & (surely_ended_ns[previous[rows]] > start_ns[rows])]
+        if not len(rows):
+            break
+        previous[rows] -= 1
     # Rows of earlier blocks were found as well, as the search runs over all of them: these are no previous ones.
     first_row = np.flatnonzero(is_first_of_block)[block]
     return np.where(previous >= first_row, previous, -1)
@@ -181,22 +193,3 @@ def find_ordinals(columns: Mapping[str, Column], block: Ints) -> Ints:
     np.minimum.at(lowest, class_of_block, sequence)
     ordinal = sequence - common_base(columns, class_of_block, lowest)[class_of_block]
     return np.where(ordinal >= 0, ordinal, NO_ORDINAL)
-
-
-def _latest_ended(block: Ints, start_ns: Ints, surely_ended_ns: Ints) -> Ints:
-    """For each row find the last row, of its block or an earlier one, that was surely over when it began; else -1."""
-    ended, begun = lift_times([block, block], [surely_ended_ns, start_ns])
-    order = stable_order(ended)
-    ended_before = np.searchsorted(ended[order], begun, side="right")  # how many rows were over
-    # Rows are in the order of their ends: of those that were over, the last in the graph ended last.
-    latest = np.maximum.accumulate(order)  # of the first, of the first two, ... of them the last in the graph
-    return np.where(ended_before > 0, latest[ended_before - 1], -1)
-
-
-def _step_back(previous: Ints, rows: Ints, start_ns: Ints, surely_ended_ns: Ints) -> None:
-    """Step from `previous` of these rows to the row before, in place, until it was surely over when the row began."""
-    for _ in range(_MOST_STEPS_BACK):
-        rows = rows[(previous[rows] >= 0) & (surely_ended_ns[previous[rows]] > start_ns[rows])]
-        if not len(rows):
-            return
-        previous[rows] -= 1

@@ -193,7 +193,10 @@ class OperatorGraph:
             return {}, {}
         rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
         is_closed = ~(self.is_worked_beside[rows] & (self.operator[rows] == SEND))
-        is_last = self._are_last_messages(rows)
+        message = np.flatnonzero(self.is_p2p[rows])
+        rank = self.rank[rows[message]]
+        is_last = np.zeros(len(rows), dtype=bool)  # whether a row is its rank's last message
+        is_last[message] = np.append(rank[1:] != rank[:-1], True)[: len(message)]
         by_then = rows[is_closed | is_last]  # the last message ends the count, also a send that was left open
         return self._sum_up_gaps(rows[is_closed]), self._sum_up_gaps(by_then, is_last[is_closed | is_last])
 
@@ -235,14 +238,6 @@ class OperatorGraph:
         after = others[np.searchsorted(others, last)]
         ends[owner[last]] = np.minimum(after, np.searchsorted(owner, owner[last], side="right") - 1)
         return ends
-
-    def _are_last_messages(self, rows: Ints) -> Flags:
-        """Return which of some rows, those of each rank together, are the rank's last message."""
-        message = np.flatnonzero(self.is_p2p[rows])
-        is_last = np.zeros(len(rows), dtype=bool)
-        rank = self.rank[rows[message]]
-        is_last[message] = np.append(rank[1:] != rank[:-1], True)[: len(message)]
-        return is_last
 
     @property
     def source(self) -> Ints:

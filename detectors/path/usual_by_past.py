@@ -138,7 +138,12 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     worked_ns = np.maximum(graph.gap_ns - longer_ns, 0.0)  # had it begun to work when the operator before began
     gap_ns = np.where(reference.is_overlapped[place], worked_ns, reference.gap_ns[place])
     after = graph.of_previous(np.where(is_known, place, _NEW), _FIRST)
-    gap_ns = np.where(after == reference.previous[place], gap_ns, _gap_after(reference, place, after))
+    # An operator on a second stream may end before or after a row begins: where a gradient bucket of 20 ms is stuck
+    # for 100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after
+    # that one holds the work that usually hides behind the bucket. It is not known after an operator that is new.
+    end_ns = np.where(after >= 0, reference.end_ns[np.maximum(after, 0)], 0.0)
+    after_ns = np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
+    gap_ns = np.where(after == reference.previous[place], gap_ns, after_ns)
     gap_ns = np.where(is_known, gap_ns, nan)
     # Where many rows were lost, the last arrival is not known, and a wait would seem to be transfer.
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
@@ -162,17 +167,6 @@ def _find_places(rows: Rows, usual: Reference | UsualTransfers) -> tuple[Ints, F
 def _whole_bytes(size_bytes: Floats) -> Floats:
     """Return sizes as whole numbers; 0 where one is not known."""
     return np.nan_to_num(size_bytes).astype(np.int64).astype(np.float64)
-
-
-def _gap_after(reference: Reference, place: Ints, after: Ints) -> Floats:
-    """Return the usual gap of each row after another operator than usual, ns.
-
-    An operator on a second stream may end before or after a row begins: where a gradient bucket of 20 ms is stuck for
-    100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after that
-    one holds the work that usually hides behind the bucket. NaN after an operator that is new.
-    """
-    end_ns = np.where(after >= 0, reference.end_ns[np.maximum(after, 0)], 0.0)
-    return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
 
 
 def _most_common(index: Ints, places: Ints, size: int, end_ns: Floats) -> Ints:

@@ -104,21 +104,16 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
     measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
     is_free = graph.gap_ns > np.maximum(graph.slack_ns, PATH.launch_ratio * graph.since_previous_ns)
     usual = [_usual_of_free_peers(role, graph.rank, values, is_free) for values in measures]
-    jitter_ns = [
-        np.bincount(place, _jitter(own, np.nan_to_num(values - of_peers)))
-        for values, of_peers in zip(measures, usual, strict=True)
-    ]
+    jitter_ns = []  # of each measure the sum of distances to the median over iterations, by place
+    for values, of_peers in zip(measures, usual, strict=True):
+        apart_ns = np.nan_to_num(values - of_peers)
+        jitter_ns.append(np.bincount(place, np.abs(apart_ns - medians(own, apart_ns)[own])))
     calmest = np.argmin(jitter_ns, axis=0)[place]  # the first, which is the gap, where all are alike
     found = usual[0]
     for number in (1, 2):
         longer_ns = measures[number] - usual[number]
         found = np.where(calmest == number, np.maximum(graph.gap_ns - longer_ns, 0.0), found)
     return found
-
-
-def _jitter(own: Ints, apart_ns: Floats) -> Floats:
-    """Return the distance of each value to the median over the iterations of its rank and place, ns."""
-    return np.asarray(np.abs(apart_ns - medians(own, apart_ns)[own]))
 
 
 def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Ints:
@@ -148,16 +143,12 @@ def _kinds(graph: OperatorGraph, topology: Topology) -> Ints:
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     kind = np.array([topology.kind_code(code) for code in codes] or [0])[graph.communicator]
-    return group_rows([kind, _orders_of_use(graph, kind)])[0]
-
-
-def _orders_of_use(graph: OperatorGraph, kind: Ints) -> Ints:
-    """Return for each row how many other communicators of its kind its rank had used before in the iteration."""
+    # How many other communicators of its kind each row's rank had used before in the iteration
     use, first = graph.derive("uses", lambda: group_rows([graph.block, graph.communicator]))
     order = sort_rows([graph.block[first], kind[first], first])
     turn = np.empty(len(order), dtype=np.int64)
     turn[order] = places_in_runs(np.bincount(group_rows([graph.block[first], kind[first]])[0]))
-    return turn[use]
+    return group_rows([kind, turn[use]])[0]
 
 
 def _programs(graph: OperatorGraph, kind: Ints) -> Ints:

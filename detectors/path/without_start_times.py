@@ -71,7 +71,9 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
     np.minimum.at(shortest_ns, collective, elapsed_ns)
     np.maximum.at(longest_ns, collective, elapsed_ns)
     waited_ns = elapsed_ns - shortest_ns[collective]
-    lane, table = _lanes(rows, collective, shortest_ns)
+    communicators, lane = np.unique(rows["communicator"], return_inverse=True)
+    lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
+    _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers
     return Waits(
         rank=rows["rank"],
         iteration=rows["iteration"],
@@ -80,7 +82,7 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
         waited_ns=waited_ns,
         made_wait_ns=np.where(waited_ns == 0, (longest_ns - shortest_ns)[collective], 0.0),
         lane=lane,
-        table=table,
+        table=sum_lanes(lanes, lane[row], rows["iteration"][row], shortest_ns, rows["size_bytes"][row]),
     )
 
 
@@ -136,11 +138,3 @@ def _whole_collectives(rows: Mapping[str, Column]) -> tuple[Ints, Ints]:
     # Of a communicator that never was complete the most that were seen together count as all.
     is_whole = np.flatnonzero((shares == most[rows["communicator"]]) & (shares > 1))
     return is_whole, np.unique(collective[is_whole], return_inverse=True)[1]
-
-
-def _lanes(rows: Mapping[str, Column], collective: Ints, transfer_ns: Floats) -> tuple[Ints, LaneTable]:
-    """Return the index of each row's lane, and the sums of the lanes' transfers in each iteration."""
-    communicators, lane = np.unique(rows["communicator"], return_inverse=True)
-    lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
-    _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers
-    return lane, sum_lanes(lanes, lane[row], rows["iteration"][row], transfer_ns, rows["size_bytes"][row])

@@ -209,18 +209,16 @@ class CustomVerdicts:
         # Bit n of a mask is the n-th newest iteration; the verdict takes them in oldest first.
         moments = [one for back, one in enumerate(reversed(self._recent)) if mask >> back & 1][::-1]
         first = moments[0].iteration
-        verdict = CustomVerdict(self._name(name, first), name, tuple(sorted(due)), first, first, 0, mask.bit_length())
+        key = f"{first}:{name}"
+        # A detector may open two verdicts that begin with the same iteration.
+        ordinal = self._ordinals.get(key, 0)
+        self._ordinals[key] = ordinal + 1
+        verdict_id = f"{self.job}:{self.attempt}:{key}.{ordinal}"
+        verdict = CustomVerdict(verdict_id, name, tuple(sorted(due)), first, first, 0, mask.bit_length())
         verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:
             verdict.see(one)
         return verdict
-
-    def _name(self, detector: str, first: int) -> str:
-        key = f"{first}:{detector}"
-        # A detector may open two verdicts that begin with the same iteration.
-        ordinal = self._ordinals.get(key, 0)
-        self._ordinals[key] = ordinal + 1
-        return f"{self.job}:{self.attempt}:{key}.{ordinal}"
 
     # --- revisions --------------------------------------------------------------------------------------------------
 

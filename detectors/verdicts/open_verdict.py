@@ -71,7 +71,13 @@ class OpenVerdict:
         """Whether the cause shows in an iteration; `late_ns`: by how much ranks work longer than their stage."""
         if self.standing is not None:
             return self.standing.stands(self.cause, late_ns)
-        return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
+        if not observation.shows(self.cause):
+            return False
+        if observation.is_long:
+            return True
+        # One that is not long by itself must lose about as much to the cause as is typical of it.
+        assert observation.attribution is not None
+        return explained_ns(self.cause, observation.attribution) >= VERDICTS.same_share * self._typical_ns
 
     def take_in_lanes(self, observation: Observation, topology: Topology) -> None:
         """Let slow lanes on the path that the first suspect carries belong to the cause.
@@ -101,19 +107,9 @@ class OpenVerdict:
             and late_ranks_ns(self.cause, late_ns) < VERDICTS.same_share * self._typical_ns
         )
 
-    def _is_alike(self, observation: Observation) -> bool:
-        """Whether an iteration that is not long by itself loses about as much to the cause as is typical of it."""
-        assert observation.attribution is not None
-        return explained_ns(self.cause, observation.attribution) >= VERDICTS.same_share * self._typical_ns
-
     @property
     def _typical_ns(self) -> float:
         return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
-
-    def _is_late_as_ever(self, late_ns: float) -> bool:
-        """Whether accused ranks are late though nothing else made their iteration worth a look."""
-        least_ns = median(self.late_ns) if self.late_ns else math.inf
-        return late_ns >= least_ns > 0
 
     def follow(
         self, observation: Observation, is_seen: bool, topology: Topology, late_ns: Mapping[int, float]
@@ -124,7 +120,9 @@ class OpenVerdict:
         self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
-            step = -1 if observation.attribution is None and self._is_late_as_ever(own_late_ns) else 1
+            # Ranks may be late as ever though nothing else made their iteration worth a look.
+            least_ns = median(self.late_ns) if self.late_ns else math.inf
+            step = -1 if observation.attribution is None and own_late_ns >= least_ns > 0 else 1
             # An iteration that should have been read, and was not, counts neither way.
             self.quiet = max(self.quiet + step * (not observation.is_unread), 0)
         elif self.standing is not None:

@@ -16,7 +16,7 @@ from irregulars.detectors.blame.slow_lanes import observe_lanes, stands_out, typ
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.path.critical_path import Attribution, Piece
+from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.messages.kinds import WORKERS
@@ -67,17 +67,16 @@ def steps_of(attribution: Attribution, accused: Collection[Lane], topology: Topo
     """Return the costliest parts of an iteration's critical path, by cost, with the accused ones last."""
     pieces = [piece for piece in attribution.pieces.values() if piece.excess_ns > 0 and piece.lane.kind != "nic"]
     pieces.sort(key=lambda piece: (piece.lane in accused, piece.excess_ns))
-    return tuple(_step(piece, piece.lane in accused, topology) for piece in pieces[-MOST_STEPS:])
-
-
-def _step(piece: Piece, is_accused: bool, topology: Topology) -> Step:
-    is_work, has_waits = piece.lane.kind == "work", piece.waiting > 0
-    ends = (piece.lane.first, piece.lane.second) if piece.lane.kind == "pair" else (piece.rank, None)
-    return Step(
-        "work" if is_work else "transfer", ends[0], OPERATORS[piece.operator], _name(piece.communicator, topology),
-        _known(piece.elapsed_ns), _known(piece.usual_ns), is_accused, peer=ends[1], waiting=piece.waiting,
-        waited_rank=piece.waited_rank if has_waits else None, waited_ns=piece.waited_ns if has_waits else None,
-    )  # fmt: skip
+    steps = []
+    for piece in pieces[-MOST_STEPS:]:
+        is_work, has_waits = piece.lane.kind == "work", piece.waiting > 0
+        rank, peer = (piece.lane.first, piece.lane.second) if piece.lane.kind == "pair" else (piece.rank, None)
+        steps.append(Step(
+            "work" if is_work else "transfer", rank, OPERATORS[piece.operator], _name(piece.communicator, topology),
+            _known(piece.elapsed_ns), _known(piece.usual_ns), piece.lane in accused, peer=peer, waiting=piece.waiting,
+            waited_rank=piece.waited_rank if has_waits else None, waited_ns=piece.waited_ns if has_waits else None,
+        ))  # fmt: skip
+    return tuple(steps)
 
 
 # --- alternatives ---------------------------------------------------------------------------------------------------

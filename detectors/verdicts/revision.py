@@ -9,7 +9,7 @@ from typing import Final
 
 from irregulars.detectors.blame.likelihoods import SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
-from irregulars.detectors.blame.own_time import CoveredBy, covering_cause
+from irregulars.detectors.blame.own_time import covering_cause
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
@@ -38,6 +38,12 @@ def revision_of(
     if cause.kind == "slow_rank" and verdict.first_device is not None:
         covered = covering_cause(verdict.first_device.ranks, verdict.kept)
     named = None if covered is None else covered.cause
+    text = _text(verdict, topology)
+    if covered is not None:
+        text += f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
+    if ratio is not None:
+        elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
+        text += f"; {recovery_text(ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
     return Verdict(
         verdict_id=verdict.verdict_id,
         revision=verdict.revision,
@@ -49,7 +55,7 @@ def revision_of(
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
         suspects=_suspects(calibrated(cause.suspects), topology),
-        evidence=_text(verdict, topology) + _cause_text(covered) + _recovery_text(verdict, ratio),
+        evidence=text,
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=verdict.time_ns,
@@ -78,7 +84,8 @@ def hang_verdict(
     """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     device = Device("program" if hang.is_program_error else "gpu", hang.accused)
-    suspects = (suspect_of(device, _hang_probability(hang), topology),) if hang.accused else ()
+    probability = VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
+    suspects = (suspect_of(device, probability, topology),) if hang.accused else ()
     return Verdict(
         verdict_id=verdict_id,
         revision=1,
@@ -100,10 +107,6 @@ def hang_verdict(
         explanation=reasons_of_hang(hang, last, topology),
         layer=layer_of("mismatch" if hang.is_program_error else "hang"),
     )
-
-
-def _hang_probability(hang: Hang) -> float:
-    return VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
 
 
 _SPINES_SHOWN: Final = 4  # equal ones: lines of a verdict
@@ -151,22 +154,13 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
         piece = _typical_piece(verdict)
         text = evidence_text(piece, verdict.seen, verdict.tried, topology)
         return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
-    piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
+    if verdict.cause.lanes:
+        piece = _typical_piece(verdict)
+    else:  # a stage, or nobody: the path need not hold a piece that shows its excess, so one is made up
+        rank = -1 if verdict.first_device is None else verdict.first_device.ranks[0]
+        piece = Piece(Lane("work", rank), rank, 0, 0, standing.costs_ns, 0.0)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
     return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
-
-
-def _cause_text(covered: CoveredBy | None) -> str:
-    """Add the cause that filled the rank's own time, where that is known."""
-    return "" if covered is None else f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
-
-
-def _recovery_text(verdict: OpenVerdict, recovers_ratio: float | None) -> str:
-    """Add how long the typical iteration would have taken without the first suspect, where that is known."""
-    if recovers_ratio is None:
-        return ""
-    elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
-    return f"; {recovery_text(recovers_ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
 
 
 def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
@@ -192,13 +186,6 @@ def _typical_piece(verdict: OpenVerdict) -> Piece:
     # Of an even number the larger one of the middle two: a piece that was seen, and no mean.
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
-
-
-def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:
-    """Make up a piece that stands for a stage, or for nobody: the path need not hold one that shows its excess."""
-    device = verdict.first_device
-    rank = -1 if device is None else device.ranks[0]
-    return Piece(Lane("work", rank), rank, 0, 0, costs_ns, 0.0)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -38,14 +38,6 @@ class Suspicion(NamedTuple):
     is_of_stage: bool = False
 
 
-def _is_of_stage(lane: Lane, attribution: Attribution, topology: Topology) -> bool:
-    stage = topology.stage(lane.first) if lane.kind == "work" else None
-    # A stage of all ranks shows nothing: there is no other one to be quicker.
-    if stage is None or len(stage.ranks) == topology.world_size:
-        return False
-    return is_late_together(stage, [attribution], topology)
-
-
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
     """Whether most of these ranks live on one host, and chance would hardly put as many on any host.
 
@@ -84,7 +76,12 @@ class Suspicions:
         if lane in attribution.lanes and attribution.lanes[lane].is_stray:
             return  # one transfer hung, which is no device's doing
         total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
-        is_of_stage = _is_of_stage(lane, attribution, topology)
+        stage = topology.stage(lane.first) if lane.kind == "work" else None
+        is_of_stage = (
+            stage is not None
+            and len(stage.ranks) != topology.world_size  # of all ranks: there is no other one to be quicker
+            and is_late_together(stage, [attribution], topology)
+        )
         known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)
         self._known.append(known)
         # Twice the memory: rivals are also looked for before the first iteration of a cause.

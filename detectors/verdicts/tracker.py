@@ -107,7 +107,10 @@ class VerdictTracker:
         known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns revisions of
         verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
-        self._remember(observation, topology)
+        self._recent.append(observation)
+        is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
+        if observation.attribution is not None and is_suspect:
+            self._suspicions.note(observation.attribution, topology)
         # First, so that an iteration whose path passes another lane of a switch still shows its cause.
         for verdict in self._open:
             verdict.take_in_lanes(observation, topology)
@@ -123,13 +126,6 @@ class VerdictTracker:
         revisions += self._decide_spikes(observation.iteration, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
-
-    def _remember(self, observation: Observation, topology: Topology) -> None:
-        self._recent.append(observation)
-        if observation.attribution is None:
-            return
-        if observation.is_long or observation.is_shifted or observation.has_late_rank:
-            self._suspicions.note(observation.attribution, topology)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
         """Whether verdicts are open, and lateness alone shows that none of their causes is there."""
@@ -179,8 +175,11 @@ class VerdictTracker:
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         evidence = Evidence(recent, self._suspicions, is_uneven, topology)
         found = evidence.find(self._new_imbalance(topology))
-        # Before causes are accused: the newest replay decides as well.
-        self._note_recoveries(found.causes, newest, what_if)
+        # Causes that may be accused one day are replayed first: the newest replay decides as well.
+        for cause in found.causes:
+            if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
+                ratio = recovered_ratio(cause, found.causes, newest, what_if)
+                self._recoveries.note(newest.iteration, cause, ratio)
         opened: list[OpenVerdict] = []
         for cause in found.accusable:
             if not self._is_followed(cause) and not self._hardly_comes_back(cause):
@@ -200,25 +199,26 @@ class VerdictTracker:
         is_new = max(explained) == self._recent[-1].iteration and min(explained) > self._told_uneven
         return [Cause("imbalance", (), frozenset(), None, explained)] if is_new else []
 
-    def _note_recoveries(self, causes: Sequence[Cause], newest: Observation, what_if: WhatIf | None) -> None:
-        """Keep the share of the newest iteration that comes back without each cause that may be accused one day."""
-        for cause in causes:
-            if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
-                self._recoveries.note(newest.iteration, cause, recovered_ratio(cause, causes, newest, what_if))
-
     def _hardly_comes_back(self, cause: Cause) -> bool:
         """Whether most of a cause's estimated cost is lost without it as well."""
         ratio = self._recoveries.typical(cause)
         return ratio is not None and ratio < VERDICTS.min_recovered
 
     def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
-        """Open verdicts on single iterations that are due, clear, and in no verdict."""
+        """Open verdicts on single iterations that are due, clear, and in no verdict, and on those since like them."""
         revisions = []
         for spike in self._spikes.take_due(newest):
             cause = self._cause_of_spike(spike, topology)
-            if cause is not None:
-                verdict = self._open_spike(cause, spike)
-                revisions.append(self._revise(verdict, "opened", topology))
+            if cause is None:
+                continue
+            verdict = verdict_on_recurring(self._name, cause, [spike])
+            for other in self._spikes.showing(cause):
+                verdict.tried += 1
+                verdict.add(other)
+            # It was not open meanwhile, and so did not count the iterations in between.
+            verdict.judged = verdict.last - verdict.first + 1
+            self._open.append(verdict)
+            revisions.append(self._revise(verdict, "opened", topology))
         return revisions
 
     def _cause_of_spike(self, spike: Observation, topology: Topology) -> Cause | None:
@@ -233,17 +233,6 @@ class VerdictTracker:
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered
         return None if hardly_comes_back else cause
-
-    def _open_spike(self, cause: Cause, spike: Observation) -> OpenVerdict:
-        """Open a verdict on a single iteration, and on those since that show the same."""
-        verdict = verdict_on_recurring(self._name, cause, [spike])
-        for other in self._spikes.showing(cause):
-            verdict.tried += 1
-            verdict.add(other)
-        # It was not open meanwhile, and so did not count the iterations in between.
-        verdict.judged = verdict.last - verdict.first + 1
-        self._open.append(verdict)
-        return verdict
 
     def _is_followed(self, cause: Cause) -> bool:
         """Whether an open verdict already has this cause."""
