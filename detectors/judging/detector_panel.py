@@ -32,23 +32,23 @@ STATE_BYTES_OF_JOB: Final = 256 * 1024
 """Most bytes of one detector's state in a job's snapshot, whatever its size; chosen."""
 
 STATE_BYTES_OF_RANK: Final = 256
-"""As many more for each rank of the job; chosen: a quarter of what a rank's snapshot may take."""
+"""As many more for each rank of the job; chosen: a quarter of the limit of a rank's own snapshot."""
 
 
 class Scored(NamedTuple):
-    """What detectors say of an iteration."""
+    """Scores of an iteration, and the frame that they rest on."""
 
     largest: Floats  # of each rank, the largest score of all detectors; NaN: no opinion
     named: RankScores  # all scores by detector, those of the first hop too
-    frame: Frame  # what the detectors of ranks were given; empty where there are none
+    frame: Frame  # input of the detectors of ranks; empty where there are none
 
 
 class DetectorPanel:
     """The detectors of one attempt of a job.
 
-    `settings`: make the detectors. Those of operators run in the first hop; here they are asked for their names.
-    `openers`, `witnesses`: names of those that open verdicts, and of those that evidence tells of. `cold`: names of
-    those that began cold although a snapshot should have held them.
+    `settings`: make the detectors. Those of operators run in the first hop; here only their names are used.
+    `openers`, `witnesses`: names of those that open verdicts, and of those that the evidence of others mentions.
+    `cold`: names of those that began cold although a snapshot should have held them.
     """
 
     def __init__(self, settings: JudgeSettings) -> None:
@@ -72,6 +72,7 @@ class DetectorPanel:
         largest, frame = columns["score"], _frame(rows, stages) if self._own else {}
         for name, detector in self._own:
             named[name] = detector.score(frame)
+            # fmax passes over NaN: a detector without an opinion hides no other one's score.
             largest = np.fmax(largest, named[name])
         return Scored(largest, RankScores(columns["rank"], named), frame)
 
@@ -81,7 +82,7 @@ class DetectorPanel:
             detector.learn(scored.frame)
 
     def explain(self, scored: Scored, name: str, rank: int) -> str:
-        """Return what a detector says of a rank; empty for one of the first hop, which is not here."""
+        """Return a detector's explanation of a rank; empty for a detector of the first hop, which is not here."""
         detector = next((one for own_name, one in self._own if own_name == name), None)
         if detector is None:
             return ""
@@ -94,7 +95,7 @@ class DetectorPanel:
         return stored_detectors(self._own, STATE_BYTES_OF_JOB + STATE_BYTES_OF_RANK * self._ranks)
 
     def restore(self, states: tuple[StoredDetector, ...]) -> None:
-        """Let the detectors go on from their states; who has none begins cold."""
+        """Let the detectors go on from their states; one without a state begins cold."""
         if states:
             self._own, self.cold = restore_detectors(self._makers, states)
 
@@ -107,6 +108,7 @@ def _frame(rows: IterationRows, stages: Ints) -> dict[str, Column]:
     columns = rows.columns
     frame = {name: columns[name] for name in ("rank", "iteration", "work_ns", "communication_ns", "tokens")}
     frame |= {name: columns[name].astype(np.float64) for name in ("elapsed_ns", "operators")}
+    # Evidence has only those of these columns in which some rank reported a value.
     unknown = np.full(len(rows), np.nan)
     frame |= {name: columns.get(name, unknown).astype(np.float64) for name in NUMBERS}
     frame["stage"] = stages
@@ -114,14 +116,14 @@ def _frame(rows: IterationRows, stages: Ints) -> dict[str, Column]:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What detectors have to say of a job: verdicts of their own, and testimony in the evidence of others.
+# The part of detectors in verdicts: they open some of their own, and testify in the evidence of others.
 # They change nothing else: neither which iterations are looked into, nor who is accused, nor the ids of other
 # verdicts.
 
 
 @dataclass(frozen=True, slots=True)
 class SayState:
-    """What `DetectorsSay` keeps; names and meanings are those of its attributes."""
+    """State of `DetectorsSay`; names and meanings are those of its attributes."""
 
     strange: Mapping[str, StrangeRanks] = field(default_factory=dict)
     testimony: Mapping[str, str] = field(default_factory=dict)
@@ -129,7 +131,7 @@ class SayState:
 
 
 class DetectorsSay:
-    """Gives the detectors of one attempt of a job their say.
+    """Lets the detectors of one attempt of a job open verdicts, and testify in others.
 
     `job`, `attempt`, `limits`: as of `CustomVerdicts`. `panel`: the detectors.
     """
@@ -141,7 +143,7 @@ class DetectorsSay:
         self._panel = panel
         self._speakers = panel.openers | panel.witnesses
         self._strange = StrangeRanksWatch(state.strange)
-        self._testimony = dict(state.testimony)  # by the ids of open verdicts: what was last said of them
+        self._testimony = dict(state.testimony)  # by the ids of open verdicts: the one last published
         self._custom = CustomVerdicts(job, attempt, limits, state.custom)
 
     def follow(self, limits: SeverityLimits) -> None:
@@ -154,21 +156,26 @@ class DetectorsSay:
         return self._custom.open_kinds
 
     def hear(self, scored: Scored) -> None:
-        """Take in the scores of a judged iteration, before its verdicts are told."""
+        """Take in the scores of a judged iteration, before its verdicts are revised."""
         if self._speakers:
             self._strange.look(_of(scored, self._speakers))
 
     def testify(self, revisions: Sequence[Verdict]) -> list[Verdict]:
         """Add to the evidence of verdicts which detectors find a suspect strange."""
-        return [self._attested(verdict) for verdict in revisions] if self._panel.witnesses else list(revisions)
-
-    def _attested(self, verdict: Verdict) -> Verdict:
-        suspects = [suspect.ranks for suspect in verdict.suspects]
-        text = self._strange.testimony(self._panel.witnesses, suspects) or self._testimony.get(verdict.verdict_id, "")
-        self._testimony[verdict.verdict_id] = text
-        if verdict.state == "closed" or not text:
-            del self._testimony[verdict.verdict_id]
-        return replace(verdict, evidence=verdict.evidence + text) if text else verdict
+        if not self._panel.witnesses:
+            return list(revisions)
+        attested = []
+        for verdict in revisions:
+            suspects = [suspect.ranks for suspect in verdict.suspects]
+            text = self._strange.testimony(self._panel.witnesses, suspects)
+            # A later revision keeps the testimony of an earlier one, though the rank may be strange no longer.
+            text = text or self._testimony.get(verdict.verdict_id, "")
+            self._testimony[verdict.verdict_id] = text
+            # A closed verdict has no further revision, so its text would stay in the state for ever.
+            if verdict.state == "closed" or not text:
+                del self._testimony[verdict.verdict_id]
+            attested.append(replace(verdict, evidence=verdict.evidence + text) if text else verdict)
+        return attested
 
     def observe(
         self, moment: Moment, scored: Scored, accused: frozenset[int], topology: Topology
@@ -188,7 +195,7 @@ class DetectorsSay:
         return self._custom.close(reason, topology)
 
     def state(self) -> SayState | None:
-        """Everything that a new object needs to go on; None: nobody has a say."""
+        """Everything that a new object needs to go on; None: no detector opens verdicts or testifies."""
         if not self._speakers:
             return None
         return SayState(dict(self._strange.by_detector), dict(self._testimony), self._custom.state())

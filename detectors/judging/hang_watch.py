@@ -20,10 +20,10 @@ from irregulars.messages.judgements import Verdict
 class HangWatch:
     """Keeps the newest iterations of a job, and looks in them for operators that never ended.
 
-    `newest`: the newest iterations of each rank, oldest first. Ranks may be some iterations apart: who stops holds up
-    its pipeline at once, and the others where gradients are summed next. `hung`: the last iteration when a hang was
-    found; None while a hang of the newest iterations would be news. `told`: that iteration and the accused ranks, of
-    the last hang that was published.
+    `newest`: the newest iterations of each rank, oldest first. Ranks may be some iterations apart: one that stops
+    holds up its pipeline at once, and the others where gradients are summed next. `hung`: the last iteration when a
+    hang was found; None while a hang of the newest iterations would be news. `told`: that iteration and the accused
+    ranks, of the last hang that was published.
     """
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class HangWatch:
     def add(self, rows: IterationRows) -> None:
         """Take in the next iteration."""
         self.newest.append(rows)
+        # A rank that left the job never gets newer iterations: then the bound alone drops the oldest.
         while len(self.newest) > JUDGING.most_apart or self._is_past():
             self.newest.popleft()
 
@@ -43,15 +44,15 @@ class HangWatch:
         if len(newer) < JUDGING.newest_iterations:
             return False
         if all(np.array_equal(oldest, ranks) for ranks in newer[-JUDGING.newest_iterations :]):
-            return True  # nearly always, and quickly told
+            return True  # nearly always so, and quickly checked
         ranks, iterations = np.unique(np.concatenate(newer), return_counts=True)
         return bool(np.isin(oldest, ranks[iterations >= JUDGING.newest_iterations]).all())
 
     def add_late(self, rows: IterationRows) -> None:
         """Take in the rows of ranks that came after their iteration was judged.
 
-        If these ranks stand in an operator too, they are not those for which the others wait, although a published
-        hang may have said so: then it is to be looked for again.
+        If these ranks hang in an operator too, they are not those for which the others wait, although a published
+        hang may have accused them: then it is to be looked for again.
         """
         for at, known in enumerate(self.newest):
             if known.number == rows.number and rows.columns["unended"].any():
@@ -80,6 +81,7 @@ class HangWatch:
         in_newest, newly = lost_shares(columns), _newly_lost_shares(self.newest)
         announced = reader.announcements
         operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
+        # A rank without any row in the newest iterations (1.0) may have lost all of them.
         lost = {
             rank: max(
                 newly.get(rank, 0.0),
@@ -92,16 +94,18 @@ class HangWatch:
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
         if hang is None:
             return None
+        # A mere standstill also shows where a job is killed at its work: it must be old enough.
         is_known = hang.ranks or hang.silent or hang.is_program_error
         if not is_known and (hang.since_ns or math.inf) >= stood_since_ns:
             return None
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks
+        # Late rows have it looked for again; if they change nothing, the same verdict is not opened twice.
         return None if self.told == before else (hang, columns)
 
 
 def _newly_lost_shares(newest: Iterable[IterationRows]) -> dict[int, float]:
-    """Return which share of each rank's rows was lost since the oldest of some iterations, as far as it is told."""
+    """Return the share of each rank's rows that was lost since the oldest of some iterations, as far as reported."""
     rank, lost_rows, operators = (
         np.concatenate([rows.columns[name] for rows in newest]) for name in ("rank", "lost_rows", "operators")
     )
@@ -151,6 +155,7 @@ class OpenHangs:
 
         The loss counts up to that iteration: when the verdict opened it was not known how long the hang would last.
         """
+        # Without an open hang the default lets no iteration be a later one.
         last = max((one.verdict.iterations[1] - 1 for one in self.open), default=rows.number)
         if rows.number <= last or rows.columns["unended"].any():
             return []
@@ -161,6 +166,7 @@ class OpenHangs:
         hangs, self.open = self.open, ()
         closed = []
         for one in hangs:
+            # Where no end is known, the loss of the first revision stays.
             lasted_s = 0.0 if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
             lost_s, revision = max(one.verdict.lost_s, round(lasted_s, 6)), one.verdict.revision + 1
             closed.append(replace(one.verdict, revision=revision, state="closed", event="closed", close_reason=reason,

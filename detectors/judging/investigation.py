@@ -25,7 +25,7 @@ class Source(Enum):
 
     READ = auto()  # from its own operators or bandwidth samples
     CARRIED = auto()  # it looks like an iteration of the open verdict that was read
-    UNKNOWN = auto()  # nothing is usual yet, or the budget is spent
+    UNKNOWN = auto()  # no usual values are known yet, or the budget is spent
 
 
 class Finding(NamedTuple):
@@ -37,14 +37,14 @@ class Finding(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What a healthy iteration of the job takes: the window's mean and limit, ns."""
+    """Duration of a healthy iteration of the job: the window's mean and limit, ns."""
 
     mean_ns: float
     limit_ns: float
 
 
 class Circumstances(NamedTuple):
-    """What the judge knows when it has an iteration looked into."""
+    """State of the judge when it has an iteration looked into."""
 
     judged: int  # iterations that were judged before it
     healthy: Level  # the level that it is held against
@@ -55,7 +55,7 @@ class Circumstances(NamedTuple):
 
 
 class Investigator:
-    """Looks into suspect iterations, and keeps what it compares them with.
+    """Looks into suspect iterations, and keeps the iterations that it compares them with.
 
     `reader`: reads operators, and knows the job. `budget`: which iterations of a large job may be read. `log`: keeps
     operators and behaviour patterns for the sinks. `regular`: the newest regular iterations. `usual_rows`,
@@ -75,7 +75,7 @@ class Investigator:
     def investigate(
         self, rows: IterationRows, now: Circumstances, read_back: ReadBack, *, is_worth_reading: bool
     ) -> Finding:
-        """Say where a suspect iteration's time went, if that can be known.
+        """Find where a suspect iteration's time went, if that can be known.
 
         Small jobs are always read. Of a large one, an iteration that an open verdict explains is mostly taken for
         known, and others are read as far as the budget goes (`detectors.judging.reading_budget`).
@@ -83,18 +83,22 @@ class Investigator:
         `is_worth_reading`: see `detectors.judging.suspicion.Suspicion`.
         """
         self._renew_usual(now, read_back)
+        # Too few regular iterations so far: there is nothing to compare with.
         if not self.reader.has_usual:
             return Finding()
+        # Patterns come with the evidence and need no reading: they are kept whatever the budget allows.
         self._log.add_patterns(rows, self.usual_rows, self.reader.codes)
+        # Only NICs were sampled: their rates are all that can show where the time went.
         if not has_operators(rows):
             rates = usual_rates(self.usual_rows)
             return Finding(attribute_rates(rows, now.healthy.mean_ns, rates, self.reader.topology), Source.READ)
         excess_ns = rows.elapsed_ns - now.healthy.mean_ns
         is_large = len(rows) > JUDGING.whole_ranks
         carried = self._carry_over(rows, excess_ns, has_open=now.has_open) if is_large else None
-        need = _need(is_explained=carried is not None, is_worth_reading=is_worth_reading)
+        need = Need.CONFIRM if carried is not None else Need.EXPLAIN if is_worth_reading else Need.PURSUE
         if is_large and not self.budget.may_read(now.judged, self.reader.traffic.flowed, need):
             return Finding(carried, Source.UNKNOWN if carried is None else Source.CARRIED)
+        # Charged with all operators read for this iteration, also those that extend the usual values.
         read_before = self.reader.traffic.read
         # A part that costs less than δ allows is not looked into more closely, however small the excess is.
         allowed_ns = (now.delta - 1) * now.healthy.mean_ns
@@ -117,13 +121,14 @@ class Investigator:
         """Take back those of the newest iterations that were longer: a shift had begun, and nobody knew it yet."""
         rows = list(self.regular)
         kept = [*rows[:-newest], *(one for one in rows[-newest:] if one.elapsed_ns <= above_ns)]
+        # With fewer left nothing could be compared: then the shifted ones stay.
         if len(kept) >= JUDGING.min_usual_iterations:
             self.regular = deque(kept, maxlen=self.regular.maxlen)
 
     def note_seen(self, finding: Finding, excess_ns: float, *, has_open: bool, is_in_verdict: bool) -> None:
         """Remember the newest iteration that was read of an open verdict: later ones may look like it.
 
-        One whose cause no verdict tells is not kept, as it would explain nothing.
+        One whose cause is in no verdict is not kept, as it would explain nothing.
         """
         if not has_open:
             self.read_last = None
@@ -134,6 +139,7 @@ class Investigator:
         """Return the attribution of the iteration that was read last, if evidence shows that this one is like it."""
         if self.read_last is None or not has_open:
             return None
+        # An accused lane that is quick again shows that this iteration is of another incident.
         if self.reader.has_quick(rows, self.read_last[0]):
             return None
         return carry_over(*self.read_last, rows.number, excess_ns, self.reader.work_excess_ns(rows))
@@ -152,19 +158,20 @@ class Investigator:
 
 
 def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
-    """Give what all ranks share its part of the excess first; lanes get what is left, in proportion.
+    """Count the excess that all ranks share first; lanes get the rest of the iteration's excess, in proportion.
 
     Of ranks with a longer batch one is the last, in this iteration as in those before: held against its own usual
     work it took longer by much, and made the iteration longer by nothing.
 
-    `allowed_ns`: excess that makes no iteration irregular: what is shared changes nothing up to there, as it is known
-    by its noise alone.
+    `allowed_ns`: excess that makes no iteration irregular. A shared excess of up to that changes nothing: it may
+    be noise alone.
     """
     common_ns = attribution.path_excess_ns.get(EVERYBODY, 0.0)
     if attribution.excess_ns is None or common_ns <= allowed_ns:
         return attribution
     others_ns = sum(ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY)
     left_ns = max(attribution.excess_ns - common_ns, 0.0)
+    # Lanes and the shared part fit into the excess: nothing is counted twice.
     if others_ns <= left_ns:
         return attribution
     scale = left_ns / others_ns
@@ -172,12 +179,6 @@ def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
         lane: ns if ns <= 0 or lane == EVERYBODY else ns * scale for lane, ns in attribution.path_excess_ns.items()
     }
     return replace(attribution, path_excess_ns=scaled)
-
-
-def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
-    if is_explained:
-        return Need.CONFIRM
-    return Need.EXPLAIN if is_worth_reading else Need.PURSUE
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
 def carry_over(
     read: Attribution, read_excess_ns: float, iteration: int, excess_ns: float, work_excess_ns: Mapping[int, float]
 ) -> Attribution | None:
-    """Say where the excess of `iteration` went, if it is like one that was read; None if it is not.
+    """Return where the excess of `iteration` went, if it is like one that was read; None if it is not.
 
     `read`, `read_excess_ns`: the iteration that was read, and how much longer than usual it took. `excess_ns`,
     `work_excess_ns`: how much longer the iteration to judge took, and how much longer each of its ranks worked than

@@ -1,11 +1,11 @@
-"""Judge one iteration after the other: δ-irregular or not, where the time went, and what that means for verdicts.
+"""Judge one iteration after the other: δ-irregular or not, where the time went, and which verdicts change.
 
 is it irregular?                 detectors/irregular/window.py
 is it suspect, and why?          suspicion.py
 where did its time go?           investigation.py
 who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
-what do detectors say?           detector_panel.py
+do detectors find anything?      detector_panel.py
 do checkpoints come late?        detectors/verdicts/slow_checkpoints.py
 does it hang, and does it still? hang_watch.py
 """
@@ -83,7 +83,7 @@ class JudgeState:
 
 
 class _Answer(NamedTuple):
-    """What is said of an iteration of training; the fields of `JudgedIteration` with these names."""
+    """Result of judging an iteration of training; the fields of `JudgedIteration` with these names."""
 
     verdict_ids: tuple[str, ...] = ()
     part: Step | None = None
@@ -156,7 +156,7 @@ class IterationJudge:
         self._hangs.add_late(rows)
 
     def note_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Take in what devices and hosts reported."""
+        """Take in the reports of devices and hosts."""
         self._events.add(events)
 
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
@@ -167,8 +167,10 @@ class IterationJudge:
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
+        # Stages of an unannounced pipeline show in the first iterations, or not at all.
         if self._judged < JUDGING.usual_iterations:
             self._reader.infer_stages(rows)
+        # Before the window learns: the level that this very iteration is held against.
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
         answer = _Answer()
@@ -186,6 +188,8 @@ class IterationJudge:
             answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
+        # Learned from irregular iterations, a fault would become the normal.
+        # None, too early to tell or no training, counts as regular: detectors must begin somewhere.
         if not is_irregular:
             self._panel.learn(scored)
         self._log.iterations.append(
@@ -213,6 +217,7 @@ class IterationJudge:
         A hang stays open while its job is silent: `close_hangs` is for the job that is forgotten.
         """
         self._reader.set_announcements(announcements)
+        # No iteration will come whose end could let the last events count.
         self._events.until(math.inf)
         told = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
@@ -224,7 +229,7 @@ class IterationJudge:
         self._weigh_by_events(told)
 
     def _weigh_by_events(self, told: int) -> None:
-        """Weigh the verdicts after the first `told` by what devices have reported so far."""
+        """Weigh the verdicts after the first `told` by the reports of devices so far."""
         events = self._events.past
         self._log.verdicts[told:] = [with_events(one, events) for one in self._log.verdicts[told:]]
 
@@ -270,7 +275,7 @@ class IterationJudge:
     def _judge_training(
         self, rows: IterationRows, scored: Scored, read_back: ReadBack, *, is_irregular: bool | None
     ) -> _Answer:
-        """Judge an iteration and learn from it; return what is said of it."""
+        """Judge an iteration, and learn from it."""
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
@@ -278,7 +283,13 @@ class IterationJudge:
             self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
         verdict_ids = self._update_verdicts(observation, finding, late_ns)
-        verdict_ids += self._let_detectors_speak(observation, scored, is_lost=bool(is_irregular) and not verdict_ids)
+        # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
+        one = observation
+        lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
+        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
+        revisions, strange_in = self._say.observe(moment, scored, self._tracker.accused, self._topology)
+        self._log.verdicts += revisions
+        verdict_ids += strange_in
         # Let the window and the usual values follow the job; suspect iterations show no usual values
         has_open = self._tracker.has_open
         had_shift = self._window.has_shift
@@ -293,7 +304,7 @@ class IterationJudge:
         return _Answer(verdict_ids, part, last_rank, last_ns)
 
     def _longest_part(self, observation: Observation) -> Step | None:
-        """Return what took most beyond its usual time.
+        """Return the part of the path that took most beyond its usual time.
 
         None where all ranks worked longer, or one that logs nothing may have been late.
         """
@@ -310,7 +321,7 @@ class IterationJudge:
     def _observe(
         self, rows: IterationRows, late_ns: Late, read_back: ReadBack
     ) -> tuple[Observation, Suspicion, Finding]:
-        """Say whether an iteration is suspect and, if so, where its time went."""
+        """Find whether an iteration is suspect and, if so, where its time went."""
         healthy, has_open = self._healthy, self._tracker.has_open
         latest = self._lateness.look(late_ns)
         suspicion = suspicion_of(
@@ -332,12 +343,14 @@ class IterationJudge:
             reference_ns=healthy.mean_ns,
             time_ns=rows.start_ns,
             attribution=finding.attribution,
+            # 1 ns: the iterations of a simulator may have no noise at all.
             sigmas=(rows.elapsed_ns - self._window.level_ns) / max(self._window.noise_ns, 1.0),
             latest=latest,
             is_long=suspicion.is_long,
             is_unread=bool(suspicion) and finding.source is Source.UNKNOWN,
             is_carried=finding.source is Source.CARRIED,
             is_shifted=suspicion.is_shifted,
+            # With the iteration before: its pauses behind its last operator delay this one.
             pauses=pauses_beyond_usual(list(self._hangs.newest)[-2:], self._investigator.usual_rows)
             if finding.attribution is not None
             else None,
@@ -355,18 +368,6 @@ class IterationJudge:
         # A fault that lasts fills the window in the end. Its verdict goes on against the level from before it.
         self._healthy_before = healthy if has_open else None
         self._lateness.learn(observation.iteration, late_ns, has_open=has_open)
-        return verdict_ids
-
-    def _let_detectors_speak(self, observation: Observation, scored: Scored, *, is_lost: bool) -> tuple[str, ...]:
-        """Let detectors open verdicts of their own; return the ids of those of which a rank is strange.
-
-        `is_lost`: whether the iteration was irregular, and no other verdict says why.
-        """
-        one = observation
-        lost_ns = one.excess_ns if is_lost else 0.0
-        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
-        revisions, verdict_ids = self._say.observe(moment, scored, self._tracker.accused, self._topology)
-        self._log.verdicts += revisions
         return verdict_ids
 
     @property
@@ -396,6 +397,7 @@ class IterationJudge:
 
         The revisions that close earlier hangs come after it, so that a host which both accuse is accused all along.
         """
+        # Where no source gave the end of its recording, no hang "began before" it (a time below 0).
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         stood_since_ns = (until_ns or 0) - JUDGING.most_apart * self._window.mean_ns
         found = self._hangs.look(self._reader, read_back, math.inf if reason == "silent" else stood_since_ns)

@@ -34,7 +34,7 @@ class IterationSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IterationRows(EvidenceRows):
-    """Evidence rows of some ranks in one iteration, and what the judge asks of them."""
+    """Evidence rows of some ranks in one iteration, with the values that the judge derives from them."""
 
     @property
     def number(self) -> int:
@@ -48,12 +48,12 @@ class IterationRows(EvidenceRows):
 
     @property
     def is_untimed(self) -> bool:
-        """Whether most ranks' operators do not say when they began."""
+        """Whether the operators of most ranks have no start time."""
         return bool(np.mean(self.columns["last_end_ns"] == UNKNOWN) > _MOST)
 
     @property
     def phase(self) -> str:
-        """What the job did: the phase that any rank gave, else ``train``."""
+        """Phase of the job: the one that any rank gave, else ``train``."""
         phases = self.columns["phase"]
         known = phases[(phases != PHASE_UNKNOWN) & (phases != 0)]
         return PHASES[int(known[0])] if len(known) else PHASES[0]
@@ -67,7 +67,7 @@ class IterationRows(EvidenceRows):
     def period_ns(self) -> float:
         """Time from when its ranks were free to begin until it ended; at least `elapsed_ns`.
 
-        Where no source marks iterations, one begins with its first operator, and what a rank works before that is in
+        Where no source marks iterations, one begins with its first operator, and a rank's work before that is in
         neither iteration's time: in data-parallel jobs most of it.
         """
         free_ns, start_ns = self.columns["entry_ns"], self.columns["start_ns"]
@@ -111,15 +111,17 @@ class IterationRows(EvidenceRows):
                 *((p.of_entries(r), p["cause"], p["start_ns"], p["elapsed_ns"]) for r, p in parts), strict=True
             )
         )
+        # The iteration before may have had ranks that this one has no row of.
         at, is_here = find_sorted(rank, of)
         of, cause, start_ns, elapsed_ns, at = (column[is_here] for column in (of, cause, start_ns, elapsed_ns, at))
+        # Negative for a pause outside of the span: it counts as 0.
         inside_ns = np.minimum(start_ns + elapsed_ns, past_ns[at]) - np.maximum(start_ns, from_ns[at])
         return PauseTimes(rank, of, cause, np.maximum(inside_ns, 0).astype(np.float64))
 
     def writes(self, usual: Sequence[IterationRows]) -> Writes:
         """How long each rank was in its own time, beyond that of regular iterations: writing its checkpoint.
 
-        Where ranks tell of their pauses, no longer than they say that they wrote.
+        Where ranks report their pauses, no longer than the writing that they report.
         """
         rank: Ints = self.columns["rank"].astype(np.int64)
         own_ns = self._own_ns - _median_own_ns(usual, rank)
@@ -127,6 +129,7 @@ class IterationRows(EvidenceRows):
             is_write = self.pauses["cause"] == _WRITES
             at, _ = find_sorted(rank, self.pauses.of_entries(self.columns["rank"])[is_write])
             told_ns = np.bincount(at, self.pauses["elapsed_ns"][is_write].astype(np.float64), len(rank))
+            # Own time may also hold other work; a rank that reports no writing wrote for 0 ns.
             own_ns = np.minimum(own_ns, told_ns)
         return Writes(rank, np.maximum(own_ns, 0.0))
 
@@ -158,6 +161,7 @@ class IterationRows(EvidenceRows):
 
     def behaviour(self, codes: Mapping[str, int]) -> Patterns:
         """Behaviour patterns, with the job's codes of communicators; those on communicators without one left out."""
+        # The last entry is for patterns of the iteration as a whole, whose communicator is -1.
         table = np.array([*(codes.get(name, UNKNOWN) for name in self.names), -1], dtype=np.int64)
         columns = dict(self.patterns.columns) | {"communicator": table[self.patterns["communicator"]]}
         columns["rank"] = self.patterns.of_entries(self.columns["rank"])
@@ -221,9 +225,9 @@ def _median_own_ns(usual: Sequence[IterationRows], ranks: Ints) -> Floats:
 def pauses_beyond_usual(
     rows: Sequence[IterationRows], usual: Sequence[IterationRows]
 ) -> tuple[ExcessPause, ...] | None:
-    """Return by how much ranks paused too long in the last of these iterations; None: no rank tells of pauses.
+    """Return by how much ranks paused too long in the last of these iterations; None: no rank reports pauses.
 
-    `rows`: the newest iterations. `usual`: regular ones, oldest first; none: peers tell what is usual.
+    `rows`: the newest iterations. `usual`: regular ones, oldest first; none: peers give the usual pauses.
     """
     if not any(one.pauses for one in (*rows, *usual)):
         return None

@@ -33,7 +33,7 @@ def stage_rates(rows: IterationRows, topology: Topology) -> Peaks:
 def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, codes: Mapping[str, int]) -> Attribution:
     """Add the peak rates of the NICs, and how steady their rates were while the path's slow communicators ran.
 
-    Where no operator says when it ran, the iteration as a whole takes their place.
+    Where no operator has a start time, the iteration as a whole takes their place.
 
     `usual`: the peak rates with which both are compared. `codes`: the job's code of each communicator.
     """
@@ -48,12 +48,12 @@ def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, code
 
 
 def has_operators(rows: IterationRows) -> bool:
-    """Whether any rank logged an operator: otherwise only samples of the NICs can tell anything."""
+    """Whether any rank logged an operator: otherwise only samples of the NICs can show anything."""
     return bool(rows.columns["operators"].any())
 
 
 def attribute_rates(rows: IterationRows, usual_ns: float, usual: Peaks, topology: Topology) -> Attribution:
-    """Say where an iteration's time went, by the rates of the NICs alone."""
+    """Return where an iteration's time went, by the rates of the NICs alone."""
     codes = dict.fromkeys(rows.names, 0)  # any will do: only the iteration as a whole is looked at
     swings = swings_of(rows.behaviour(codes), {WHOLE}, usual) if rows.has_patterns else ()
     return attribute_by_bandwidth(rows.number, rows.elapsed_ns, usual_ns, swings, topology)

@@ -1,4 +1,4 @@
-"""Read operators back and say where an irregular iteration's time went, with as little reading as that takes.
+"""Read operators back and find where an irregular iteration's time went, with as little reading as that takes.
 
 A small job is read whole. Of a large one only those ranks are read on which the critical path can depend
 (`detectors.path.ranks_to_read`), in the irregular iteration and in the regular ones that show the usual values. An
@@ -27,7 +27,6 @@ from irregulars.detectors.path.critical_path import Attribution, attribute, path
 from irregulars.detectors.path.lane_tables import left_first
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.path.ranks_to_read import (
-    Summaries,
     accused_lanes,
     beside,
     devices_of,
@@ -60,7 +59,7 @@ class LogTraffic:
 
 
 class OperatorReader:
-    """Reads operators back, and keeps what they tell of the job: its communicators, stages, clocks and usual times.
+    """Reads operators back, and keeps the job's communicators, stages, clocks and usual times, which they show.
 
     `codes`: the job's code of each communicator id seen so far.
     """
@@ -75,7 +74,7 @@ class OperatorReader:
         self._usual: UsualOperators | None = None
         self.stages: dict[int, int] = {}  # inferred from transfers, where no pipeline was announced
 
-    # --- what is known of the job -----------------------------------------------------------------------------------
+    # --- the job ----------------------------------------------------------------------------------------------------
 
     @property
     def topology(self) -> Topology:
@@ -90,6 +89,7 @@ class OperatorReader:
 
     def set_announcements(self, announcements: Announcements) -> None:
         """Take in the announcements of all ranks that are known so far; they only ever become more."""
+        # As many as before are the same ones; a topology is not rebuilt for each iteration.
         if self._topology is None or len(self._topology.places) != len(announcements):
             self._announcements = announcements
             self._has_one_clock = all(a.clock == "shared" for a in announcements.values())
@@ -112,8 +112,15 @@ class OperatorReader:
         if self.topology.stage_of:
             return
         self._encode(set(rows.names))
-        counts = _transfer_counts(rows.summaries(self.codes), self.topology)
-        self.stages = stages_from_transfers(counts, self.topology.members.values())
+        summaries, topology = rows.summaries(self.codes), self.topology
+        is_recv = summaries.operator == RECV
+        columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)
+        counts: dict[tuple[int, int], int] = {}  # how often each sender sent to each receiver
+        for sender, receiver, communicator, count in zip(*(c[is_recv].tolist() for c in columns), strict=True):
+            # Messages inside announced tensor, data or expert groups do not cross pipeline stages.
+            if topology.kinds.get(communicator, "unknown") in ("unknown", "world"):
+                counts[sender, receiver] = counts.get((sender, receiver), 0) + count
+        self.stages = stages_from_transfers(counts, topology.members.values())
         if self.stages:
             self._rebuild_topology()
 
@@ -147,6 +154,7 @@ class OperatorReader:
 
     @property
     def _host_of(self) -> dict[int, str]:
+        # A rank of unknown host is taken to have a clock of its own.
         return {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
 
     # --- where the time went ----------------------------------------------------------------------------------------
@@ -157,7 +165,7 @@ class OperatorReader:
         return self._usual is not None
 
     def forget_usual(self) -> None:
-        """Forget what is usual: it is learned anew when it is needed next."""
+        """Forget the usual values: they are learned anew when they are needed next."""
         self._usual = None
 
     def set_usual(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> None:
@@ -173,15 +181,15 @@ class OperatorReader:
     def attribute(
         self, rows: IterationRows, matters_ns: float, read_back: ReadBack
     ) -> tuple[Attribution, OperatorGraph]:
-        """Say where the excess of an iteration went; return that and the graph that shows it.
+        """Return where the excess of an iteration went, and the graph that shows it.
 
         `matters_ns`: the excess of the iteration or, if that is more, the least excess that matters, ns. Of large
         jobs nothing is read to explain a small part of it.
         """
         assert self._usual is not None
         if rows.is_untimed:
-            # Operators do not say when they began; of large jobs nothing is read for it. Waits inside overlapped
-            # operators look as if less were worked.
+            # No operator has a start time; of large jobs nothing is read for it. Waits inside overlapped operators
+            # look as if less were worked.
             usual = self._usual
             usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
             work = Work(rows.work_ns, usual_ns, max(usual.common_factor(rows), 1.0))
@@ -198,7 +206,7 @@ class OperatorReader:
         return attribution, graph
 
     def what_if(self, graph: OperatorGraph) -> WhatIf | None:
-        """Return an iteration's graph as one that can be run again; None where operators say no time."""
+        """Return an iteration's graph as one that can be run again; None where operators have no times."""
         if self._usual is None or not len(graph):
             return None
         return WhatIf(graph, self._usual.reference(self.build), self.topology)
@@ -248,6 +256,7 @@ class OperatorReader:
         parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
         for _ in range(JUDGING.most_rounds):
+            # However far the path leads, at most twice a job that is read whole; beyond, the path stays uncertain.
             wanted = set(sorted(wanted)[: max(2 * JUDGING.whole_ranks - len(read), 0)])
             if not wanted:
                 break
@@ -271,7 +280,7 @@ class OperatorReader:
         return slow_collectives(graph, rows, usual, worth_ns)
 
     def learn(self, ranks: Collection[int], read_back: ReadBack) -> None:
-        """Read these ranks in the regular iterations too, so that what is usual is known of them."""
+        """Read these ranks in the regular iterations too, so that their usual values are known."""
         usual = self._usual
         assert usual is not None
         new = set(ranks) - usual.ranks
@@ -281,19 +290,8 @@ class OperatorReader:
         self.compare_clocks(usual.columns)
 
 
-def _transfer_counts(summaries: Summaries, topology: Topology) -> dict[tuple[int, int], int]:
-    """Return how often each sender sent to each receiver, in communicators whose kind nobody announced."""
-    is_recv = summaries.operator == RECV
-    counts: dict[tuple[int, int], int] = {}
-    columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)
-    for sender, receiver, communicator, count in zip(*(c[is_recv].tolist() for c in columns), strict=True):
-        if topology.kinds.get(communicator, "unknown") in ("unknown", "world"):
-            counts[sender, receiver] = counts.get((sender, receiver), 0) + count
-    return counts
-
-
 class PathReading:
-    """One iteration of a large job, of which no more is read than it takes to explain it.
+    """One iteration of a large job, of which no more is read than is needed to explain it.
 
     `reader`, `usual`: the reader of the job's operators, and the job's usual operators. `rows`, `matters_ns`: the
     iteration, and the excess that is to be explained, ns. `read_back`: where operators are read from.
@@ -313,7 +311,7 @@ class PathReading:
         self._available = set(rows.columns["rank"].tolist())
 
     def attribute(self) -> tuple[Attribution, OperatorGraph]:
-        """Say where the excess went; return that and the graph that shows it."""
+        """Return where the excess went, and the graph that shows it."""
         work_ns = self._usual.work_excess_ns(self._rows)
         seeds = _seeds(self._rows, work_ns, self._usual.complete_ranks(self._rows))
         read, columns = self._reader.follow([self._rows], seeds, self._worth_ns, self._read_back)
@@ -350,7 +348,7 @@ class PathReading:
     def _completed(
         self, attribution: Attribution, read: set[int], quick: Mapping[Lane, LaneExcess], work_ns: Mapping[int, float]
     ) -> Attribution:
-        """Leave out lanes of which too few ranks were read, and add what evidence alone tells."""
+        """Leave out lanes of which too few ranks were read, and add the values that evidence alone gives."""
         unread = self._available - read
         known = {
             lane: one

@@ -51,6 +51,7 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     if begins_run(np.sort(pack_columns(own))).all():  # no two rows are equal: cheaper than to number them
         return rows
     _, kept = group_rows(own)
+    # Groups are numbered by key: this restores the order of the log.
     kept.sort()
     return {name: column[kept] for name, column in rows.items()}
 
@@ -103,7 +104,7 @@ class _Wanted(NamedTuple):
 def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, int]]:
     """Find in each batch of a wanted rank the first and the last row that may be wanted.
 
-    A batch may hold many iterations, of which one is wanted: the rest is looked at once and never copied.
+    A batch may hold many iterations, of which one is wanted: the rest is read once and never copied.
 
     Returns batches, each with its first row and past its last row.
     """
@@ -139,6 +140,8 @@ def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wa
     if len(kept) < len(iteration):
         columns = {name: column[kept] for name, column in columns.items()}
         iteration, of_part = iteration[kept], of_part[kept]
+    # One table of codes for all parts: each batch numbers its own names from 0, so its numbers are shifted.
+    # One without names still has an entry.
     counts = np.array([max(len(one.header.names), 1) for one, _, _ in parts])
     table = np.array([c for one, _, _ in parts for c in [codes[name] for name in one.header.names] or [0]])
     communicator = table[columns["communicator"].astype(np.int64) + (np.cumsum(counts) - counts)[of_part]]
@@ -155,6 +158,7 @@ def _in_time(columns: Mapping[str, Column], iteration: Ints, rank: Ints, wanted:
     at = np.searchsorted(wanted.ranks, rank), number
     start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
     end_ns = start_ns + np.where(np.isfinite(elapsed_ns), elapsed_ns, 0).astype(np.int64)
+    # Of a row without a start it is not known when it ended: it stays.
     is_in_time = (end_ns <= wanted.last_end_ns[at]) | (start_ns == UNKNOWN)
     return (wanted.numbers[number] == iteration) & wanted.is_wanted[at] & is_in_time
 
@@ -167,18 +171,10 @@ def _all_placed(columns: Mapping[str, Column], rank: Ints, lengths: Ints, wanted
     placed, spans = iteration.copy(), wanted.by_rank()
     pasts = np.cumsum(lengths)
     for one, begin, past in zip(rank.tolist(), (pasts - lengths).tolist(), pasts.tolist(), strict=True):
-        placed[begin:past] = _placed(iteration[begin:past], start_ns[begin:past], spans[one])
-    return placed
-
-
-def _placed(iteration: Ints, start_ns: Ints, own: Mapping[int, IterationSpan]) -> Ints:
-    """Return the iteration of each row; an unknown one is that in whose span the row starts."""
-    is_unknown = iteration == UNKNOWN
-    if not is_unknown.any():
-        return iteration
-    placed = iteration.copy()
-    for number, span in own.items():
-        placed[is_unknown & (start_ns >= span.start_ns) & (start_ns < span.past_ns)] = number
+        is_unknown, began_ns = iteration[begin:past] == UNKNOWN, start_ns[begin:past]
+        own = placed[begin:past]  # a view: a row without an iteration is of the one in whose span it starts
+        for number, span in spans[one].items() if is_unknown.any() else ():
+            own[is_unknown & (began_ns >= span.start_ns) & (began_ns < span.past_ns)] = number
     return placed
 
 
@@ -189,6 +185,7 @@ def on_one_clock(columns: Mapping[str, Column], clocks: Clocks) -> Mapping[str, 
     start_ns = columns["start_ns"]
     return {
         **columns,
+        # Measured before the correction, which hides how coarse the log is.
         "resolution_ns": logged_resolutions_ns(columns),
         "start_ns": np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns)),
     }

@@ -29,7 +29,7 @@ class BudgetState:
 
 
 class ReadingBudget:
-    """Says which suspect iterations of a large job may be read, and remembers which were.
+    """Decides which suspect iterations of a large job may be read, and remembers which were.
 
     =======  =======================================================  ==========================================
     need     the iteration                                            is read
@@ -41,8 +41,8 @@ class ReadingBudget:
                                                                       budget
     =======  =======================================================  ==========================================
 
-    The budget is `IRREGULAR.recent` iterations in each window, and beyond these a share of the log. What is read
-    to explain does not count: noise must not use up what the small delay of a real fault needs.
+    The budget is `IRREGULAR.recent` iterations in each window, and beyond these a share of the log. Operators
+    read to explain do not count: noise must not use up the budget that the small delay of a real fault needs.
 
     `window`: judged iterations in which `IRREGULAR.recent` may be read.
     """
@@ -62,6 +62,7 @@ class ReadingBudget:
             return True
         if need is Need.CONFIRM and self._newest is not None and judged - self._newest < VERDICTS.close_quiet:
             return False
+        # The deque holds the last `recent` readings: the oldest of them shows whether the window has room.
         is_scarce = len(self._read_at) < IRREGULAR.recent or judged - self._read_at[0] > self._window
         return is_scarce or self._spent < max(JUDGING.read_share * flowed, JUDGING.free_operators)
 

@@ -51,7 +51,7 @@ class JudgementLog:
             self._pauses.append(pause_columns(rows, rows.pauses))
 
     def add_scores(self, rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> None:
-        """Keep those scores of an iteration by detector of which it is worth to know."""
+        """Keep the scores of an iteration, by detector, that are worth storing (`score_columns`)."""
         if self.fills_columns and (columns := score_columns(rows, scores, is_irregular=is_irregular)):
             self._scores.append(columns)
 
@@ -69,7 +69,7 @@ class JudgementLog:
             self._operators.append(columns)
 
     def add_hung(self, columns: Mapping[str, Column], names: Sequence[str]) -> None:
-        """Keep where each rank stands in a hang; the parameters are those of `hung_columns`."""
+        """Keep the operators in which ranks hang; the parameters are those of `hung_columns`."""
         if self.fills_columns:
             self._operators.append(hung_columns(columns, self._attempt, names))
 
@@ -130,35 +130,29 @@ def pause_columns(rows: IterationRows, pauses: Ragged) -> dict[str, Column]:
 
 
 NOTABLE_SCORE: Final = 0.5
-"""Share of where strange begins from which on a score is stored by its detector's name; chosen."""
+"""Least score that is stored by its detector's name, as a share of the one that is strange; chosen."""
 
 NOTABLE_RANKS: Final = 32
-"""Of an irregular iteration as many of the highest scores of each detector are stored, however small; chosen."""
+"""Of an irregular iteration as many of each detector's highest scores are stored, however small; chosen."""
 
 
 def score_columns(rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> dict[str, Column]:
     """Return the columns ``detector_scores`` of `messages.judgements.Judgements`; empty: there are none.
 
-    Most scores say that nothing is strange, and what is stored of them is the largest of each rank and iteration
-    (``score`` of ``rank_iterations``).
+    Most scores show nothing strange: of these only the largest of each rank and iteration is stored (``score`` of
+    ``rank_iterations``).
     """
     parts = []
     for name, own in scores.by_detector.items():
-        at = _notable(own, is_irregular=is_irregular)
+        at = np.flatnonzero(own >= NOTABLE_SCORE)
+        if is_irregular and len(at) < NOTABLE_RANKS:
+            known = np.flatnonzero(~np.isnan(own))
+            highest = known[np.argsort(-own[known], kind="stable")[:NOTABLE_RANKS]]
+            at = np.union1d(at, highest)
         if len(at):
             columns = {one: rows.columns[one][at] for one in ("attempt", "iteration", "rank", "start_ns")}
             parts.append({**columns, "detector": np.full(len(at), name, dtype=object), "score": own[at]})
     return concatenate_columns(parts)
-
-
-def _notable(scores: Floats, *, is_irregular: bool) -> Ints:
-    """Return the places of scores that are stored, ascending."""
-    at = np.flatnonzero(scores >= NOTABLE_SCORE)
-    if not is_irregular or len(at) >= NOTABLE_RANKS:
-        return at
-    known = np.flatnonzero(~np.isnan(scores))
-    highest = known[np.argsort(-scores[known], kind="stable")[:NOTABLE_RANKS]]
-    return np.union1d(at, highest)
 
 
 def operator_columns(
@@ -196,11 +190,11 @@ def operator_columns(
 
 
 def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[str]) -> dict[str, Column]:
-    """Return columns ``operators`` that say where each rank stands in a hang: few rows, however many ranks wait.
+    """Return columns ``operators`` that show where each rank is in a hang: few rows, however many ranks wait.
 
     Of each rank the operators that never ended, and the last one that did. Who waited for whom is not known of them.
 
-    `columns`: operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN of what never ended.
+    `columns`: operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN where one never ended.
     `names`: ids of the communicators, by code.
     """
     is_open = np.isnan(columns["elapsed_ns"])
@@ -231,10 +225,11 @@ def pattern_columns(
     from 0 on in this order.
     """
     patterns = rows.behaviour(codes)
+    # The empty one lets the columns be joined where no regular iteration is known.
     usual = [one.behaviour(codes) for one in (*regular, rows.only(()))]
     judged = judge_patterns(patterns, Patterns(*(np.concatenate(column) for column in zip(*usual, strict=True))))
     names = list(codes)
-    at = np.searchsorted(rows.columns["rank"], patterns.rank)  # rows of an iteration stand in order of their ranks
+    at = np.searchsorted(rows.columns["rank"], patterns.rank)  # rows of an iteration ascend by rank
     placed = ("attempt", "iteration", "start_ns")
     return {
         **{name: rows.columns[name][at] for name in placed},

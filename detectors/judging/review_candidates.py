@@ -33,12 +33,12 @@ from irregulars.dtypes import Floats, Ints, Numbers
 
 
 class ToReview(NamedTuple):
-    """What a review of a large job has to read."""
+    """The ranks that a review of a large job has to read, and the summaries that chose them."""
 
     is_odd: bool  # whether evidence shows anything odd at all
     ranks: set[int]  # the ranks with which to begin: the slowest one, and the odd ones
     peers: set[int]  # the ranks of each stage to compare them with
-    # Of each iteration what summaries tell of its lanes, and which of these should take equally long
+    # Of each iteration its lanes by the summaries, and groups of them that should take equally long
     sums: Sequence[LaneSums] = ()
     roles: Sequence[Sequence[Sequence[Lane]]] = ()
 
@@ -54,6 +54,7 @@ def ranks_to_review(
     roles = [lanes_by_role(one, topology) for one in sums]
     slow = _slow_lanes(sums, roles, worth_ns)
     below = lanes_of_slow_switch(sums, roles, topology)
+    # With uneven data another rank is late each time: the latest one counts, whoever it is.
     is_uneven = median(float(np.max(late_ns)) if len(late_ns) else 0.0 for _, late_ns in late) > worth_ns
     far = _far_pairs(sums, roles)
     is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
@@ -61,7 +62,7 @@ def ranks_to_review(
     # In turns: none of the lists may crowd out the others.
     turns = chain.from_iterable(zip_longest(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology)))
     oddest = list(dict.fromkeys(one for one in turns if one is not None))[: IRREGULAR.most_ranks]
-    beside = _slow_pairs_beside(slow, sums, roles, topology)
+    beside = _often_slow([pairs_beside(slow, own, alike, topology) for own, alike in zip(sums, roles, strict=True)])
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
 
@@ -71,7 +72,7 @@ def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
 
 
 def late_of(rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()) -> dict[int, float]:
-    """Return what `lateness_of` returns by rank."""
+    """Return the lateness of `lateness_of` by rank, ns."""
     rank, late_ns = lateness_of(rows, topology, others)
     return dict(zip(rank.tolist(), late_ns.tolist(), strict=True))
 
@@ -84,22 +85,19 @@ def lateness_of(
     `others`: more iterations of the job. A rank that logged fewer operators than in any of them lost some, so that
     its work is not known.
     """
-    columns = rows.columns
-    most = _most_operators([rows, *others])[columns["rank"]]
-    return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology, most)
-
-
-def _most_operators(iterations: Sequence[IterationRows]) -> Ints:
-    """Return, at the place of each rank's number, the most operators that it logged in one of these iterations."""
+    iterations = [rows, *others]
     rank, operators = (np.concatenate([one.columns[name] for one in iterations]) for name in ("rank", "operators"))
+    # At the place of each rank's number, the most operators that it logged in one of them
     most = np.zeros(int(rank.max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(most, rank, operators)
-    return most
+    own = rows.columns
+    return late_against_stage(own["rank"], own["work_ns"], own["operators"], topology, most[own["rank"]])
 
 
 def _odd_ranks(late: Sequence[tuple[Ints, Numbers]], worth_ns: float) -> list[int]:
-    """Return the ranks whose median lateness is worth a look, the latest first."""
+    """Return the ranks whose median lateness exceeds `worth_ns`, the latest first."""
     ranks = late[-1][0]
+    # A rank counts as on time, 0, in an iteration that has no row of it.
     table = np.zeros((len(late), len(ranks)))
     for own, (rank, late_ns) in zip(table, late, strict=True):
         order = stable_order(rank)
@@ -117,7 +115,11 @@ def _slow_lanes(
     """Return the lanes that lose more than this to others in the same role in the median iteration, slowest first."""
     pairs = list(zip(iterations, roles, strict=True))
     # Of most lanes no iteration lost as much, and no more has to be known of them.
-    slow = {lane for sums, of_role in pairs for lanes in of_role for lane in _slowest(lanes, sums, worth_ns)}
+    slow: set[Lane] = set()
+    for sums, of_role in pairs:
+        for lanes in of_role:
+            totals_ns = _totals_ns(lanes, sums)
+            slow.update(lanes[at] for at in np.flatnonzero(totals_ns - lower_median(totals_ns) > worth_ns).tolist())
     excess: dict[Lane, list[float]] = {}
     for sums, of_role in pairs if slow else ():
         for lanes in of_role:
@@ -131,18 +133,12 @@ def _slow_lanes(
     ]
 
 
-def _slowest(lanes: Sequence[Lane], sums: LaneSums, worth_ns: float) -> list[Lane]:
-    """Return the lanes of a role that lose more than this to the others in one iteration."""
-    totals_ns = _totals_ns(lanes, sums)
-    return [lanes[at] for at in np.flatnonzero(totals_ns - lower_median(totals_ns) > worth_ns).tolist()]
-
-
 def _totals_ns(lanes: Sequence[Lane], sums: LaneSums) -> Floats:
     return np.array([sums.mean_ns[lane] * sums.counts[lane] for lane in lanes], dtype=np.float64)
 
 
 def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]]) -> list[Lane]:
-    """Return the pairs that take a multiple of what their role takes in most iterations, slowest first.
+    """Return the pairs that take a multiple of their role's time in most iterations, slowest first.
 
     Each by itself may cost little. But where a NIC slows a collective, and with it all collectives of the role alike,
     nothing else shows it.
@@ -169,18 +165,6 @@ def _far(role: Sequence[Lane], sums: LaneSums) -> list[Lane]:
     return [role[at] for at in np.flatnonzero(~(mean_ns < least_ns)).tolist()]
 
 
-def _slow_pairs_beside(
-    slow: Sequence[Lane],
-    iterations: Sequence[LaneSums],
-    roles: Sequence[Sequence[Sequence[Lane]]],
-    topology: Topology,
-) -> list[Lane]:
-    """Return the pairs beside slow collectives that may be slow in most iterations, slowest first."""
-    return _often_slow(
-        [pairs_beside(slow, sums, of_role, topology) for sums, of_role in zip(iterations, roles, strict=True)]
-    )
-
-
 def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:
     """Return the lanes that may be slow in most iterations, slowest first."""
     ratios: dict[Lane, list[float]] = {}
@@ -193,11 +177,12 @@ def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:
-    """Whether one stage works longer than the median stage by what is worth a look."""
+    """Whether one stage works more than `worth_ns` longer than the median stage."""
     excess = []
     for one in rows:
         stage = topology.stages(one.columns["rank"])
         work = [float(np.median(one.columns["work_ns"][stage == number])) for number in np.unique(stage)]
+        # One stage alone has nothing to be held against.
         excess.append(max(work) - median(work) if len(work) > 1 else 0.0)
     return median(excess) > worth_ns
 
@@ -217,10 +202,10 @@ def _some_of_each_stage(rows: IterationRows, topology: Topology) -> set[int]:
 # --------------------------------------------------------------------------------------------------------------------
 # Switches that evidence alone makes suspects: slow in many lanes, of which none costs much by itself.
 # A lane is held against the typical lane of its role, and a switch by the typical lane that passes it. That accuses
-# nobody: it says whose operators to read.
+# nobody: it chooses whose operators to read.
 
 
-_ROUNDING: Final = 1e-9  # more than two ways to take a mean of two differ by
+_ROUNDING: Final = 1e-9  # more than the difference between two ways to take a mean of two
 
 
 def lanes_of_slow_switch(
@@ -230,7 +215,7 @@ def lanes_of_slow_switch(
 
     `roles`: of each iteration the lanes that should take as long (`detectors.path.ranks_to_read.lanes_by_role`).
     Returns its slowest lanes, and its fastest ones; and, of those that pass the switches at their other ends, some
-    that do not pass it: they tell which of the two it is.
+    that do not pass it: they show which of the two it is.
     """
     ratios = _typical_ratios(iterations, roles, topology)
     if not _may_be_slow(ratios, topology):
@@ -273,7 +258,7 @@ def _typical_ratios(
 
 
 def _may_be_slow(ratios: Mapping[Lane, float], topology: Topology) -> bool:
-    """Whether a switch may look slow: of a large job's lanes not a list is made to learn that none does."""
+    """Whether a switch may look slow; without a list of a large job's lanes by switch, as mostly none does."""
     if not ratios:
         return False
     ends = np.array([(lane.first, lane.second) for lane in ratios], dtype=np.int64)

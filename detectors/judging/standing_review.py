@@ -27,13 +27,13 @@ from irregulars.messages.records import RECV
 
 _PLANS = ("slow_stage", "imbalance")  # kinds that the next restart mends, with another plan
 
-Plan = tuple[str, tuple[int, ...]]  # kind and ranks of what a review found
+Plan = tuple[str, tuple[int, ...]]  # kind and ranks of a cause that a review found
 
 
 class StandingReview:
-    """Says when a review is due, and remembers what the last one found: only what is found again is told.
+    """Decides when a review is due, and remembers the causes that the last one found: only those found again count.
 
-    `planned`: plans that the last review found wanting, and whom it would have accused, where the one before did not.
+    `planned`: plans that the last review found wanting, and ranks that it would have accused, unlike the one before.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,12 @@ class StandingReview:
         return judged == IRREGULAR.min_iterations or judged % every == 0
 
     def confirmed(self, causes: list[Cause], *, has_standing: bool) -> list[Cause]:
-        """Leave out what the review before did not find: no plan is urgent, and hosts have slow phases.
+        """Leave out causes that the review before did not find: no plan is urgent, and hosts have slow phases.
 
         A slow communicator that is nobody's fault needs no second review: it accuses nobody.
         """
         before, self.planned = self.planned, ()
+        # Held back, the cause of an open verdict would seem to be gone, and the verdict would close.
         if has_standing:
             return causes
         unsure = [cause for cause in causes if cause.kind in _PLANS or cause.suspects]
@@ -93,6 +94,7 @@ def review_regular(
     else:
         rows = rows[-BLAME.review_iterations :]
         found = ranks_to_review(rows, reader.codes, reader.topology, delta)
+        # Without start times there is no path to follow, and a large job is not read whole.
         if rows[-1].is_untimed or (not found.is_odd and not has_standing):
             return None
         rows, reviewed = _hold_some_against_peers(rows, found, delta, reader, read_back)
@@ -114,14 +116,14 @@ def review_regular(
 def _hold_some_against_peers(
     rows: Sequence[IterationRows], found: ToReview, delta: float, reader: OperatorReader, read_back: ReadBack
 ) -> tuple[list[IterationRows], list[Reviewed]]:
-    """Hold as many ranks of a large job against peers as it takes to know what these iterations lost, and to whom.
+    """Hold as many ranks of a large job against peers as are needed to find the loss of these iterations.
 
-    Returns the iterations, of those ranks alone, and what was found in them.
+    Returns the iterations, of those ranks alone, and their reviews.
     """
     own, columns = read_paths(rows, found, delta, reader, read_back)
     reviewed = hold_against_peers(own, columns, reader)
     unread = set(rows[-1].columns["rank"].tolist()).difference(own[-1].columns["rank"].tolist())
-    # The ranks that tell whether a NIC makes a pair slow: it would slow its collectives as well
+    # The ranks that show whether a NIC makes a pair slow: it would slow its collectives as well
     topology = reader.topology
     accused = {lane for one in reviewed for lane in accused_lanes(one.attribution, topology) if lane.kind == "pair"}
     ends = ends_of(accused, topology)
@@ -146,7 +148,7 @@ def read_paths(
 
 
 def _with_pairs_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: Topology) -> list[Reviewed]:
-    """Add what summaries tell of the pairs beside slow collectives that were not read: that they were not slow."""
+    """Add the unread pairs beside slow collectives of which summaries show that they were not slow."""
     more = []
     for one, sums, roles in zip(reviewed, found.sums, found.roles, strict=True):
         pairs = pairs_beside(accused_lanes(one.attribution, topology), sums, roles, topology)
@@ -158,12 +160,21 @@ def _with_pairs_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: 
 def hold_against_peers(
     rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader
 ) -> list[Reviewed]:
-    """Say for each iteration where its time went beyond the time that peers take."""
-    return (_by_durations if rows[-1].is_untimed else _by_paths)(rows, columns, reader)
+    """Return for each iteration where its time went beyond the time that peers take."""
+    if not rows[-1].is_untimed:
+        return _by_paths(rows, columns, reader)
+    topology, waits = reader.topology, find_waits(columns)  # without start times: by durations alone
+    found = []
+    for one in rows:
+        late_ns = late_of(one, topology, rows)
+        attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
+        found.append(Reviewed(one.period_ns, attribution, one.work_ns, {}))
+    return found
 
 
 def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader) -> list[Reviewed]:
     topology = reader.topology
+    # Else the regular iterations behind the usual values have shown the clocks already.
     if not reader.has_usual:
         reader.compare_clocks(columns)
     graph = reader.build(rows, columns)
@@ -187,23 +198,10 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
     return found
 
 
-def _by_durations(
-    rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader
-) -> list[Reviewed]:
-    """Do the same for iterations whose operators do not say when they began."""
-    topology, waits = reader.topology, find_waits(columns)
-    found = []
-    for one in rows:
-        late_ns = late_of(one, topology, rows)
-        attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
-        found.append(Reviewed(one.period_ns, attribution, one.work_ns, {}))
-    return found
-
-
 def _without_partial_lanes(attribution: Attribution, rows: IterationRows, topology: Topology) -> Attribution:
     """Leave out lanes of which a rank was not read: they may have waited for it, and not be slow at all.
 
-    Of those to which the path lost most it is known: following the path has read whoever may have come last.
+    Those to which the path lost most stay: following the path has read every rank that may have come last.
     """
     known = topology.unlogged.union(rows.columns["rank"].tolist())
     accused = set(accused_lanes(attribution, topology))

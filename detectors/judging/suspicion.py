@@ -76,7 +76,7 @@ def suspicion_of(
     `elapsed_ns`: time of the iteration, ns. `latest`: the rank that stands out most in it, if any is known. `window`:
     the window before it. `healthy_limit_ns`: the window's limit, or that from before a verdict opened, ns.
     `has_open`: whether a verdict is open that irregular iterations opened. `is_quiet`: whether verdicts are open
-    whose causes are absent from this iteration. Their shift then pauses, and says nothing about it.
+    whose causes are absent from this iteration. Their shift then pauses, and does not count against it.
 
     Notes
     -----
@@ -98,11 +98,12 @@ def suspicion_of(
 
 
 def _is_lateness_felt(elapsed_ns: float, latest: Latest | None, window: IterationWindow, *, has_open: bool) -> bool:
-    """Whether a rank stands out, is late by what is worth a look, and the job takes longer at the same time.
+    """Whether a rank stands out, is late by more than `window.worth_ns`, and the job takes longer at the same time.
 
     For a rank that is late again and again the newest iterations must take longer, rather than this one; while a
     verdict is open they need not, as its fault may have raised the level.
     """
+    # `not >`, and no `<=`: a threshold that is NaN, not known yet, is exceeded by nothing.
     if latest is None or not latest.stands_out or not latest.over_ns > window.worth_ns:
         return False
     if latest.lasts and has_open:

@@ -1,4 +1,4 @@
-"""The thresholds of this room: the usual values, what is looked into, when healthy iterations are reviewed."""
+"""The thresholds of this room: for usual values, suspect iterations, reviews, hangs, and how much is read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class JudgingThresholds:
-    """What is usual, looked into, reviewed and read back, and how far the path of a large job is followed."""
+    """Which iterations are usual, suspect, reviewed and read back, and how far a large job's path is followed."""
 
-    # What is usual
+    # Usual values
     usual_iterations: int = threshold(10, "iterations",
         "The newest regular ones, which are kept to show what is usual; as many pass before a finding is confirmed, "
         "and unannounced pipelines are looked for in as many.",

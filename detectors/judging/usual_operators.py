@@ -53,6 +53,7 @@ class UsualOperators:
         """Take in the operators of more ranks."""
         self.columns = joined([self.columns, columns])
         self.ranks |= set(ranks)
+        # Both are medians over all ranks that were read, so that they are learned anew.
         self._learned = self._learned_untimed = None
 
     def reference(self, build: Build) -> Reference:
@@ -61,6 +62,7 @@ class UsualOperators:
             own = [rows.only(self.ranks) for rows in self.iterations]
             graph = build(own, self.columns)
             self._learned = learn_reference(graph)
+            # The graph of a large job is not held in memory, as its operators are not judged one by one.
             is_small = self._is_whole and len(graph) <= JUDGING.most_replayed_rows * len(own)
             self._graph, self._pieces = graph if is_small else None, None
         return self._learned
@@ -95,6 +97,7 @@ class UsualOperators:
         Each iteration of an incident asks for the same ranks, so that the newest answer is kept.
         """
         asked = frozenset(carried), topology
+        # A topology by identity: a changed one is a new object, and comparing two large ones takes long.
         if self._lanes is None or self._lanes[0][0] != asked[0] or self._lanes[0][1] is not topology:
             summaries = (beside(rows.summaries(codes), carried, topology) for rows in self.iterations)
             self._lanes = asked, usual_sums(map(lane_sums, summaries))
@@ -111,6 +114,7 @@ class UsualOperators:
         _, work_ns, usual_ns = self._work(rows)
         ratio = work_ns[usual_ns > 0] / usual_ns[usual_ns > 0]
         factor = lower_median(ratio) if len(ratio) else 1.0
+        # A factor of 0 would make all usual work vanish, and any work an excess.
         return factor if factor > 0 else 1.0
 
     def complete_ranks(self, rows: IterationRows) -> set[int]:

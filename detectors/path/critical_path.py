@@ -43,7 +43,7 @@ from irregulars.dtypes import Floats, Ints
 
 Derived = TypeVar("Derived")
 _WAITS_KNOWN: Final = 8  # lanes of the path whose waits are kept: an explanation shows fewer
-_WORK_BITS: Final = 15  # significant ones, of what each snapshot holds: 3 us of a rank that is late by 100 ms
+_WORK_BITS: Final = 15  # significant ones of the excess in each snapshot: 3 us of a rank that is late by 100 ms
 
 
 class Piece(NamedTuple):
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
     ``rank``, ``operator`` (code) and ``communicator`` (the job's code) are those of the operator that the time was
     spent in, or before which the rank worked. ``waiting`` ranks waited there for the end of a rank's work, of them
-    ``waited_rank`` longest (`waited_ns`); 0: none, or it was not asked (`attribute_against`).
+    ``waited_rank`` longest (`waited_ns`); 0: none, or not computed (`attribute_against`).
     """
 
     lane: Lane
@@ -71,14 +71,14 @@ class Piece(NamedTuple):
 
 
 class _Derived:
-    """Keeps what was computed from a value that never changes, beside its fields: it is in no state of a worker."""
+    """Keeps values derived from an object that never changes, beside its fields: no state of a worker holds them."""
 
     __slots__ = ("_derived",)
 
     _derived: dict[str, Any]
 
     def _derive(self, name: str, make: Callable[[], Derived]) -> Derived:
-        """Return what was computed under this name before; else compute it, and keep it."""
+        """Return the value computed under this name before; else compute it, and keep it."""
         try:
             known = self._derived
         except AttributeError:  # nothing was yet
@@ -110,7 +110,7 @@ class Attribution(_Derived):
     # Peak rates of ranks' NICs, sent and received, as ratios to the usual values
     rates: Rates = field(default_factory=dict)
     swings: tuple[Swing, ...] = ()  # how steadily ranks' NICs moved while operators of the path's communicators ran
-    # Whether what is usual was told by peers in the same iteration, and not by the job's past
+    # Whether the usual values are those of peers in the same iteration, and not of the job's past
     is_by_peers: bool = False
     # Of collectives that were slow: the communicator, by the job's code, and the rank that left first
     left_first: tuple[tuple[int, int], ...] = ()
@@ -135,26 +135,26 @@ class Attribution(_Derived):
     @property
     def work_columns(self) -> tuple[Ints, Floats]:
         """`work_excess_ns` as arrays: ranks, and the excess of each, ns."""
-        return self._derive("work", lambda: _keys_and_values(self.work_excess_ns))
+        own = self.work_excess_ns
+        return self._derive(
+            "work",
+            lambda: (np.fromiter(own, np.int64, len(own)), np.fromiter(own.values(), np.float64, len(own))),
+        )
 
     @property
     def rate_columns(self) -> tuple[Ints, Floats]:
         """`rates` as arrays: ranks, and a row of both ratios for each."""
-        return self._derive("rates", lambda: _ranks_and_rates(self.rates))
-
-
-def _ranks_and_rates(rates: Rates) -> tuple[Ints, Floats]:
-    return np.fromiter(rates, np.int64, len(rates)), np.array(list(rates.values()), np.float64).reshape(-1, 2)
-
-
-def _keys_and_values(values: Mapping[int, float]) -> tuple[Ints, Floats]:
-    return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))
+        own = self.rates
+        return self._derive(
+            "rates",
+            lambda: (np.fromiter(own, np.int64, len(own)), np.array(list(own.values()), np.float64).reshape(-1, 2)),
+        )
 
 
 def attribute(
     graph: OperatorGraph, iteration: int, reference: Reference, most_common: float = math.inf
 ) -> Attribution:
-    """Say where the excess of one iteration of `graph` went, against the job's own past.
+    """Return where the excess of one iteration of `graph` went, against the job's own past.
 
     ``most_common`` is an upper bound of how many times as long as usual all ranks worked, known from evidence also of
     ranks that are not in the graph.
@@ -175,7 +175,7 @@ def attribute_against(
     lanes: Mapping[Lane, LaneExcess],
     common_factor: float = 1.0,
 ) -> Attribution:
-    """Say where the excess of one iteration went, by the usual gap and transfer of each row (NaN: not known).
+    """Return where the excess of one iteration went, by the usual gap and transfer of each row (NaN: not known).
 
     ``common_factor`` is how many times as long as usual all ranks worked. Their longer work on the path counts as
     `EVERYBODY`'s.
@@ -186,6 +186,7 @@ def attribute_against(
     common_ns = 0.0
     for piece, row in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
         lane, excess_ns = piece.lane, piece.excess_ns
+        # A piece that was never seen before has no usual time to exceed.
         if math.isnan(excess_ns):
             continue
         if lane.kind == "work":
@@ -256,8 +257,9 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
 
 
 def _with_waits(piece: Piece, graph: OperatorGraph, row: int) -> Piece:
-    """Return a piece of work with who waited for its end, in the collective or message of a row."""
+    """Return a piece of work with the ranks that waited for its end, in the collective or message of a row."""
     own = np.flatnonzero(graph.group == graph.group[row])
+    # A send may be over before its receiver comes: it waited no longer than it lasted.
     wait_ns = np.minimum(graph.ready_ns[own], graph.end_ns[own]) - graph.start_ns[own]
     wait_ns[graph.rank[own] == piece.rank] = 0
     waiting = int((wait_ns > 0).sum())
@@ -283,6 +285,7 @@ def _walk(
     )  # fmt: skip
     for part, row, *piece in zip(*(column.tolist() for column in columns), strict=True):
         yield Piece(lane_of(graph, part), *piece[:5]), row
+        # The blocker's gap is the work that all others waited for; a row that waited for nobody is its own blocker.
         yield Piece(Lane("work", piece[5]), *piece[5:]), row
 
 
@@ -304,7 +307,6 @@ def _slow_parts(graph: OperatorGraph, rows: Ints, usual_transfer_ns: Floats) -> 
 
 
 def _where(graph: OperatorGraph, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Rank, operator and communicator of some rows."""
     return graph.rank[rows], graph.operator[rows], graph.communicator[rows]
 
 
@@ -315,6 +317,7 @@ def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats) -
     factor; and of these the lower median, since of two ranks (or stages) the slower is the odd one.
     """
     rows = np.flatnonzero((graph.iteration == iteration) & (usual_gap_ns > 0))
+    # No work is known to compare: as usual.
     if len(rows) == 0:
         return 1.0
     _, rank = np.unique(graph.rank[rows], return_inverse=True)

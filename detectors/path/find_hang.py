@@ -1,6 +1,6 @@
 """Who keeps everybody waiting for ever: operators that some ranks entered and that never ended.
 
-A rank stands in its oldest operator without an end: a GPU runs in order, and never reached what was enqueued behind.
+A rank stands in its oldest operator without an end: a GPU runs in order, and never reached those enqueued behind it.
 The first of these that is found is to blame:
 
 1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself; where rows
@@ -13,7 +13,7 @@ The first of these that is found is to blame:
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
    from the other than it sent back: it posted its next recv early, and stopped at its work on the last;
 6. **nobody known**: each rank that logs stands in such an operator, and behind ranks that log nothing. The job hangs,
-   and nothing says for whom.
+   and nothing shows for whom.
 
 All others wait, and are victims. Before all of these, ranks that call different collectives under one number hang for
 that: `find_mismatch`.
@@ -34,7 +34,7 @@ from irregulars.messages.records import RECV, SEND, UNKNOWN, UNTOLD_CALLS, numbe
 
 Operation = tuple[int, int, int, int]  # communicator, sequence, and sender and receiver of p2p (-1 elsewhere)
 _UNTOLD = -1  # in place of ranks of which nothing is known
-_MOST_SILENT = 8  # who are named: those of a host. Of more it is only said that they log nothing
+_MOST_SILENT = 8  # most ranks that log nothing and are named: those of a host. Of more only the number is reported
 
 
 class Standing(NamedTuple):
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """What hangs."""
+    """A hang: the ranks to look at, and the operator in which the others wait."""
 
     # Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them, and if
     # `silent` is 0 not even the operator is known at which all wait.
@@ -60,7 +60,7 @@ class Hang(NamedTuple):
     # When the first rank entered an operator that never ended, ns since the epoch, its own clock; None: not known
     since_ns: int | None
     has_arrived: bool  # whether `ranks` stopped inside
-    # Whether nobody came out of that operator: then one of them is to blame, or what connects them
+    # Whether nobody came out of that operator: then one of them is to blame, or the network between them
     is_shared: bool = False
     silent: int = 0  # how many members of that operator log nothing, where all others stand in it: `ranks` are these
     sequence: int | None = None  # of that operator, a collective; None: not known, or none
@@ -94,7 +94,7 @@ def find_hang(
 ) -> Hang | None:
     """Find who keeps operators from ending that never ended.
 
-    Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. So where a rank
+    Among hundreds of ranks that lose a row in a thousand, some lose the one that shows them waiting. So where a rank
     stopped inside an operator, which all entered and others left, ranks that lost rows do not count as missing.
 
     `columns`: rows of the last iterations of all ranks, as `detectors.path.operator_graph.build_graph` takes them.
@@ -107,6 +107,7 @@ def find_hang(
     if len(open_rows) == 0:
         return None
     mismatch = find_mismatch(columns)
+    # Before all other rules: ranks that are a call apart also seem to wait for each other.
     if mismatch is not None and mismatch.is_open:
         return _mismatched(mismatch, columns)
     columns = _numbered(columns)
@@ -131,7 +132,7 @@ def find_hang(
                           has_arrived=True, is_shared=True)  # fmt: skip
             return found._replace(circle=tuple(standing.place(rank) for rank in sorted(circle)), sequence=None)
     if not stopped:
-        return _silence(columns, standing) or _everybody_waits(columns, standing)
+        return _silence(columns, standing)
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
     found = _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
     places = tuple(standing.place(rank) for rank in found.ranks) if is_shared else ()
@@ -139,7 +140,7 @@ def find_hang(
 
 
 def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
-    """Return which share of each rank's operators is missing, 0 to 1: sequences of one communicator have holes.
+    """Return the share of each rank's operators that is missing, 0 to 1: sequences of one communicator have holes.
 
     Collectives of a communicator share one sequence, and sends and recvs have one for each peer. A rank with the
     sequences 3, 4 and 7 on one communicator ran 5 operators and logged 3: it lost two fifths.
@@ -160,7 +161,7 @@ def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
 class _Standing:
     """Where each rank stands.
 
-    `columns`, `topology`, `trusted`: as `find_hang` says. `open_rows`: rows of operators that never ended, of each
+    `columns`, `topology`, `trusted`: as for `find_hang`. `open_rows`: rows of operators that never ended, of each
     rank the oldest first.
     """
 
@@ -174,6 +175,7 @@ class _Standing:
         self.head_rows: dict[int, int] = {}
         for row in open_rows:
             rank = int(columns["rank"][row])
+            # The oldest row first: later ones of the rank are enqueued behind it, unless they began with it.
             if rank not in self.head_rows or self._is_held_up_instead(row, self.head_rows[rank]):
                 self.head_rows[rank] = row
         self.head = {rank: _operation(columns, row) for rank, row in self.head_rows.items()}
@@ -199,9 +201,9 @@ class _Standing:
     def missing_everywhere(self, *, loses_rows: bool) -> set[int]:
         """Return the ranks that are missing from an operation and wait in none.
 
-        Of hundreds of ranks that lose a row in a thousand one or two lose their last one, and nothing tells that they
-        lost it. So in a job that loses rows, who is missing only where somebody else is known to stand before the
-        operation accuses nobody, unless there is nobody else.
+        Of hundreds of ranks that lose a row in a thousand one or two lose their last one, and nothing shows the
+        loss. So in a job that loses rows, a rank that is missing only where somebody else is known to stand before
+        the operation is not accused, unless there is nobody else.
 
         `loses_rows`: whether any rank of the job has lost rows.
         """
@@ -231,8 +233,15 @@ class _Standing:
 
     def last_in_line(self) -> set[int]:
         """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
-        ends = last_groups(self._chains())
-        return {rank for group in ends if _UNTOLD not in group for rank in self._standing_at(group)}
+        found: set[int] = set()
+        for group in last_groups(self._chains()):
+            if _UNTOLD in group:
+                continue
+            if len(group) > 1:  # a circle of ranks
+                found.update(node for node in group if isinstance(node, int))
+            else:  # an operation that nobody holds up
+                found.update(rank for rank, one in self.head.items() if one in group)
+        return found
 
     def kept_by_silent_ranks(self) -> Operation | None:
         """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
@@ -240,6 +249,7 @@ class _Standing:
         # Whoever has no row of an operation, and stands nowhere, must log nothing at all.
         logged = self._topology.places.keys() - self._topology.unlogged
         is_clear = len(ends) == 1 and all(logged.isdisjoint(self.silent(one)) for one in self.inside)
+        # Chains that end at several places, or in a circle, accuse nobody.
         (end,) = ends[0] if is_clear and len(ends[0]) == 1 else (None,)
         return end if isinstance(end, tuple) and self.silent(end) else None
 
@@ -248,7 +258,7 @@ class _Standing:
         return set(self._absent(one) - self.head.keys())
 
     def _chains(self) -> dict[int | Operation, set[int | Operation]]:
-        """Who waits for whom."""
+        """Return who waits for whom: a rank for its operation, an operation for those that keep it from ending."""
         edges: dict[int | Operation, set[int | Operation]] = {}
         for rank, one in self.head.items():
             edges[rank] = {one}
@@ -263,6 +273,7 @@ class _Standing:
 
     def owing(self, circle: Collection[int]) -> set[int]:
         """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""
+        # A lost row would miscount the messages between the two.
         if len(circle) != 2 or not self._trusted.issuperset(circle):
             return set()
         one, two = sorted(circle)
@@ -296,12 +307,6 @@ class _Standing:
             *(int(self._columns[name][row]) for name in ("rank", "operator", "communicator", "said", "peer"))
         )
 
-    def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
-        """Return the ranks of a circle, or those who stand in an operation that nobody holds up."""
-        if len(group) > 1:
-            return {node for node in group if isinstance(node, int)}
-        return {rank for rank, one in self.head.items() if one in group}
-
     def _absent(self, one: Operation) -> frozenset[int]:
         communicator, _, source, destination = one
         expected = self._topology.members.get(communicator, ()) if source < 0 else (source, destination)
@@ -309,7 +314,6 @@ class _Standing:
 
 
 def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
-    """Describe a hang whose ranks call different collectives."""
     inside = {int(rank) for rank in columns["rank"][np.isnan(columns["elapsed_ns"])]}
     odd, first = mismatch.odd, mismatch.sides[0]
     return Hang(odd, len(inside - set(odd)), mismatch.communicator, first.operator, mismatch.start_ns,
@@ -317,7 +321,7 @@ def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
 
 
 def _numbered(columns: Mapping[str, Column]) -> Mapping[str, Column]:
-    """Let calls of an operator that nobody knows stand in one order with the others; ``said``: as they were told."""
+    """Put calls of an unknown operator in one order with the others; ``said``: their numbers as they were logged."""
     said = columns["sequence"]
     is_untold = (said >= UNTOLD_CALLS.start) & (said < UNTOLD_CALLS.stop)
     return {**columns, "sequence": np.where(is_untold, said - UNTOLD_CALLS.start, said), "said": said}
@@ -344,6 +348,7 @@ def _arrivals(columns: Mapping[str, Column], wanted: Collection[Operation]) -> d
     newest = _newest_collectives(columns)
     for one in wanted:
         for rank, sequence in newest.get(one[0], {}).items() if one[2] < 0 else ():
+            # `setdefault`: an own row of the operation, which shows whether the rank came out, counts more.
             if sequence > one[1]:
                 arrived[one].setdefault(rank, True)
     return arrived
@@ -364,21 +369,16 @@ def _newest_collectives(columns: Mapping[str, Column]) -> dict[int, dict[int, in
 
 
 def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Name the ranks that log nothing, where all others wait for them."""
+    """Describe a hang in which all others wait for ranks that log nothing, or nobody knows for whom; else None."""
     one = standing.kept_by_silent_ranks()
     if one is None:
-        return None
+        if not standing.have_all_stopped():
+            return None
+        return _hang(set(), columns, list(standing.head_rows.values()), standing, has_arrived=False)
     silent = standing.silent(one)
     rows = [row for row in standing.head_rows.values() if _operation(columns, row) == one]
     named = silent if len(silent) <= _MOST_SILENT else set()
     return _hang(named, columns, rows, standing, has_arrived=False)._replace(silent=len(silent))
-
-
-def _everybody_waits(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Say that all wait, where each rank that logs does."""
-    if not standing.have_all_stopped():
-        return None
-    return _hang(set(), columns, list(standing.head_rows.values()), standing, has_arrived=False)
 
 
 def _hang(
@@ -406,6 +406,7 @@ def _hang(
     heads = [standing.place(rank) for rank in sorted(standing.head)]
     ahead = max((one for one in heads if one.communicator == communicator and one.rank not in accused),
                 key=lambda one: number_of(one.sequence), default=None)  # fmt: skip
+    # A rank that is not ahead explains nothing.
     if ahead is None or sequence is None or number_of(ahead.sequence) <= number_of(sequence):
         ahead = None
     return Hang(tuple(sorted(accused)), waiting, communicator, operator, since_ns, has_arrived, is_shared,
@@ -448,6 +449,7 @@ def _walk(
     while path:
         node, ends = path[-1]
         for end in ends:
+            # A finished group has no way back to here, so it is another one.
             if end in group_of:
                 continue
             if end not in order:
@@ -460,6 +462,7 @@ def _walk(
             path.pop()
             if path:
                 lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
+            # Nothing behind this node leads further back: it and all that were opened since are one group.
             if lowest[node] == order[node]:
                 at = open_nodes.index(node)
                 group = set(open_nodes[at:])

@@ -1,7 +1,7 @@
 """Ranks that call different collectives under one number: a program error, whatever the devices do.
 
 The n-th collective of a communicator must be the same on all its members: the same operator, of the same size where
-sizes must be equal. The first difference is what counts: after it one rank may be a call ahead for ever. Only numbers
+sizes must be equal. The first difference counts: after it one rank may be a call ahead for ever. Only numbers
 of which two ranks have rows are compared: logs begin and end at different moments, and lose rows.
 """
 
@@ -18,7 +18,7 @@ from irregulars.messages.records import OPERATOR_CODES, P2P, UNKNOWN
 _EQUAL_SIZES = np.array([OPERATOR_CODES[name] for name in ("all_reduce", "broadcast", "reduce", "reduce_scatter",
                                                            "all_gather")])  # fmt: skip
 """Operators that take the same number of bytes from each rank. Of the last two there are variants that do not:
-`_Calls` tells them."""
+`_Calls` finds them."""
 _MOST_TRIED = 1_000  # differences of one communicator that are tried as the first one
 _UNEVEN_SHARE = 0.5  # of an operator's completed calls with different sizes, from which on they are meant to differ
 
@@ -79,7 +79,7 @@ def find_mismatch(columns: Mapping[str, Column]) -> Mismatch | None:
 
 
 class _Calls:
-    """Rows by communicator and number; a call is what stands under one of these."""
+    """Rows by communicator and number; a call is all rows of one communicator and number."""
 
     def __init__(self, table: Mapping[str, Column]) -> None:
         self._table = table
@@ -144,7 +144,8 @@ class _Calls:
         sides: dict[tuple[int, float], list[int]] = {}
         for row in rows:
             operator, size = int(self._table["operator"][row]), float(self._table["size_bytes"][row])
-            # Sizes of different operators are told and do not divide their ranks further
+            # Sizes of different operators are reported, and do not divide their ranks further
+            # NaN equals nothing, and would make a side of each row: -1 stands for an unknown size.
             key = (operator, size if is_sized and size == size else -1.0)
             ranks = sides.setdefault(key, [])
             rank = int(self._table["rank"][row])
@@ -162,21 +163,23 @@ class _Calls:
 
     def _continuation(self, communicator: int, call: int, sides: Sequence[Side]) -> tuple[Side | None, bool]:
         """Return which of two sides is a call ahead of the other from here on, and whether two calls are swapped."""
+        # Three different calls are no shift of one.
         if len(sides) != 2:
             return None, False
         number = self._table["sequence"][self.first[call]]
         one, other = (self._calls_from(communicator, number, side.ranks[0]) for side in sides)
         is_swapped = len(one) > 1 and one[:2] == other[1::-1]
         for side, longer, shorter in ((sides[0], one, other), (sides[1], other, one)):
+            # Logs end at different calls: only those that both have are compared.
             count = min(len(longer) - 1, len(shorter))
             if count >= 1 and longer[1 : 1 + count] == shorter[:count] and not is_swapped:
                 return side, False
         return None, is_swapped
 
     def _calls_from(self, communicator: int, number: int, rank: int) -> list[tuple[int, float]]:
-        """Return operator and size of the calls of a rank from a number on."""
         table = self._table
         is_own = (table["communicator"] == communicator) & (table["rank"] == rank) & (table["sequence"] >= number)
         rows = np.flatnonzero(is_own)
+        # NaN equals nothing: with it no two lists of calls would ever agree.
         sizes = np.nan_to_num(table["size_bytes"][rows], nan=-1.0)
         return list(zip(table["operator"][rows].tolist(), sizes.tolist(), strict=True))

@@ -127,7 +127,7 @@ def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_o
     """For each row find the operator of the same block that had ended last when the row began; -1 if none had.
 
     `surely_ended_ns`: the end of each row less its slack. An operator counts as over when that has passed, and only
-    if it stands before the row in the order of the graph, so that no two rows are each other's previous one.
+    if it comes before the row in the order of the graph, so that no two rows are each other's previous one.
 
     A long operator (0 to 90) hides nothing of the others: before the one that begins at 50 came the one that ended at
     40, before the one that begins at 20 none:
@@ -138,11 +138,24 @@ def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_o
     """
     if len(block) == 0:
         return np.empty(0, dtype=np.int64)
+    # The last row, of the same block or an earlier one, that was surely over when each row began; else -1.
+    ended, begun = lift_times([block, block], [surely_ended_ns, start_ns])
+    order = stable_order(ended)
+    ended_before = np.searchsorted(ended[order], begun, side="right")  # how many rows were over
+    # Rows are in the order of their ends: of those that were over, the last in the graph ended last.
+    last = np.maximum.accumulate(order)  # of the first, of the first two, ... of them the last in the graph
+    latest = np.where(ended_before > 0, last[ended_before - 1], -1)
     own = np.arange(len(block))
-    latest = _latest_ended(block, start_ns, surely_ended_ns)
     previous = np.minimum(latest, own - 1)
     # A row's end less its slack may lie before its own start; then the search found the row itself, or one behind it.
-    _step_back(previous, np.flatnonzero(latest >= own), start_ns, surely_ended_ns)
+    # From there go back row by row, until one was surely over.
+    rows = np.flatnonzero(latest >= own)
+    for _ in range(_MOST_STEPS_BACK):
+        rows = rows[(previous[rows] >= 0) & (surely_ended_ns[previous[rows]] > start_ns[rows])]
+        if not len(rows):
+            break
+        previous[rows] -= 1
+    # Rows of earlier blocks were found as well, as the search runs over all of them: these are no previous ones.
     first_row = np.flatnonzero(is_first_of_block)[block]
     return np.where(previous >= first_row, previous, -1)
 
@@ -175,25 +188,8 @@ def find_ordinals(columns: Mapping[str, Column], block: Ints) -> Ints:
     if len(sequence) == 0:
         return sequence
     class_of_block, first = group_rows([block, *class_parts(columns)])
+    # Not from 0: sequences count through the whole job, ordinals through one iteration.
     lowest = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(lowest, class_of_block, sequence)
     ordinal = sequence - common_base(columns, class_of_block, lowest)[class_of_block]
     return np.where(ordinal >= 0, ordinal, NO_ORDINAL)
-
-
-def _latest_ended(block: Ints, start_ns: Ints, surely_ended_ns: Ints) -> Ints:
-    """For each row find the last row, of its block or an earlier one, that was surely over when it began; else -1."""
-    ended, begun = lift_times([block, block], [surely_ended_ns, start_ns])
-    order = stable_order(ended)
-    ended_before = np.searchsorted(ended[order], begun, side="right")  # how many rows were over
-    latest = np.maximum.accumulate(order)  # of the first, of the first two, ... of them the last in the graph
-    return np.where(ended_before > 0, latest[ended_before - 1], -1)
-
-
-def _step_back(previous: Ints, rows: Ints, start_ns: Ints, surely_ended_ns: Ints) -> None:
-    """Step from `previous` of these rows to the row before, in place, until it was surely over when the row began."""
-    for _ in range(_MOST_STEPS_BACK):
-        rows = rows[(previous[rows] >= 0) & (surely_ended_ns[previous[rows]] > start_ns[rows])]
-        if not len(rows):
-            return
-        previous[rows] -= 1

@@ -19,7 +19,7 @@ from irregulars.messages.records import RECV, SEND
 
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
 _EXCESS_BITS: Final = 9  # significant ones: an error of 0.2 % at most, where the noise of a lane is some per cent
-_FIRSTS_KEPT: Final = 64  # of an iteration: more tell no more
+_FIRSTS_KEPT: Final = 64  # ranks of an iteration that left first: more show nothing new
 _SPREAD_STEP: Final = 1 / 8  # transfers; `JOB.stray_transfers` is a multiple of it
 
 
@@ -42,7 +42,7 @@ class LaneTable(NamedTuple):
 
 
 class LaneColumns(NamedTuple):
-    """What is known of some lanes, as arrays: a row for each of them, in their order.
+    """The `LaneExcess` of some lanes, as arrays: a row for each of them, in their order.
 
     ``keys`` (int64) are the number of the kind in `LANE_KINDS`, ``first`` and ``second``; ``values`` (float64) the
     fields of `LaneExcess`.
@@ -78,6 +78,7 @@ def sum_lanes(lanes: list[Lane], lane: Ints, iteration: Ints, transfer_ns: Float
     """Sum transfers by lane and iteration; the columns are the index of its lane, its iteration, time and bytes."""
     iterations, at = np.unique(iteration, return_inverse=True)
     shape = (len(lanes), len(iterations))
+    # A cell for each lane and iteration, so that one count serves the whole table.
     cell = lane * max(shape[1], 1) + at
 
     def by_cell(weights: Floats | None) -> Numbers:
@@ -94,9 +95,11 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
     columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
     found = {}
     for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
+        # A lane without a transfer in this iteration has no time to compare.
         own = usual.get(lane) if count else None
         if own is not None:
             usual_ns = own.mean_ns * count
+            # Longer sequences move more bytes, and may take longer for that.
             if size_bytes > 0 and own.size_bytes > 0:
                 usual_ns *= size_bytes / (own.size_bytes * count)
             excess_ns = total_ns - usual_ns
@@ -108,7 +111,7 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
 def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
     """Return the usual values for each lane: the median over these iterations, which had no fault.
 
-    A handful of iterations says little of one lane's noise: it may have been calm by chance, or be in one of two
+    A handful of iterations shows little of one lane's noise: it may have been calm by chance, or be in one of two
     modes between which all of its kind change. So it has at least the noise that lanes which move as many bytes have
     together (the pooled variance of their times, relative to the median of each), and the time
     that lanes of its kind usually take counts as one that it had.
@@ -142,7 +145,7 @@ def with_slow_transfers(
 ) -> dict[Lane, LaneExcess]:
     """Fill in over how many transfers each lane's excess is spread (`LaneExcess.slow_transfers`).
 
-    That is told in whole `_SPREAD_STEP`, and the excess to `_EXCESS_BITS`: the rest is noise, and snapshots hold all.
+    The number is in whole `_SPREAD_STEP`, the excess has `_EXCESS_BITS`: the rest is noise, and snapshots hold all.
     """
     is_seen = ~graph.is_p2p | (graph.operator == RECV)
     rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
@@ -161,7 +164,7 @@ def with_slow_transfers(
 
 
 def left_first(graph: OperatorGraph, iteration: int, lanes: Mapping[Lane, LaneExcess]) -> tuple[tuple[int, int], ...]:
-    """Return communicator and rank for slow collectives of an iteration, at most `_FIRSTS_KEPT`: who left first.
+    """Return communicator and rank for slow collectives of an iteration, at most `_FIRSTS_KEPT`: the rank left first.
 
     In a ring with one slow way the ranks behind it leave last, each time the same ones. Where all ways are slow alike
     it changes from one to the next. The times must be of one clock.

@@ -87,9 +87,11 @@ def _places(columns: Mapping[str, Column]) -> Ints:
 def _apart(start_ns: Ints, elapsed_ns: Floats, order: Ints, begins: Ints, past: Ints) -> Floats:
     if not len(begins):
         return np.empty(0)
+    # Relative to the first start: float64 holds ns since the epoch only in steps of 256.
     origin_ns = int(start_ns[start_ns != UNKNOWN].min(initial=np.iinfo(np.int64).max))
     is_known = start_ns != UNKNOWN
     end_ns = np.where(is_known, np.where(is_known, start_ns - origin_ns, 0) + elapsed_ns, np.nan)[order]
     spans = np.stack([begins, past], axis=1).ravel()
+    # `reduceat` takes no index past the end; every second span lies between two collectives, and is dropped.
     spans = spans[:-1] if spans[-1] == len(end_ns) else spans
     return np.maximum.reduceat(end_ns, spans)[::2] - np.minimum.reduceat(end_ns, spans)[::2]

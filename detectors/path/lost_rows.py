@@ -1,10 +1,10 @@
-"""Operators that a log has lost, told by their partners: all members of a collective run it, both ends send and recv.
+"""Operators that a log has lost, found by partners: all members of a collective run it, both ends send and recv.
 
 A lost row leaves a hole in its rank's time that looks like work, makes a collective look as if it had waited for
-nobody, and moves the operators behind it one place ahead in the count of their kind. Its partners say that it was
+nobody, and moves the operators behind it one place ahead in the count of their kind. Its partners show that it was
 there, and when it ended.
 
-Three words are used here. A *stream* is what ranks keep doing together in one iteration: the collectives of a
+Three words are used here. A *stream* is work that ranks repeat together in one iteration: the collectives of a
 communicator, or the messages from one rank to another. An *instance* is one of these collectives or messages. Every
 member of a stream takes part in each of its instances, so a member without a row in one of them has lost it.
 """
@@ -72,18 +72,22 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
     rank = columns["rank"]
     _, first = group_rows([stream_id, rank])
     counts = np.bincount(stream_id[first], minlength=int(stream_id.max(initial=-1)) + 1)
-    members = _Members(rank[first], starts_of(counts), counts)
+    members = rank[first]  # of each stream, those of one behind those of the other
     stream_of_instance = stream_id[first_of_instance]
     logged = np.bincount(instance_id, minlength=len(first_of_instance))
-    missing = members.counts[stream_of_instance] - logged
+    missing = counts[stream_of_instance] - logged
     is_partial = (missing > PATH.most_lost_ratio * (logged + missing))[instance_id]
     is_incomplete = missing > 0
     incomplete = np.flatnonzero(is_incomplete)
-    expected_in, expected_rank = _everybody(members, incomplete, stream_of_instance[incomplete])
+    # A pair of instance and rank for each member that an incomplete instance should have
+    stream = stream_of_instance[incomplete]
+    position = np.repeat(starts_of(counts)[stream], counts[stream]) + places_in_runs(counts[stream])
+    expected_in, expected_rank = np.repeat(incomplete, counts[stream]), members[position]
     beside = np.flatnonzero(is_incomplete[instance_id])  # the rows that incomplete instances do have
     is_lost = ~_is_among(expected_in, expected_rank, instance_id[beside], columns["rank"][beside])
     lost_in = expected_in[is_lost]
-    first_end_ns = _first_ends(instance_id[beside], end_ns[beside], len(logged))
+    first_end_ns = np.full(len(logged), np.iinfo(np.int64).max)
+    np.minimum.at(first_end_ns, instance_id[beside], end_ns[beside])
     iteration = columns["iteration"][first_of_instance[lost_in]]
     return Participation(is_partial, LostRows(expected_rank[is_lost], iteration, first_end_ns[lost_in]))
 
@@ -131,31 +135,10 @@ def time_free(
     return free_ns
 
 
-class _Members(NamedTuple):
-    """Ranks that logged a row of each stream, the ranks of one stream behind those of the other."""
-
-    rank: Ints
-    starts: Ints  # where the ranks of each stream begin
-    counts: Ints  # how many it has
-
-
-def _everybody(members: _Members, instance: Ints, stream: Ints) -> tuple[Ints, Ints]:
-    """Pair each of some instances with all members of its stream: return an instance and a rank for each pair."""
-    counts = members.counts[stream]
-    position = np.repeat(members.starts[stream], counts) + places_in_runs(counts)
-    return np.repeat(instance, counts), members.rank[position]
-
-
 def _is_among(instance: Ints, rank: Ints, known_instance: Ints, known_rank: Ints) -> Flags:
-    """Say of each pair of instance and rank whether it is one of the known pairs."""
+    """Return for each pair of instance and rank whether it is one of the known pairs."""
     key = pack_columns([np.concatenate([instance, known_instance]), np.concatenate([rank, known_rank])])
     return np.isin(key[: len(rank)], key[len(rank) :])
-
-
-def _first_ends(instance_id: Ints, end_ns: Ints, instances: int) -> Ints:
-    ends_ns = np.full(instances, np.iinfo(np.int64).max)
-    np.minimum.at(ends_ns, instance_id, end_ns)
-    return ends_ns
 
 
 def _streams(columns: Mapping[str, Column]) -> Ints:

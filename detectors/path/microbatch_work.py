@@ -1,7 +1,7 @@
 """How long the ranks of a pipeline work on its micro-batches, though the next recvs lie open beside the work.
 
 A rank that posts its recvs early shows no gap while it waits for one: the recv is open, whether the rank works or
-waits. But pipelines are first in, first out: what goes to the next stage as its k-th message is made of the k-th
+waits. But pipelines are first in, first out: the k-th message to the next stage is made of the k-th
 message from the stage before, and backwards likewise. So the work on it begins when that message has come and the
 rank is free, and ends with the send.
 
@@ -35,7 +35,7 @@ def microbatch_work_ns(graph: OperatorGraph, iteration: int, stage_of: Mapping[i
     rows = rows[np.lexsort((graph.start_ns[rows], graph.rank[rows]))]
     if not len(rows):
         return {}
-    # Say of each row how many stages its message goes up (negative: down); 0 for all but messages between stages.
+    # For each row how many stages its message goes up (negative: down); 0 for all but messages between stages.
     ranks = np.array(sorted(stage_of))
     stages = np.array([stage_of[rank] for rank in ranks.tolist()])
     is_message = graph.is_p2p[rows] & np.isin(graph.peer[rows], ranks)
@@ -48,7 +48,7 @@ def microbatch_work_ns(graph: OperatorGraph, iteration: int, stage_of: Mapping[i
     input_ns = _inputs_ns(graph, rows, step)
     main = known & (graph.operator[rows] != RECV)
     rows, input_ns = rows[main], _of_next_send(graph, rows[main], input_ns[main])
-    is_passed_on = input_ns != _NEVER  # what follows the last send is on no micro-batch, and may be waiting
+    is_passed_on = input_ns != _NEVER  # rows after the last send are of no micro-batch, and may be waiting
     return _work(graph, rows[is_passed_on], input_ns[is_passed_on])
 
 
@@ -88,6 +88,7 @@ def _work(graph: OperatorGraph, rows: Ints, input_ns: Ints) -> dict[int, float]:
         return {}
     is_first: Flags = begins_run(graph.rank[rows])
     owner = run_numbers(graph.rank[rows])
+    # A rank goes on beside a send that it leaves open: it is free as soon as that has begun.
     is_left_open = graph.is_worked_beside[rows] & (graph.operator[rows] == SEND)
     free_ns = np.where(is_left_open, graph.start_ns[rows], graph.end_ns[rows])
     ready_ns = np.maximum(np.where(is_first, _NEVER, np.append(_NEVER, free_ns[:-1])), input_ns)

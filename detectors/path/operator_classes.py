@@ -29,7 +29,7 @@ def unpack_class(packed: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def is_p2p(operator: Ints) -> Flags:
-    """Say of each row whether it is a send or a recv."""
+    """Return for each row whether it is a send or a recv."""
     return np.asarray((operator == SEND) | (operator == RECV))
 
 

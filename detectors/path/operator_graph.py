@@ -3,7 +3,7 @@
 A row is one operator on one rank. Two kinds of edges lead from it: to the row of the partner that arrived last
 (`OperatorGraph.blocker`: the same collective on another rank, or the other end of a send or recv) and to the operator
 that this rank had ended last when it began (`OperatorGraph.previous`). Time that a row spends until its blocker
-arrives is waiting; what is left is transfer; what lies between the previous operator and its own start is the gap:
+arrives is waiting; the rest is transfer; the time between the previous operator and its own start is the gap:
 the rank's own work, or waiting that nobody logged.
 
 Holmes (NSDI'25) searches the same graph breadth-first over abnormal operators; here all edges are computed at once,
@@ -80,7 +80,7 @@ class OperatorGraph:
         return len(self.rank)
 
     def derive(self, name: str, make: Callable[[], Derived]) -> Derived:
-        """Return what was computed from the graph under this name before; else compute it, and keep it."""
+        """Return the value computed from the graph under this name before; else compute it, and keep it."""
         if name not in self._derived:
             self._derived[name] = make()
         found: Derived = self._derived[name]
@@ -148,6 +148,7 @@ class OperatorGraph:
         if not len(self):
             return self.gap_ns
         order = sort_rows([self.block, self.communicator, self.start_ns])
+        # The parts of a batch began together: none of them is the operator before another.
         first = np.full(len(order), len(order))  # of each batch the place in `order` where it begins
         np.minimum.at(first, self.batch[order], np.arange(len(order)))
         at = first[self.batch]
@@ -179,7 +180,7 @@ class OperatorGraph:
 
         A rank does not wait for a send that it leaves open, so such sends are taken out before gaps are summed up.
 
-        `to_last_message`: count gaps to the rank's last message, and the work on what that brought if it is a recv:
+        `to_last_message`: count gaps to the rank's last message, and the work on its content if it is a recv:
         pipeline stages that are through wait for the others, and no operator need show it.
         """
         work = self.derive(f"own work of {iteration}", lambda: self._sum_up_work(iteration))
@@ -192,7 +193,10 @@ class OperatorGraph:
             return {}, {}
         rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
         is_closed = ~(self.is_worked_beside[rows] & (self.operator[rows] == SEND))
-        is_last = self._are_last_messages(rows)
+        message = np.flatnonzero(self.is_p2p[rows])
+        rank = self.rank[rows[message]]
+        is_last = np.zeros(len(rows), dtype=bool)  # whether a row is its rank's last message
+        is_last[message] = np.append(rank[1:] != rank[:-1], True)[: len(message)]
         by_then = rows[is_closed | is_last]  # the last message ends the count, also a send that was left open
         return self._sum_up_gaps(rows[is_closed]), self._sum_up_gaps(by_then, is_last[is_closed | is_last])
 
@@ -203,6 +207,7 @@ class OperatorGraph:
         is_first, owner = begins_run(self.rank[rows]), run_numbers(self.rank[rows])
         times, place = np.unique(self.end_ns[rows], return_inverse=True)
         lift = owner * len(times)
+        # The latest end so far of each rank, in one pass: ends of later ranks are lifted above those of earlier ones.
         latest_ns = times[np.maximum.accumulate(place.ravel() + lift) - lift]
         gap_ns = np.append(0, np.maximum(self.start_ns[rows[1:]] - latest_ns[:-1], 0))
         gap_ns[is_first] = self.gap_ns[rows[is_first]]
@@ -233,14 +238,6 @@ class OperatorGraph:
         after = others[np.searchsorted(others, last)]
         ends[owner[last]] = np.minimum(after, np.searchsorted(owner, owner[last], side="right") - 1)
         return ends
-
-    def _are_last_messages(self, rows: Ints) -> Flags:
-        """Say of rows, those of each rank together, which are the rank's last message."""
-        message = np.flatnonzero(self.is_p2p[rows])
-        is_last = np.zeros(len(rows), dtype=bool)
-        rank = self.rank[rows[message]]
-        is_last[message] = np.append(rank[1:] != rank[:-1], True)[: len(message)]
-        return is_last
 
     @property
     def source(self) -> Ints:
@@ -316,13 +313,13 @@ class CollectiveRows(NamedTuple):
 def collective_rows(
     columns: Mapping[str, Column], communicators: Collection[int], *, is_exact: bool = False
 ) -> CollectiveRows:
-    """Compute what the graph of these operators says of the collectives of some communicators, without the others.
+    """Compute the graph's values for the collectives of some communicators, without the other operators.
 
-    Who waited for whom in a communicator does not depend on what runs beside it; gaps do, and are left out.
+    Who waited for whom in a communicator does not depend on operators beside it; gaps do, and are left out.
 
     `columns`, `is_exact`: as for `build_graph`.
     """
-    known = _known(columns)  # all of a rank's operators say how exactly its times were logged
+    known = _known(columns)  # all of a rank's operators show how exactly its times were logged
     is_own = np.isin(known["communicator"], list(communicators)) & ~is_p2p(known["operator"])
     own = _sorted({name: column[is_own] for name, column in known.items()})
     end_ns, slack = _ends(own, is_exact=is_exact)
@@ -354,7 +351,7 @@ def _clock_error_ns(is_exact: bool) -> int:
 def _known(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Return the rows whose start and end are known, with the resolution of their times."""
     elapsed_ns = np.where(np.isnan(columns["elapsed_ns"]), -1.0, columns["elapsed_ns"]).astype(np.int64)
-    end_ns = columns["start_ns"] + elapsed_ns  # where a clock told nonsense it wraps: then it ends before its start
+    end_ns = columns["start_ns"] + elapsed_ns  # of a nonsensical start it wraps: then it lies before the start
     known = (elapsed_ns >= 0) & (columns["start_ns"] != UNKNOWN) & (end_ns >= columns["start_ns"])
     ints = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns")
     kept = {name: columns[name].astype(np.int64, copy=False) for name in ints}
@@ -375,6 +372,7 @@ def _sorted(known: dict[str, Column]) -> dict[str, Column]:
     # Parts of a p2p batch have one start and one end.
     ties = [known["start_ns"], *class_parts(known), known["sequence"]]
     order = sort_nearly([known["rank"], known["iteration"], end_ns], ties)
+    # Already in order: no column need be copied.
     if np.all(order[1:] > order[:-1]):
         return known
     return {name: column[order] for name, column in known.items()}

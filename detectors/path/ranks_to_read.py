@@ -2,7 +2,7 @@
 
 Reading all operators of an irregular iteration moves far more bytes than the path needs. So a few ranks are read
 first, and the path is walked in their operators. Where it passes an operator whose last arriver may be among the
-unread ranks, these are read next. Class summaries in the evidence tell which ranks may be: all members of a
+unread ranks, these are read next. Class summaries in the evidence show which ranks may be: all members of a
 collective leave together, so the last arriver spends least time inside, and a rank whose shortest operator of the
 class is longer than the least time that a rank that was read spent inside is not the last arriver.
 """
@@ -59,7 +59,7 @@ class Summaries(NamedTuple):
 
 
 class LaneSums(NamedTuple):
-    """Transfers of lanes, as summaries tell them: an upper bound of their mean time, and their number."""
+    """Transfers of lanes, by class summaries: an upper bound of their mean time, and their number."""
 
     mean_ns: Mapping[Lane, float]
     counts: Mapping[Lane, int]
@@ -88,8 +88,8 @@ def wanted_ranks(
 
     `unread`: all ranks that were not read. `slow`: returns the communicators whose collectives took longer than
     usual, as far as they were read (`detectors.path.critical_path.slow_collectives`). It is called only if members of
-    a collective without a summary are missing, which matter only if that is slow. None if it is not known what is
-    usual.
+    a collective without a summary are missing, which matter only if that is slow. None if usual values are not
+    known.
     """
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
@@ -99,10 +99,12 @@ def wanted_ranks(
     unread = frozenset(unread)
     for (communicator, operator), inside_ns in least_ns.items():
         members = topology.lane_set(Lane("collective", communicator))
+        # Only wide collectives have summaries that show who may be last.
         if len(members) > WIDE:
             wanted |= _may_be_last(summaries, communicator, operator, members, unread, inside_ns - worth_ns)
         elif missing := set(members & unread):
             narrow[communicator] = missing
+    # `slow` may have to learn usual values: it is called only if it can keep a rank from being read.
     is_asked = slow is not None and not wanted.issuperset(rank for missing in narrow.values() for rank in missing)
     known = slow() if slow is not None and is_asked else narrow.keys()
     return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
@@ -160,7 +162,7 @@ def _may_be_last(
     return set(islice(missing, PATH.most_candidates))
 
 
-# --- what lies beside a slow transfer -------------------------------------------------------------------------------
+# --- lanes beside a slow transfer -----------------------------------------------------------------------------------
 
 
 def lane_sums(summaries: Summaries) -> LaneSums:
@@ -207,6 +209,7 @@ def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -
     touching = [not topology.lane_set(Lane("collective", one)).isdisjoint(carried) for one in collectives.tolist()]
     at, _ = find_sorted(collectives, summaries.communicator)
     ends = np.isin(summaries.rank, ranks) | np.isin(summaries.peer, ranks)
+    # The last entry lets recvs, whose communicator may be in no list, be looked up as well.
     is_beside = np.where(is_recv, ends, np.array([*touching, False])[at])
     return summaries.take(is_beside)
 
@@ -250,7 +253,7 @@ def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]
 
 
 def accused_lanes(attribution: Attribution, topology: Topology) -> list[Lane]:
-    """Return the lanes of slow transfers on the path that leave a host, whose device the lanes beside them tell."""
+    """Return the lanes of slow transfers on the path that leave a host: lanes beside them show whose device it is."""
     positive = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
     total_ns = sum(positive.values())
     return [
@@ -283,6 +286,7 @@ def lanes_beside(
     slow: list[tuple[float, Lane]] = []
     carried = set(carried)
     for lane in now.mean_ns:
+        # Without a usual value a lane can be neither slow nor quick.
         if lane not in usual or carried.isdisjoint(topology.lane_ranks(lane)):
             continue
         found = _at_most(now, lane, *usual[lane])
@@ -298,8 +302,8 @@ def pairs_beside(
 ) -> dict[Lane, LaneExcess]:
     """Return the pairs that members of these collectives send or receive on, each held against its role.
 
-    They cost nothing to speak of. But of all members of a slow collective the one with a slow NIC alone has slow
-    pairs, so they tell whose NIC it is.
+    They cost next to nothing. But of all members of a slow collective the one with a slow NIC alone has slow
+    pairs, so they show whose NIC it is.
     """
     members = {rank for lane in lanes if lane.kind == "collective" for rank in topology.lane_ranks(lane)}
     found: dict[Lane, LaneExcess] = {}
@@ -310,7 +314,7 @@ def pairs_beside(
 
 
 def against_role(lanes: Sequence[Lane], role: Sequence[Lane], sums: LaneSums) -> dict[Lane, LaneExcess]:
-    """Hold some lanes of a role against what the role takes, as summaries bound it from above."""
+    """Hold some lanes of a role against the role's median; their times are upper bounds, by summaries."""
     if not lanes:
         return {}
     mean_ns = np.array([sums.mean_ns[lane] for lane in role])
@@ -336,7 +340,7 @@ def _at_most(sums: LaneSums, lane: Lane, usual_ns: float, noise_ns: float) -> La
 
 
 def ends_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
-    """Return the ranks that tell of these lanes: both ends of a pair, all members of a narrow collective."""
+    """Return the ranks whose operators show these lanes: both ends of a pair, all members of a narrow collective."""
     found: set[int] = set()
     for lane in lanes:
         ranks = topology.lane_ranks(lane)
@@ -345,7 +349,7 @@ def ends_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
 
 
 def is_known(lane: Lane, read: Collection[int], unread: Collection[int], topology: Topology) -> bool:
-    """Say whether all ranks that tell how long a lane's transfers took have been read."""
+    """Return whether all ranks that show how long a lane's transfers took have been read."""
     ranks = topology.lane_ranks(lane)
     if lane.kind == "collective" and len(ranks) > WIDE:
         return any(rank in read for rank in ranks)

@@ -10,14 +10,14 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class PathThresholds:
-    """What the walk from the symptom to the first cause compares with."""
+    """The limits of the walk from the symptom to the first cause."""
 
     # Rows that were lost
     most_lost_ratio: float = threshold(0.1, "share of the members of a collective or message",
         "If more lost their row, the transfer is not held against what is usual.",
         "chosen: one lost row of twenty most likely leaves the last arriver; one of two does not")  # fmt: skip
 
-    # What is usual: by the past, and by peers
+    # Usual values: by the past, and by peers
     overlap_noise_ratio: float = threshold(0.5**0.5,
         "deviation of the time since that operator began, over that since it ended",
         "Below, ranks are taken to work on while the operator before runs.",

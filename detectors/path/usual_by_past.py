@@ -1,4 +1,4 @@
-"""What is usual, learned from regular iterations: for each place of an operator in its iteration."""
+"""Usual values, learned from regular iterations: for each place of an operator in its iteration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEW: Final = -2  # place of an operator that no regular iteration had
 
 
 class _Placed(NamedTuple):
-    """Some rows of a graph, as far as they say where their places are."""
+    """Some rows of a graph: the columns that make up their places."""
 
     rank: Ints
     communicator: Ints
@@ -33,12 +33,12 @@ class _Placed(NamedTuple):
     ordinal: Ints
 
 
-Rows: TypeAlias = OperatorGraph | CollectiveRows | _Placed  # what says of each row its class and its ordinal
+Rows: TypeAlias = OperatorGraph | CollectiveRows | _Placed  # rows with a class and an ordinal each
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What is usual: medians over some regular iterations, by the place of an operator in the iteration.
+    """Usual values: medians over some regular iterations, by the place of an operator in the iteration.
 
     ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
     ordinal; ``previous`` (the place of the operator that had ended last before; -1: none), ``start_ns`` and
@@ -73,7 +73,7 @@ class UsualTransfers(NamedTuple):
 
 
 def learn_transfers(rows: CollectiveRows) -> UsualTransfers:
-    """Learn from collectives of regular iterations what `learn_reference` learns of their transfers."""
+    """Learn the usual transfers from collectives of regular iterations, as `learn_reference` does."""
     classes, keys = _places_of(rows)
     place, first = group_rows([keys])
     values = np.stack([rows.transfer_ns.astype(np.float64), _whole_bytes(rows.size_bytes)], axis=1)
@@ -131,14 +131,21 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     """Return the usual gap and the usual transfer of each row, ns; NaN where the place is new."""
     place, is_known = _find_places(graph, reference)
     nan = np.full(len(graph), np.nan)
+    # Nothing was learned: no index into the empty columns is valid.
     if len(reference.places) == 0:
         return nan, nan
     longer_ns = graph.since_previous_ns - reference.since_ns[place]
     worked_ns = np.maximum(graph.gap_ns - longer_ns, 0.0)  # had it begun to work when the operator before began
     gap_ns = np.where(reference.is_overlapped[place], worked_ns, reference.gap_ns[place])
     after = graph.of_previous(np.where(is_known, place, _NEW), _FIRST)
-    gap_ns = np.where(after == reference.previous[place], gap_ns, _gap_after(reference, place, after))
+    # An operator on a second stream may end before or after a row begins: where a gradient bucket of 20 ms is stuck
+    # for 100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after
+    # that one holds the work that usually hides behind the bucket. It is not known after an operator that is new.
+    end_ns = np.where(after >= 0, reference.end_ns[np.maximum(after, 0)], 0.0)
+    after_ns = np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
+    gap_ns = np.where(after == reference.previous[place], gap_ns, after_ns)
     gap_ns = np.where(is_known, gap_ns, nan)
+    # Where many rows were lost, the last arrival is not known, and a wait would seem to be transfer.
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
 
@@ -162,22 +169,11 @@ def _whole_bytes(size_bytes: Floats) -> Floats:
     return np.nan_to_num(size_bytes).astype(np.int64).astype(np.float64)
 
 
-def _gap_after(reference: Reference, place: Ints, after: Ints) -> Floats:
-    """Return the usual gap of each row after another operator than usual, ns.
-
-    What runs on a second stream may end before or after a row begins: where a gradient bucket of 20 ms is stuck for
-    100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after that
-    one holds the work that usually hides behind the bucket. NaN after an operator that is new.
-    """
-    end_ns = np.where(after >= 0, reference.end_ns[np.maximum(after, 0)], 0.0)
-    return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
-
-
 def _most_common(index: Ints, places: Ints, size: int, end_ns: Floats) -> Ints:
     """Return the most frequent place of each index from 0 to `size` - 1, all of which occur.
 
     Of several it is the one that usually ends last. Their numbers would be no good choice: they follow those of
-    communicators, which say nothing.
+    communicators, which mean nothing.
     """
     ordered = sort_within(index, places, size)
     index = np.repeat(np.arange(size), np.bincount(index, minlength=size))
@@ -190,7 +186,7 @@ def _most_common(index: Ints, places: Ints, size: int, end_ns: Floats) -> Ints:
 
 
 def _overlapped(turn: Ints, place: Ints, gap_apart_ns: Floats, since_apart_ns: Floats) -> Flags:
-    """Say of each place whether ranks work on while the operator before runs; all ranks with the same turn together.
+    """Return for each place whether ranks work on while the operator before runs; ranks of one turn together.
 
     See `detectors.path.usual_by_peers` for why it matters. The noise of an operator, on top of that of work, is in
     the time since it began where it keeps ranks from working, and in the time since it ended where it does not.
@@ -208,7 +204,7 @@ def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference)
 
 
 def follows_lost(graph: OperatorGraph, reference: Reference) -> Flags:
-    """Say of each row whether it is the first that its rank logged of the iteration, and usually is not."""
+    """Return for each row whether it is the first that its rank logged of the iteration, and usually is not."""
     if len(reference.places) == 0:
         return np.zeros(len(graph), dtype=np.bool_)
     place, is_known = _find_places(graph, reference)

@@ -1,8 +1,8 @@
-"""What is usual, told by peers: ranks that do the same work in the same iteration.
+"""Usual values by peers: ranks that do the same work in the same iteration.
 
 A fault that is older than the recording has no healthy past to be held against. But a synchronous job has many ranks
-in the same role: the same pipeline stage, the same place in the program. What most of them take for a piece of work
-or for a transfer is the usual one.
+in the same role: the same pipeline stage, the same place in the program. The time that most of them take for a
+piece of work or for a transfer is the usual one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from irregulars.messages.records import SEND
 
 
 def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology) -> Attribution:
-    """Say where one iteration's time went beyond what peers take for the same work.
+    """Return where one iteration's time went beyond the time that peers take for the same work.
 
     Pieces of ranks without peers are left out, since nothing is known to compare them with.
     """
     usual = graph.derive("usual of peers", lambda: _learn(graph, topology))
+    # The graph keeps the values for the topology of the first call, and may be asked with another one.
     if usual.topology is not topology:
         usual = _learn(graph, topology)
     lanes = lane_excess(usual.table, iteration, lanes_by_peers(usual.table, iteration, topology))
@@ -43,7 +44,7 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
 
 
 class _UsualOfPeers(NamedTuple):
-    """What peers take for the work and the transfer of each row of a graph; NaN for a row without peers."""
+    """Time that peers take for the work and the transfer of each row of a graph; NaN for a row without peers."""
 
     topology: Topology
     gap_ns: Floats
@@ -65,15 +66,16 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     of_any_stage = _transfer_roles(graph, topology, kind)
     transfer_ns = _usual_transfers(of_any_stage, graph, PATH.min_peers_of_any_stage)
     of_stage_ns = _usual_transfers(role, graph, JOB.min_peers)
+    # More peers are better; those of the own stage serve where too few are alike in all stages.
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
     return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph))
 
 
 def _usual_transfers(role: Ints, graph: OperatorGraph, least: int) -> Floats:
-    """Return what transfers of each row's role usually take, ns; each counts once, however many members were read.
+    """Return the usual transfer of each row's role, ns; each transfer counts once, however many members were read.
 
-    The ranks that are read to know the slow ones better would make a slow transfer usual.
+    Else the ranks that are read to know the slow ones better would make a slow transfer usual.
     """
     transfer, first = group_rows([role, graph.group])
     return _usual_of_peers(role[first], graph.group[first], graph.transfer_ns[first], least)[transfer]
@@ -93,7 +95,7 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
 
     The right one measures work alone, and so varies least from iteration to iteration, against peers.
 
-    A row without a gap was held up by the operator before it, and its work left no trace. So what is usual is taken
+    A row without a gap was held up by the operator before it, and its work left no trace. So usual values are taken
     from rows that have a gap.
 
     `role`, `place`: number of each row's work, in its iteration and over all iterations.
@@ -102,10 +104,10 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
     measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
     is_free = graph.gap_ns > np.maximum(graph.slack_ns, PATH.launch_ratio * graph.since_previous_ns)
     usual = [_usual_of_free_peers(role, graph.rank, values, is_free) for values in measures]
-    jitter_ns = [
-        np.bincount(place, _jitter(own, np.nan_to_num(values - of_peers)))
-        for values, of_peers in zip(measures, usual, strict=True)
-    ]
+    jitter_ns = []  # of each measure the sum of distances to the median over iterations, by place
+    for values, of_peers in zip(measures, usual, strict=True):
+        apart_ns = np.nan_to_num(values - of_peers)
+        jitter_ns.append(np.bincount(place, np.abs(apart_ns - medians(own, apart_ns)[own])))
     calmest = np.argmin(jitter_ns, axis=0)[place]  # the first, which is the gap, where all are alike
     found = usual[0]
     for number in (1, 2):
@@ -114,17 +116,12 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
     return found
 
 
-def _jitter(own: Ints, apart_ns: Floats) -> Floats:
-    """Return the distance of each value to the median over the iterations of its rank and place, ns."""
-    return np.asarray(np.abs(apart_ns - medians(own, apart_ns)[own]))
-
-
 def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Ints:
     """Number the roles of transfers: those with one number should take equally long, whatever their stage.
 
     They are of one iteration and operator, move about as many bytes (one replica's batch may be a little longer than
     another's), in communicators of one kind and size, within a host, a switch or beyond: uplinks of switches are
-    shared. Stages do not count, since a switch may carry all transfers of a stage, and then only other stages tell
+    shared. Stages do not count, since a switch may carry all transfers of a stage, and then only other stages show
     that it is slow.
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
@@ -146,22 +143,18 @@ def _kinds(graph: OperatorGraph, topology: Topology) -> Ints:
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     kind = np.array([topology.kind_code(code) for code in codes] or [0])[graph.communicator]
-    return group_rows([kind, _orders_of_use(graph, kind)])[0]
-
-
-def _orders_of_use(graph: OperatorGraph, kind: Ints) -> Ints:
-    """Return for each row how many other communicators of its kind its rank had used before in the iteration."""
+    # How many other communicators of its kind each row's rank had used before in the iteration
     use, first = graph.derive("uses", lambda: group_rows([graph.block, graph.communicator]))
     order = sort_rows([graph.block[first], kind[first], first])
     turn = np.empty(len(order), dtype=np.int64)
     turn[order] = places_in_runs(np.bincount(group_rows([graph.block[first], kind[first]])[0]))
-    return turn[use]
+    return group_rows([kind, turn[use]])[0]
 
 
 def _programs(graph: OperatorGraph, kind: Ints) -> Ints:
     """Number the programs of the rows' ranks: two ranks have the same one if they run each kind equally often.
 
-    This tells pipeline stages apart where nobody announced them.
+    This separates pipeline stages where none were announced.
 
     `kind`: number of each row's kind of operator, from 0 on.
     """
@@ -171,7 +164,7 @@ def _programs(graph: OperatorGraph, kind: Ints) -> Ints:
     # Counted by the highest ordinal over all iterations, so that lost rows count, also at an iteration's end.
     runs = np.zeros(len(first), dtype=np.int64)
     np.maximum.at(runs, use, np.where(graph.ordinal == NO_ORDINAL, 0, graph.ordinal) + 1)
-    rank = run_numbers(graph.rank[first])  # rows of a graph, and so these, stand in the order of their ranks
+    rank = run_numbers(graph.rank[first])  # rows of a graph, and so these, are in the order of their ranks
     counts = np.zeros((int(rank[-1]) + 1, int(kind.max()) + 1), dtype=np.int64)
     np.add.at(counts, (rank, kind[first]), runs)
     program, _ = group_rows(list(counts.T))
@@ -199,6 +192,7 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
     usual = _usual_of_peers(role, owner, values, JOB.min_peers)
     free = np.flatnonzero(is_free)
     of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], JOB.min_peers)
+    # Too few free peers: all peers, held up or not, are better than none.
     usual[free] = np.where(np.isnan(of_free), usual[free], of_free)
     return usual
 
@@ -206,8 +200,8 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
 def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Numbers) -> Floats:
     """Return the robust standard deviation in each row's role, ns.
 
-    Where one device slows half of them, the median distance from what is usual is what it costs. The lanes below what
-    is usual are healthy, so the distance of the quickest one is another bound, if there are several.
+    Where one device slows half of them, the median distance from the usual time is the device's cost. The lanes below
+    the usual time are healthy, so the distance of the quickest one is another bound, if there are several.
     """
     spread_ns = MAD_TO_SIGMA * medians(role, np.abs(mean_ns - usual_ns))[role]
     below_ns = np.zeros(len(members))

@@ -1,4 +1,4 @@
-"""Where an iteration's time went, by the durations of its operators: some logs do not say when operators began.
+"""Where an iteration's time went, by the durations of its operators: some logs have no start times.
 
 All members of a collective leave together. So the member that spent least time inside came last, its time inside is
 the transfer, and the others waited for the rest of theirs. The time that a rank spent outside of operators is its own
@@ -6,7 +6,7 @@ work. The rank that waited least is the one that others waited for. Its work and
 stand for the critical path, which needs an order of events that nobody logged.
 
 So a slow rank is found, and a slow communicator, but not which device slows the communicator: on the lanes beside it
-transfers cannot be told from short waits. Sends and recvs tell nothing, since a send may return before the bytes are
+transfers cannot be told from short waits. Sends and recvs show nothing, since a send may return before the bytes are
 gone.
 """
 
@@ -71,7 +71,9 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
     np.minimum.at(shortest_ns, collective, elapsed_ns)
     np.maximum.at(longest_ns, collective, elapsed_ns)
     waited_ns = elapsed_ns - shortest_ns[collective]
-    lane, table = _lanes(rows, collective, shortest_ns)
+    communicators, lane = np.unique(rows["communicator"], return_inverse=True)
+    lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
+    _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers
     return Waits(
         rank=rows["rank"],
         iteration=rows["iteration"],
@@ -80,12 +82,12 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
         waited_ns=waited_ns,
         made_wait_ns=np.where(waited_ns == 0, (longest_ns - shortest_ns)[collective], 0.0),
         lane=lane,
-        table=table,
+        table=sum_lanes(lanes, lane[row], rows["iteration"][row], shortest_ns, rows["size_bytes"][row]),
     )
 
 
 def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLane], work: Work) -> Attribution:
-    """Say where the excess of one iteration went; ``usual`` is that of each lane."""
+    """Return where the excess of one iteration went; ``usual`` is that of each lane."""
     lanes = lane_excess(waits.table, iteration, usual)
     usual_ns = {rank: work.common_factor * ns for rank, ns in work.usual_ns.items() if rank in work.own_ns}
     excess_ns = {rank: work.own_ns[rank] - ns for rank, ns in usual_ns.items()}
@@ -94,6 +96,7 @@ def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLa
     if len(rows) == 0:
         return Attribution(iteration, {}, {}, {}, excess_ns, incomplete)
     ranks, at = np.unique(waits.rank[rows], return_inverse=True)
+    # The rank that waited least in all: the others waited for it, so it stands for the path.
     rank = int(ranks[np.argmin(np.bincount(at, waits.waited_ns[rows]))])
     own = rows[waits.rank[rows] == rank]
     pieces = _pieces(waits, own, lanes)
@@ -109,7 +112,7 @@ def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLa
 def attribute_untimed_by_peers(
     waits: Waits, iteration: int, work_ns: Mapping[int, float], late_ns: Mapping[int, float], topology: Topology
 ) -> Attribution:
-    """Say where one iteration's time went beyond that of peers; ``late_ns`` is how much longer each rank worked."""
+    """Return where one iteration's time went beyond that of peers; ``late_ns``: how much longer each rank worked."""
     usual_ns = {rank: work_ns[rank] - ns for rank, ns in late_ns.items()}
     usual = lanes_by_peers(waits.table, iteration, topology)
     return attribute_untimed(waits, iteration, usual, Work(work_ns, usual_ns))
@@ -132,13 +135,6 @@ def _whole_collectives(rows: Mapping[str, Column]) -> tuple[Ints, Ints]:
     shares = np.bincount(collective)[collective]
     most = np.zeros(int(rows["communicator"].max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(most, rows["communicator"], shares)
+    # Of a communicator that never was complete the most that were seen together count as all.
     is_whole = np.flatnonzero((shares == most[rows["communicator"]]) & (shares > 1))
     return is_whole, np.unique(collective[is_whole], return_inverse=True)[1]
-
-
-def _lanes(rows: Mapping[str, Column], collective: Ints, transfer_ns: Floats) -> tuple[Ints, LaneTable]:
-    """Return the index of each row's lane, and the sums of the lanes' transfers in each iteration."""
-    communicators, lane = np.unique(rows["communicator"], return_inverse=True)
-    lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
-    _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers
-    return lane, sum_lanes(lanes, lane[row], rows["iteration"][row], transfer_ns, rows["size_bytes"][row])

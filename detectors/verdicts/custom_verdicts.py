@@ -1,16 +1,16 @@
 """Verdicts that detectors open: kind ``custom``, with the persistence that the monitor asks of all verdicts.
 
-A detector says how strange each rank is; from `strange_ranks.STRANGE` on a score is strange. When a verdict opens and
-closes is told here:
+A detector says how strange each rank is; from `strange_ranks.STRANGE` on a score is strange. The rules by
+which a verdict opens and closes:
 
 ==========  ========================================================================================================
 opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`VERDICTS.seen_transfer`)
-            and no open verdict accuses it already: that one's evidence tells of the detector then
+            and no open verdict accuses it already: that one's evidence mentions the detector then
 joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange
 closes      none was for 10 judged iterations (`VERDICTS.close_quiet`), or the job ended; iterations in which the
             detector has no opinion on any of them do not count
-costs       what irregular iterations took longer while it was seen, if no other verdict's cause was seen in them
+costs       excess of irregular iterations while it was seen, if no other verdict's cause was seen in them
 severity    by that cost; a ticket where there is none, since whoever lets a detector speak wants to hear it
 ==========  ========================================================================================================
 """
@@ -46,10 +46,10 @@ class Moment:
 
     iteration: int
     time_ns: int
-    # How long it took, and what is usual; NaN: not known
+    # Its time, and the usual one; NaN: not known
     elapsed_ns: float
     reference_ns: float
-    lost_ns: float  # what it took longer, if it was irregular and no other verdict's cause was seen in it; else 0
+    lost_ns: float  # its excess, if it was irregular and no other verdict's cause was seen in it; else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,12 +68,11 @@ class CustomVerdict:
     judged: int
     seen: int = 0
     quiet: int = 0
-    lost_ns: float = 0.0  # what was lost in those
+    lost_ns: float = 0.0  # lost in those
     highest: float = 0.0  # largest score so far
     explanation: str = ""  # the detector's, of the iteration in which a score was that high
     moments: deque[Moment] = field(default_factory=deque)  # the newest iterations in which one of them was strange
-    # The newest revision: its number, how urgent it was, and what it said
-    # of `seen` and `ranks`
+    # The newest revision: its number and severity, and its `seen` and `ranks`
     revision: int = 0
     severity: str = "note"
     said_seen: int = 0
@@ -83,6 +82,7 @@ class CustomVerdict:
     lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
+        # `replace` runs this too, and so `_copy` shares no deque with the verdict that lives on.
         self.moments = deque(self.moments, _KEPT)
         if self.judged and not self.passed_ns and self.moments:  # of a worker that did not count it
             self.passed_ns = self.lasted_ns = self.judged * median(one.elapsed_ns for one in self.moments)
@@ -95,11 +95,11 @@ class CustomVerdict:
         self.moments.append(moment)
 
     def note_score(self, highest: float, explanation: str) -> None:
-        """Keep the largest score, and what the detector said of it."""
+        """Keep the largest score, and the detector's explanation of it."""
         self.highest, self.explanation = max(highest, self.highest), explanation or self.explanation
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
-        """Say how urgent it is: a ticket at least, and never less than was said."""
+        """Return how urgent it is: a ticket at least, and never less than was published."""
         usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
         lasted_ns = self.judged * usual_ns + self.lost_ns
         loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
@@ -108,7 +108,7 @@ class CustomVerdict:
 
 @dataclass(frozen=True, slots=True)
 class CustomState:
-    """What `CustomVerdicts` keep."""
+    """State of `CustomVerdicts`."""
 
     recent: tuple[Moment, ...]
     ordinals: Mapping[str, int]
@@ -166,7 +166,7 @@ class CustomVerdicts:
         return revisions, tuple(one.verdict_id for one in seen_in)
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close what is open, because the job ended, restarted or fell silent."""
+        """Close the open verdicts, because the job ended, restarted or fell silent."""
         return self._close(list(self._open), reason, topology)
 
     # --- how they open and go on ------------------------------------------------------------------------------------
@@ -176,6 +176,7 @@ class CustomVerdicts:
         one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns
         own = scores.of(one.detector, one.ranks)
         if not (own >= STRANGE).any():
+            # No opinion on any of its ranks does not show that they are no longer strange.
             one.quiet += not np.isnan(own).all()
             return False
         one.see(moment)
@@ -191,6 +192,7 @@ class CustomVerdicts:
         if not news:
             return []
         newest = own[-1] if own else None
+        # Ranks that become strange soon after the first ones are of one cause with them.
         if newest is None or (newest.judged > IRREGULAR.recent and len(own) < VERDICTS.custom_open):
             newest = self._begin(name, news)
             self._open.append(newest)
@@ -204,21 +206,21 @@ class CustomVerdicts:
         mask = 0
         for own in due.values():
             mask |= own
+        # Bit n of a mask is the n-th newest iteration; the verdict takes them in oldest first.
         moments = [one for back, one in enumerate(reversed(self._recent)) if mask >> back & 1][::-1]
         first = moments[0].iteration
-        verdict = CustomVerdict(self._name(name, first), name, tuple(sorted(due)), first, first, 0, mask.bit_length())
+        key = f"{first}:{name}"
+        # A detector may open two verdicts that begin with the same iteration.
+        ordinal = self._ordinals.get(key, 0)
+        self._ordinals[key] = ordinal + 1
+        verdict_id = f"{self.job}:{self.attempt}:{key}.{ordinal}"
+        verdict = CustomVerdict(verdict_id, name, tuple(sorted(due)), first, first, 0, mask.bit_length())
         verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:
             verdict.see(one)
         return verdict
 
-    def _name(self, detector: str, first: int) -> str:
-        key = f"{first}:{detector}"
-        ordinal = self._ordinals.get(key, 0)
-        self._ordinals[key] = ordinal + 1
-        return f"{self.job}:{self.attempt}:{key}.{ordinal}"
-
-    # --- what is told -----------------------------------------------------------------------------------------------
+    # --- revisions --------------------------------------------------------------------------------------------------
 
     def _event_of(self, one: CustomVerdict, topology: Topology) -> str | None:
         """Return the event that is worth a revision, if there is one."""
@@ -226,6 +228,7 @@ class CustomVerdicts:
             return "opened"
         if one.ranks != one.said_ranks:
             return "changed"
+        # No news while none of its ranks is strange.
         if one.quiet:
             return None
         if one.severity_now(topology.world_size, self._limits, is_over=False) != one.severity:
@@ -240,7 +243,7 @@ class CustomVerdicts:
         one.severity = one.severity_now(topology.world_size, self._limits, is_over=event == "closed")
         one.revision, one.said_seen, one.said_ranks = one.revision + 1, one.seen, one.ranks
         ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
-        is_job = 2 * len(one.ranks) > topology.world_size  # what most ranks share is no device's
+        is_job = 2 * len(one.ranks) > topology.world_size  # a finding that most ranks share is no device's
         suspect = suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology)
         return Verdict(
             verdict_id=one.verdict_id,

@@ -1,4 +1,4 @@
-"""A verdict in the making, or open: what it has seen so far, what that cost, and what was last said of it."""
+"""A verdict in the making, or open: the iterations that showed its cause, their cost, and its last revision."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
 
 @dataclass(slots=True, eq=False)
 class OpenVerdict:
-    """What is known of one verdict.
+    """One verdict, as it is now.
 
-    `judged`, `passed_ns`, `lasted_ns`: iterations judged since the first, and how long they took; `lasted_ns`: those
-    up to `last`.
+    `judged`, `passed_ns`: iterations judged since the first, and how long they took; `lasted_ns`: those up to `last`.
     """
 
-    # Its name, and what it accuses now
+    # Its name, and the cause that it accuses now
     verdict_id: str
     cause: Cause
     # First and newest iteration in which the cause was seen, and the event time of the newest
@@ -42,22 +41,23 @@ class OpenVerdict:
     # nearly so
     seen: int = 0
     tried: int = 0
-    lost_ns: float = 0.0  # what was lost so far
+    lost_ns: float = 0.0  # lost so far
     quiet: int = 0  # judged iterations in a row in which the cause was not seen
     # The newest revision: its number, kind and first suspect, and loss
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
-    # What more is known of a fault without a healthy past; None for one that irregular iterations showed
+    # More on a fault without a healthy past; None for one that irregular iterations showed
     standing: StandingFault | None = None
     judged: int = 0
-    severity: str = "note"  # the worst that was said (`messages.judgements.SEVERITIES`)
+    severity: str = "note"  # the worst that was published (`messages.judgements.SEVERITIES`)
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
     has_news: bool = False  # whether a suspect's device reported something since the newest revision
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
 
     def __post_init__(self) -> None:
+        # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.
         self.kept = deque(self.kept, _KEPT)
         self.recovered = deque(self.recovered, _KEPT_RECOVERIES)
         self.late_ns = deque(self.late_ns, _KEPT_RECOVERIES)
@@ -65,13 +65,19 @@ class OpenVerdict:
             self.passed_ns = self.judged * median(one.reference_ns for one in self.kept) + self.lost_ns
             self.lasted_ns = self.passed_ns
 
-    # --- what it sees -----------------------------------------------------------------------------------------------
+    # --- iterations -------------------------------------------------------------------------------------------------
 
     def is_seen(self, observation: Observation, late_ns: Mapping[int, float]) -> bool:
         """Whether the cause shows in an iteration; `late_ns`: by how much ranks work longer than their stage."""
         if self.standing is not None:
             return self.standing.stands(self.cause, late_ns)
-        return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
+        if not observation.shows(self.cause):
+            return False
+        if observation.is_long:
+            return True
+        # One that is not long by itself must lose about as much to the cause as is typical of it.
+        assert observation.attribution is not None
+        return explained_ns(self.cause, observation.attribution) >= VERDICTS.same_share * self._typical_ns
 
     def take_in_lanes(self, observation: Observation, topology: Topology) -> None:
         """Let slow lanes on the path that the first suspect carries belong to the cause.
@@ -101,19 +107,9 @@ class OpenVerdict:
             and late_ranks_ns(self.cause, late_ns) < VERDICTS.same_share * self._typical_ns
         )
 
-    def _is_alike(self, observation: Observation) -> bool:
-        """Whether an iteration that is not long by itself loses about as much to the cause as is typical of it."""
-        assert observation.attribution is not None
-        return explained_ns(self.cause, observation.attribution) >= VERDICTS.same_share * self._typical_ns
-
     @property
     def _typical_ns(self) -> float:
         return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
-
-    def _is_late_as_ever(self, late_ns: float) -> bool:
-        """Whether accused ranks are late though nothing else made their iteration worth a look."""
-        least_ns = median(self.late_ns) if self.late_ns else math.inf
-        return late_ns >= least_ns > 0
 
     def follow(
         self, observation: Observation, is_seen: bool, topology: Topology, late_ns: Mapping[int, float]
@@ -124,16 +120,20 @@ class OpenVerdict:
         self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
-            step = -1 if observation.attribution is None and self._is_late_as_ever(own_late_ns) else 1
+            # Ranks may be late as ever though nothing else made their iteration worth a look.
+            least_ns = median(self.late_ns) if self.late_ns else math.inf
+            step = -1 if observation.attribution is None and own_late_ns >= least_ns > 0 else 1
+            # An iteration that should have been read, and was not, counts neither way.
             self.quiet = max(self.quiet + step * (not observation.is_unread), 0)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
             self.add(observation)
             if not math.isnan(own_late_ns) and observation.attribution is not None:
+                # Its usual lateness and half of the fault's: from there on lateness alone shows the cause.
                 usual_ns = max(own_late_ns - explained_ns(self.cause, observation.attribution), 0.0)
                 self.late_ns.append(usual_ns + VERDICTS.same_share * (own_late_ns - usual_ns))
-            # Look for the cause again in all kept iterations; take over what that says of this verdict's lanes.
+            # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this.
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
             found = find_causes(attributions, topology, self.first_device)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
@@ -152,7 +152,7 @@ class OpenVerdict:
         self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
 
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation]) -> None:
-        """Let a review that is surer of the culprit correct what is said of a standing fault."""
+        """Let a review that is surer of the culprit correct the cause of a standing fault."""
         if _certainty(cause) > _certainty(self.cause):
             self.cause = cause
             self.kept = _without(cause, reviewed)
@@ -163,7 +163,7 @@ class OpenVerdict:
         self.standing.confirmed = self.last, self.time_ns, self.seen, self.lost_ns, self.lasted_ns
 
     def cut_back(self) -> None:
-        """Take back what was counted since a review saw the fault last: it was not there all that time."""
+        """Take back the counts since a review saw the fault last: it was not there all that time."""
         assert self.standing is not None
         self.last, self.time_ns, self.seen, self.lost_ns, self.lasted_ns = self.standing.confirmed
 
@@ -174,7 +174,8 @@ class OpenVerdict:
         self.lost_ns += lost_ns
 
     def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:
-        """Run the iteration again with the first suspect as usual, and keep what comes back of its excess."""
+        """Run the iteration again with the first suspect as usual, and keep the share that comes back."""
+        # A standing fault has no healthy past whose times a replay could use.
         if what_if is None or observation.excess_ns <= 0 or self.first_device is None or self.standing is not None:
             return
         ratio = what_if.recovered_ns([self.cause]) / observation.excess_ns
@@ -186,7 +187,7 @@ class OpenVerdict:
         """Median share of an iteration's excess that comes back without the first suspect; None if not known."""
         return median(self.recovered) if self.recovered else None
 
-    # --- what was said of it ----------------------------------------------------------------------------------------
+    # --- its last revision ------------------------------------------------------------------------------------------
 
     @property
     def first_device(self) -> Device | None:
@@ -195,7 +196,7 @@ class OpenVerdict:
 
     @property
     def has_changed(self) -> bool:
-        """Whether kind, first suspect or what devices reported have changed since the last published revision."""
+        """Whether kind, first suspect or reports of devices have changed since the last published revision."""
         return self.has_news or (self.cause.kind, self.first_device) != self.said
 
     @property
@@ -204,7 +205,7 @@ class OpenVerdict:
         return self.lost_ns >= VERDICTS.loss_step * self.said_lost_ns
 
     def mark_published(self, severity: str = "note") -> None:
-        """Begin the next revision: what is known now is what was published last."""
+        """Begin the next revision: kind, first suspect, loss and severity of now count as published."""
         self.revision += 1
         self.severity = severity
         self.said = (self.cause.kind, self.first_device)
@@ -245,7 +246,7 @@ def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observati
 
 
 def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation], history: History) -> OpenVerdict:
-    """Begin a verdict on what a review found.
+    """Begin a verdict on a cause that a review found.
 
     `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so: the
     verdict begins with the first iteration, or when the rank is late without a break.
@@ -263,6 +264,7 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
         seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns),
         judged=seen, passed_ns=passed_ns, lasted_ns=passed_ns,
     )  # fmt: skip
+    # The review that opens it is the first that saw it: `cut_back` goes back to here.
     verdict.confirm()
     return verdict
 
@@ -293,10 +295,10 @@ NaN: of that rank it is not known."""
 class StandingFault:
     """A fault without a healthy past, found by review."""
 
-    costs_ns: float  # what it typically costs an iteration
+    costs_ns: float  # its typical cost for an iteration
     # By how much the rank is late against its stage; NaN where it is not a rank's own work, or does not show
     late_ns: float
-    # What the verdict knew in the newest iteration in which a review saw it (`OpenVerdict.confirm`)
+    # The verdict's counts in the newest iteration in which a review saw it (`OpenVerdict.confirm`)
     confirmed: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
 
     @property
@@ -305,7 +307,7 @@ class StandingFault:
         return math.isnan(self.late_ns)
 
     def stands(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
-        """Whether it is seen to be there; what a review alone can see stands until the next one."""
+        """Whether it is seen to be there; one that a review alone can see counts until the next review."""
         return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns) >= VERDICTS.same_share * self.late_ns
 
     def is_unknown(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:

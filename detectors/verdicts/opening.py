@@ -10,7 +10,7 @@ Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
 | in 2 of the last 6, long | a rank that stands out in both | nothing else made an iteration as long |
 | in all of the last 6, none of them long | any | beyond noise, and it is sure whose (0.9) |
 
-A cause counts in an iteration if it explains half of what that took longer, or enough (`Observation.is_mainly`).
+A cause counts in an iteration if it explains half of that iteration's excess, or enough (`Observation.is_mainly`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the newest iterations show."""
+    """The causes that the newest iterations show."""
 
     causes: list[Cause]  # all causes, seen often enough or not
     accusable: list[Cause]  # those that were seen often enough and are sure
@@ -41,10 +41,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The newest iterations that were looked into, and what else a cause is held against before it accuses."""
+    """The newest iterations that were looked into, and the facts that a cause is held against before it accuses."""
 
     recent: Sequence[Observation]  # of the last 6 judged iterations those that were looked into
-    suspicions: Suspicions  # what made iterations of late long
+    suspicions: Suspicions  # the lanes that made iterations of late long
     is_uneven: bool  # whether a verdict on uneven data is open
     topology: Topology
 
@@ -87,6 +87,7 @@ class Evidence:
         Where the counters of the accused NIC show a capped rate, which slow phases don't, it need not be beyond noise
         in each: all of them together must be.
         """
+        # A job has slow phases that nobody is to blame for: only a sure suspect is accused of one.
         if cause.suspects and cause.suspects[0][1] < VERDICTS.sure_certainty:
             return False
         shown = [o for o in seen if o.may_show(cause)]
@@ -143,9 +144,9 @@ def _is_capped(cause: Cause, shown: Sequence[Observation], topology: Topology) -
 
 
 def is_same(one: Cause, other: Cause) -> bool:
-    """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind.
+    """Whether two causes blame the same lanes; those of a whole stage or of nobody are compared by kind.
 
-    A stage that works more than the others is a plan: what slows one of its ranks down besides is another matter.
+    A stage that works more than the others is a plan: one of its ranks that is slow besides is another matter.
     """
     if (one.kind == "slow_stage") != (other.kind == "slow_stage"):
         return False

@@ -16,7 +16,7 @@ from irregulars.detectors.blame.slow_lanes import observe_lanes, stands_out, typ
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.path.critical_path import Attribution, Piece
+from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.messages.kinds import WORKERS
@@ -32,6 +32,7 @@ def reasons_of(verdict: OpenVerdict, topology: Topology) -> Reasons | None:
     if not kept:
         return None
     middle_ns = median(one.elapsed_ns for one in kept)
+    # The iteration of median length, as a typical one; of equals the first.
     shown = min(kept, key=lambda one: (abs(one.elapsed_ns - middle_ns), one.iteration))
     return reasons_of_iteration(shown, verdict.cause.lanes, topology, tuple(_considered(verdict, kept, topology)))
 
@@ -66,20 +67,19 @@ def steps_of(attribution: Attribution, accused: Collection[Lane], topology: Topo
     """Return the costliest parts of an iteration's critical path, by cost, with the accused ones last."""
     pieces = [piece for piece in attribution.pieces.values() if piece.excess_ns > 0 and piece.lane.kind != "nic"]
     pieces.sort(key=lambda piece: (piece.lane in accused, piece.excess_ns))
-    return tuple(_step(piece, piece.lane in accused, topology) for piece in pieces[-MOST_STEPS:])
+    steps = []
+    for piece in pieces[-MOST_STEPS:]:
+        is_work, has_waits = piece.lane.kind == "work", piece.waiting > 0
+        rank, peer = (piece.lane.first, piece.lane.second) if piece.lane.kind == "pair" else (piece.rank, None)
+        steps.append(Step(
+            "work" if is_work else "transfer", rank, OPERATORS[piece.operator], _name(piece.communicator, topology),
+            _known(piece.elapsed_ns), _known(piece.usual_ns), piece.lane in accused, peer=peer, waiting=piece.waiting,
+            waited_rank=piece.waited_rank if has_waits else None, waited_ns=piece.waited_ns if has_waits else None,
+        ))  # fmt: skip
+    return tuple(steps)
 
 
-def _step(piece: Piece, is_accused: bool, topology: Topology) -> Step:
-    is_work, has_waits = piece.lane.kind == "work", piece.waiting > 0
-    ends = (piece.lane.first, piece.lane.second) if piece.lane.kind == "pair" else (piece.rank, None)
-    return Step(
-        "work" if is_work else "transfer", ends[0], OPERATORS[piece.operator], _name(piece.communicator, topology),
-        _known(piece.elapsed_ns), _known(piece.usual_ns), is_accused, peer=ends[1], waiting=piece.waiting,
-        waited_rank=piece.waited_rank if has_waits else None, waited_ns=piece.waited_ns if has_waits else None,
-    )  # fmt: skip
-
-
-# --- what else it could be ------------------------------------------------------------------------------------------
+# --- alternatives ---------------------------------------------------------------------------------------------------
 
 
 def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Topology) -> Iterator[Considered]:
@@ -87,7 +87,7 @@ def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Top
     attributions = [one.attribution for one in kept if one.attribution is not None]
     if device is None or not device.ranks:
         return
-    # What explains less of an iteration than this does not show in it, by the judge's own rule.
+    # A cause that explains less of an iteration than this does not show in it, by the judge's own rule.
     least_ns = BLAME.match_share * median(explained_ns(verdict.cause, one) for one in attributions)
     if device.kind in WORKERS:
         yield _transfers(device.ranks[0], attributions, least_ns, topology)
@@ -95,7 +95,7 @@ def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Top
         for rank in device.ranks[:_RANKS_SHOWN]:
             yield _own_work(rank, attributions, least_ns)
         yield _ways(verdict, device, attributions, topology)
-    if not attributions[-1].is_by_peers:  # against peers, what all ranks have in common is not seen
+    if not attributions[-1].is_by_peers:  # against peers, an excess that all ranks share is not seen
         excess_ns = median(one.path_excess_ns.get(EVERYBODY, 0.0) for one in attributions)
         yield Considered("everybody", excess_ns < least_ns, excess_ns=round(excess_ns, 1))
 
@@ -136,7 +136,7 @@ def _ways(
     seen = observe_lanes(accused, attributions)
     own = {lane: seen[lane] for lane in _lanes_of(rank, attributions, topology) if lane in seen}
     slow = [lane for lane, times_slow in own.items() if times_slow]
-    if len(own) < 2:  # one way alone can't be told from what carries it
+    if len(own) < 2:  # one way alone can't be told from its carrier
         return Considered(what, None, rank, slow=len(slow), known=len(own))
     is_wide = len(slow) > 1 or any(lane.kind != "pair" for lane in slow)
     return Considered(what, len(slow) < len(own) if device.kind == "link" else is_wide, rank,

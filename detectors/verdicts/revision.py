@@ -1,4 +1,4 @@
-"""How a verdict is put: one revision of it, with its suspects, their places and what it rests on."""
+"""One revision of a verdict, in words and numbers: its suspects, their places and its evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from irregulars.detectors.blame.likelihoods import SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
-from irregulars.detectors.blame.own_time import CoveredBy, covering_cause
+from irregulars.detectors.blame.own_time import covering_cause
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
@@ -31,13 +31,19 @@ def revision_of(
 ) -> Verdict:
     """Put a verdict into words and numbers, as it is now.
 
-    `event`, `close_reason`: as `messages.judgements.Verdict` says.
+    `event`, `close_reason`: as in `messages.judgements.Verdict`.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
     covered = None
     if cause.kind == "slow_rank" and verdict.first_device is not None:
         covered = covering_cause(verdict.first_device.ranks, verdict.kept)
     named = None if covered is None else covered.cause
+    text = _text(verdict, topology)
+    if covered is not None:
+        text += f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
+    if ratio is not None:
+        elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
+        text += f"; {recovery_text(ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
     return Verdict(
         verdict_id=verdict.verdict_id,
         revision=verdict.revision,
@@ -49,7 +55,7 @@ def revision_of(
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
         suspects=_suspects(calibrated(cause.suspects), topology),
-        evidence=_text(verdict, topology) + _cause_text(covered) + _recovery_text(verdict, ratio),
+        evidence=text,
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=verdict.time_ns,
@@ -78,7 +84,8 @@ def hang_verdict(
     """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     device = Device("program" if hang.is_program_error else "gpu", hang.accused)
-    suspects = (suspect_of(device, _hang_probability(hang), topology),) if hang.accused else ()
+    probability = VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
+    suspects = (suspect_of(device, probability, topology),) if hang.accused else ()
     return Verdict(
         verdict_id=verdict_id,
         revision=1,
@@ -102,10 +109,6 @@ def hang_verdict(
     )
 
 
-def _hang_probability(hang: Hang) -> float:
-    return VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
-
-
 _SPINES_SHOWN: Final = 4  # equal ones: lines of a verdict
 
 
@@ -115,6 +118,7 @@ def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:
     for device, probability in found:
         spine = topology.spine(device)
         names = (None,) if spine is None else spine.names[:_SPINES_SHOWN]
+        # All of them, also those not shown: else those shown would seem surer than they are.
         equal = 1 if spine is None else len(spine.names)
         suspects += [suspect_of(device, probability / equal, topology, name) for name in names]
     return tuple(suspects)
@@ -140,7 +144,7 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
     if standing is None and not verdict.cause.lanes:
-        # What the cause cost the median iteration, ns.
+        # Cost of the cause in the median iteration, ns.
         return in_turn_text(
             median(explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None),
             verdict.seen,
@@ -150,22 +154,13 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
         piece = _typical_piece(verdict)
         text = evidence_text(piece, verdict.seen, verdict.tried, topology)
         return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
-    piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
+    if verdict.cause.lanes:
+        piece = _typical_piece(verdict)
+    else:  # a stage, or nobody: the path need not hold a piece that shows its excess, so one is made up
+        rank = -1 if verdict.first_device is None else verdict.first_device.ranks[0]
+        piece = Piece(Lane("work", rank), rank, 0, 0, standing.costs_ns, 0.0)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
     return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
-
-
-def _cause_text(covered: CoveredBy | None) -> str:
-    """Add what the rank did in its own time, where that is known."""
-    return "" if covered is None else f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
-
-
-def _recovery_text(verdict: OpenVerdict, recovers_ratio: float | None) -> str:
-    """Add how long the typical iteration would have taken without the first suspect, where that is known."""
-    if recovers_ratio is None:
-        return ""
-    elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
-    return f"; {recovery_text(recovers_ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
 
 
 def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
@@ -173,6 +168,7 @@ def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
     device = verdict.first_device
     if device is None or device.kind not in ("nic", "link"):
         return ""
+    # How it moved while the slow communicator ran counts more than in the iteration as a whole.
     communicators = (WHOLE,) if piece.lane.kind == "nic" else (piece.communicator, WHOLE)
     swings = [o.attribution.swings for o in verdict.kept if o.attribution is not None]
     text = next((text for one in communicators if (text := steady_text(device, one, swings))), None)
@@ -187,28 +183,22 @@ def _typical_piece(verdict: OpenVerdict) -> Piece:
         pieces = observation.attribution.pieces
         own = [piece for lane, piece in pieces.items() if lane in verdict.cause.lanes]
         largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
+    # Of an even number the larger one of the middle two: a piece that was seen, and no mean.
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
 
 
-def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:
-    """Make up a piece that stands for a stage, or for nobody: the path need not hold one that shows its excess."""
-    device = verdict.first_device
-    rank = -1 if device is None else device.ranks[0]
-    return Piece(Lane("work", rank), rank, 0, 0, costs_ns, 0.0)
-
-
 # --------------------------------------------------------------------------------------------------------------------
-# The sentence that says what a verdict rests on.
+# The sentence of evidence that a verdict carries.
 
 
 _IN_TURN: Final = "in each iteration another rank works longer than its peers, as with uneven data"
 
 
 def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology: Topology) -> str:
-    """Say what was seen of a fault without a healthy past, whose piece's usual time is its peers'.
+    """Return the evidence of a fault without a healthy past; the usual time of its piece is that of its peers.
 
-    `kind`: of the verdict. `costs_ns`: what it typically costs an iteration. `seen`: iterations in which it was seen.
+    `kind`: of the verdict. `costs_ns`: typical cost for an iteration, ns. `seen`: iterations in which it was seen.
     """
     cost = f"it costs {duration(costs_ns)} of each iteration, seen in {counted(seen, 'iteration')}"
     if kind == "slow_stage":
@@ -219,7 +209,7 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
 
 
 def hang_text(hang: Hang, topology: Topology) -> str:
-    """Say who waits where, and for whom."""
+    """Return the evidence of a hang: who waits where, and for whom."""
     if hang.mismatch is not None:
         return mismatch_text(hang.mismatch, topology)
     if hang.circle:
@@ -253,7 +243,7 @@ def hang_text(hang: Hang, topology: Topology) -> str:
 
 
 def _shared_text(places: Sequence[Standing], topology: Topology) -> str:
-    """Say where ranks stand, each of which is in an operator that all of its known members have entered."""
+    """Name the operators in which ranks hang although all known members have entered them."""
     calls: dict[tuple[int, int, int], list[int]] = {}
     for one in places:
         calls.setdefault((one.communicator, one.operator, one.sequence), []).append(one.rank)
@@ -271,7 +261,7 @@ def _shared_text(places: Sequence[Standing], topology: Topology) -> str:
 
 
 def _ahead_text(hang: Hang, topology: Topology) -> str:
-    """Say how many calls the rank that is furthest ahead stands before the accused ones."""
+    """Add by how many calls the rank that is furthest ahead leads the accused ones, where that is known."""
     one = hang.ahead
     if one is None or hang.sequence is None:
         return ""
@@ -283,7 +273,7 @@ def _ahead_text(hang: Hang, topology: Topology) -> str:
 
 
 def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
-    """Say which ranks call what, where they first differ, and since when.
+    """Return the evidence of a mismatch: the calls of each side where they first differ, and how many agree.
 
     "rank 2 called all_gather of 4.19 MB where ranks 0-1, 3 called all_reduce of 16.8 MB: call 652 on default_pg, the
     first that differs; the 651 compared before it agree".
@@ -329,7 +319,7 @@ _CIRCLE_SHOWN: Final = 8
 
 
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
-    """Say what the typical piece of the critical path shows, and how regularly.
+    """Return the evidence of a cause: the typical piece of the critical path, and how regularly it was seen.
 
     `piece`: the piece. `seen`, `tried`: iterations in which the cause was seen, and all slow ones meanwhile: those
     that were looked into since they took longer than the job's noise explains. Not all of them are δ-irregular.
@@ -338,12 +328,12 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
 
 
 def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
-    """Say the same where many ranks came last in turn; ``costs_ns`` is what that typically cost an iteration."""
+    """Return the same where many ranks came last in turn; ``costs_ns`` is the typical cost for an iteration."""
     return f"{_IN_TURN}; it cost {duration(costs_ns)}, in {seen} of {tried} slow iterations"
 
 
 def unlogged_text(piece: Piece, topology: Topology) -> str:
-    """Say which ranks that log nothing a slow transfer may have waited for; empty if all its ranks are logged."""
+    """Name the ranks that log nothing for which a slow transfer may have waited; empty if all its ranks log."""
     if piece.lane.kind not in ("collective", "pair"):
         return ""
     ranks = sorted(topology.lane_set(piece.lane) & topology.unlogged)
@@ -356,9 +346,9 @@ def unlogged_text(piece: Piece, topology: Topology) -> str:
 
 
 def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:
-    """Say how long an iteration would have taken with the first suspect as usual.
+    """Return how long an iteration would have taken with the first suspect as usual.
 
-    `recovers_ratio`: share of what the iteration took longer that would come back, 0 to 1. `elapsed_ns`, `usual_ns`:
+    `recovers_ratio`: share of the iteration's excess that would come back, 0 to 1. `elapsed_ns`, `usual_ns`:
     how long it took, and how long one usually takes, ns.
 
     >>> recovery_text(0.95, 355e6, 235e6)

@@ -1,4 +1,4 @@
-"""How urgent a verdict is: what its cause has cost, and what it will have cost an hour from now."""
+"""How urgent a verdict is, by the cost of its cause: so far, and an hour from now."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 NOISE_TIMES: Final = 2.0
-"""What accuses nobody is a note below as many times the job's noise, which makes a third of its iterations longer by
-one time anyway."""
+"""A verdict that accuses nobody is a note below as many times the job's noise, which makes a third of its iterations
+longer by one time anyway."""
 
 PLANS: Final = ("slow_stage", "imbalance")
 """Kinds that ask for another plan, at the next restart: nobody can repair them at night."""
@@ -25,7 +25,7 @@ PLANS: Final = ("slow_stage", "imbalance")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a verdict's cause costs."""
+    """Cost of a verdict's cause."""
 
     kind: str  # of the verdict
     has_suspect: bool  # whether it accuses anybody
@@ -34,8 +34,8 @@ class Loss:
     lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
     world_size: int  # GPUs that waited; 0: not known
     is_over: bool = False  # whether no more will be lost
-    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite for what was there from
-    # the start, of which nobody can tell how much is the job's own nature
+    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite for a fault that was
+    # there from the start, of which it is not known how much is the job's own nature
     noise_share: float = 0.0
 
     @property
@@ -55,7 +55,7 @@ class Loss:
 
 
 def severity_of(loss: Loss, limits: SeverityLimits) -> str:
-    """Say how urgent a verdict is by its cost.
+    """Return how urgent a verdict is by its cost.
 
     A hang always is a page: nothing moves until somebody acts.
 
@@ -89,7 +89,7 @@ def worse(one: str, other: str) -> str:
 
 
 def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> Loss:
-    """Say what the cause of a verdict costs.
+    """Return the cost of a verdict's cause.
 
     The time it has lasted is counted in judged iterations of usual length: iterations that were not logged lost
     nothing that anybody knows of.
@@ -110,5 +110,5 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
 
 
 def severity_now(verdict: OpenVerdict, world_size: int, limits: SeverityLimits, *, is_over: bool = False) -> str:
-    """Say how urgent a verdict is; never less than was said: alerts that sink and rise wear people out."""
+    """Return how urgent a verdict is, never less than was published: alerts that sink and rise wear people out."""
     return worse(verdict.severity, severity_of(loss_of(verdict, world_size, is_over=is_over), limits))

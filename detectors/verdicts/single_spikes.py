@@ -1,6 +1,6 @@
 """When a single iteration accuses: a spike that is clear, and that was not the beginning of something that lasts.
 
-It is clear where it stands out of the noise, cost enough, and one cause explains most of what took longer; transfers
+It is clear where it stands out of the noise, cost enough, and one cause explains most of its excess; transfers
 must have been slow more than once. Of a rank that lost rows it may be the loss that shows, and rank 0 has chores:
 being late once accuses it of nothing. It is decided some iterations later, when it is known that nothing followed.
 """
@@ -27,7 +27,7 @@ class SpikeWatch:
         self._waiting: deque[Observation] = deque(waiting)
 
     def add(self, spike: Observation, topology: Topology, what_if: WhatIf | None = None) -> None:
-        """Take in an irregular iteration that no verdict explains, and what comes back without its cause."""
+        """Take in an irregular iteration that no verdict explains; `what_if` runs it again without its cause."""
         cause = None if what_if is None else clear_cause(spike, topology)
         ratio = None if cause is None else recovered_ratio(cause, [cause], spike, what_if)
         self._waiting.append(replace(spike, recovers_ratio=ratio))
@@ -54,14 +54,14 @@ class SpikeWatch:
 
 
 def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
-    """Return what made a single iteration long, if it is clear enough to be told; else None."""
+    """Return the cause that made a single iteration long, if it is clear enough to be published; else None."""
     attribution = spike.attribution
     if attribution is None or spike.excess_ns <= 0:
         return None  # it cost nothing: the window still holds a warm-up, or a slower load
     causes = find_causes([attribution], topology)
     if any(_is_chore(cause) for cause in causes[:1]):
         return None  # nor is anybody else accused: the chore made the iteration stand out
-    if not spike.sigmas >= VERDICTS.spike_sigmas:  # NaN too: nothing tells the noise
+    if not spike.sigmas >= VERDICTS.spike_sigmas:  # NaN too: the noise is not known
         return None
     for cause in causes:
         is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
@@ -90,7 +90,7 @@ def _may_be_loss(device: Device, attribution: Attribution) -> bool:
 
 
 def _stray_ns(cause: Cause, attribution: Attribution) -> float:
-    """Return what the path lost to single transfers that hung in other lanes, ns."""
+    """Return the loss of the path to single transfers that hung in other lanes, ns."""
     known = attribution.lanes
     return sum(
         ns for lane, ns in attribution.path_excess_ns.items()

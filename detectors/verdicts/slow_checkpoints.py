@@ -37,7 +37,7 @@ from irregulars.words import duration, name_ranks
 
 _KEPT: Final = 4  # checkpoints whose times are known
 _TWICE: Final = 2  # checkpoints: for a usual time, to accuse by peers alone, and without the cause to close
-_PEERS: Final = 3  # ranks, below which peers tell nothing
+_PEERS: Final = 3  # ranks, below which peers show nothing
 
 
 class Writes(NamedTuple):
@@ -59,7 +59,7 @@ class LateWriters(NamedTuple):
     held_ns: float  # how much sooner the checkpoint would have been written
     elapsed_ns: float  # how long the latest of them wrote
     usual_ns: float  # how long that one usually writes
-    is_of_past: bool  # whether its own past says so, and not its peers
+    is_of_past: bool  # whether its own past shows it, and not its peers
 
     def usual(self, writes: Writes) -> Writes:
         """Return the checkpoint as its past is to know it, with the usual time of the late ranks."""
@@ -85,6 +85,7 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
     others_ns = float(now.elapsed_ns[~is_late].max(initial=0.0))
     latest = int(np.argmax(np.where(is_late, now.elapsed_ns, -1.0)))
     held_ns = float(now.elapsed_ns[latest] - max(usual_ns[latest], others_ns))
+    # Others wrote about as long, or δ allows the wait.
     if held_ns <= allowed_ns:
         return None
     return LateWriters(
@@ -93,9 +94,10 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
 
 
 def _usual(now: Writes, past: Sequence[Writes]) -> tuple[Floats, Flags]:
-    """Return how long each rank usually writes, NaN where that is not known, and whether its own past tells it."""
+    """Return how long each rank usually writes, NaN where that is not known, and whether its own past gives it."""
     usual_ns = np.full(len(now.ranks), np.nan)
     if len(now.ranks) >= _PEERS:
+        # The first of the ascending ranks, mostly rank 0, often writes more than its peers: they show nothing of it.
         usual_ns[1:] = lower_median(now.elapsed_ns)
     known = np.array([one.of(now.ranks) for one in past]).reshape(len(past), len(now.ranks))
     has_past = np.count_nonzero(~np.isnan(known), axis=0) >= _TWICE
@@ -126,7 +128,7 @@ class OpenCheckpoint:
     is_of_past: bool
     lost_ns: float = 0.0
     lasted_ns: float = 0.0  # from the first until the newest ended
-    ratio: float = math.nan  # of the newest: iteration time over what it would have taken
+    ratio: float = math.nan  # of the newest: iteration time over its time without the wait
     text: str = ""
     seen: int = 0
     quiet: int = 0  # checkpoints since the newest
@@ -137,7 +139,7 @@ class OpenCheckpoint:
 
 @dataclass(slots=True)
 class CheckpointState:
-    """What `SlowCheckpoints` keep."""
+    """State of `SlowCheckpoints`."""
 
     past: list[Writes] = field(default_factory=list)  # the newest, `_KEPT` at most
     open: list[OpenCheckpoint] = field(default_factory=list)
@@ -170,6 +172,7 @@ class SlowCheckpoints:
         """
         found = late_writers(writes, self._state.past, topology, allowed_ns)
         known = writes if found is None else found.usual(writes)
+        # After the search, and with usual times for late ranks: a fault that lasts must not become usual.
         self._state.past = [*self._state.past, known][-_KEPT:]
         seen = None if found is None else self._see(found, iteration, span_ns)
         for one in self._state.open:
@@ -180,17 +183,18 @@ class SlowCheckpoints:
         return revisions + self._close(over, "recovered", topology), () if seen is None else (seen.verdict_id,)
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close what is open, because the job ended, restarted or fell silent."""
+        """Close the open verdicts, because the job ended, restarted or fell silent."""
         return self._close(list(self._state.open), reason, topology)
 
     def _see(self, found: LateWriters, iteration: int, span_ns: tuple[int, int]) -> OpenCheckpoint:
-        """Give it to the verdict on its device, a new one if there is none."""
+        """Add a late device to the verdict on it, a new one if there is none; return the verdict."""
         began_ns, ended_ns = span_ns
         seen = next((o for o in self._state.open if set(o.device.ranks) & set(found.device.ranks)), None)
         if seen is None:
             name = f"{self.job}:{self.attempt}:{iteration}:slow_checkpoint.0"
             seen = OpenCheckpoint(name, found.device, iteration, iteration, began_ns, began_ns, found.is_of_past)
             self._state.open.append(seen)
+        # A rank may turn out to be one of its host's late ranks, never the other way round.
         if len(found.device.ranks) > len(seen.device.ranks):
             seen.device = found.device
         seen.last, seen.time_ns, seen.seen, seen.quiet = iteration, began_ns, seen.seen + 1, 0

@@ -39,12 +39,12 @@ class StrangeRanks:
     """Ranks that one detector found strange in some of the newest judged iterations."""
 
     ranks: NDArray[np.int64]  # ascending; who was strange in none of them is left out
-    # One for each rank; bit n tells of the n-th newest iteration: with ``0b101`` the rank was strange in the newest
+    # One for each rank; bit n is for the n-th newest iteration: with ``0b101`` the rank was strange in the newest
     # and in the one two before it
     masks: NDArray[np.uint8]
 
     def next(self, strange: Ints) -> StrangeRanks:
-        """Return what is known after one more iteration, in which these ranks were strange; ascending."""
+        """Return the strange ranks after one more iteration, in which these were strange; ascending."""
         ranks = np.union1d(self.ranks, strange)
         masks = np.zeros(len(ranks), dtype=np.int64)
         masks[np.searchsorted(ranks, self.ranks)] = self.masks.astype(np.int64) << 1 & _MASK
@@ -64,7 +64,7 @@ NOBODY: Final = StrangeRanks(np.empty(0, np.int64), np.empty(0, np.uint8))
 class StrangeRanksWatch:
     """Follows the ranks that each detector finds strange.
 
-    `by_detector`: what is known; the names of the detectors are its keys.
+    `by_detector`: the strange ranks of each detector, by its name.
     """
 
     def __init__(self, by_detector: Mapping[str, StrangeRanks] | None = None) -> None:
@@ -75,6 +75,7 @@ class StrangeRanksWatch:
         for name, own in scores.by_detector.items():
             strange = scores.ranks[own >= STRANGE]  # NaN, no opinion, is not
             known = self.by_detector.get(name, NOBODY)
+            # A detector that never found a rank strange has no entry in the state.
             if len(strange) or len(known.ranks):
                 self.by_detector[name] = known.next(strange)
 
@@ -84,7 +85,7 @@ class StrangeRanksWatch:
         return {rank: mask for rank, mask in found.items() if mask & 1}
 
     def testimony(self, witnesses: Collection[str], suspects: Sequence[Collection[int]]) -> str:
-        """Say which detectors find a suspect strange; empty: none of them does.
+        """Return which detectors find a suspect strange, as a text; empty: none of them does.
 
         `witnesses`: detectors that are asked. `suspects`: ranks of each suspect, best first.
         """

@@ -1,7 +1,7 @@
-"""What made a job's suspect iterations long, one after the other: new accusations are held against it.
+"""Lanes that made a job's suspect iterations long, one after the other: new accusations are held against them.
 
 A rank that pauses once says little where another one pauses every third iteration. So each suspect iteration that was
-looked into is noted, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
+looked into is kept, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
 must stand alone among them.
 """
 
@@ -25,8 +25,8 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 class Suspicion(NamedTuple):
     """A suspect iteration: the lane that its path lost most to, and how much that is, ns.
 
-    `work_ns` is what the path lost to ranks' own work, less what other ranks were quicker, and `total_ns` what it
-    lost to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
+    `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
+    loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
     late with it.
     """
 
@@ -36,13 +36,6 @@ class Suspicion(NamedTuple):
     work_ns: float
     total_ns: float
     is_of_stage: bool = False
-
-
-def _is_of_stage(lane: Lane, attribution: Attribution, topology: Topology) -> bool:
-    stage = topology.stage(lane.first) if lane.kind == "work" else None
-    if stage is None or len(stage.ranks) == topology.world_size:
-        return False
-    return is_late_together(stage, [attribution], topology)
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
@@ -76,15 +69,22 @@ class Suspicions:
     def note(self, attribution: Attribution, topology: Topology) -> None:
         """Take in a suspect iteration that was looked into."""
         lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
+        # All ranks were slow together, or nothing was: no lane made it long.
         if not lost:
             return
         lane = max(sorted(lost), key=lambda one: lost[one])
         if lane in attribution.lanes and attribution.lanes[lane].is_stray:
             return  # one transfer hung, which is no device's doing
         total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
-        is_of_stage = _is_of_stage(lane, attribution, topology)
+        stage = topology.stage(lane.first) if lane.kind == "work" else None
+        is_of_stage = (
+            stage is not None
+            and len(stage.ranks) != topology.world_size  # of all ranks: there is no other one to be quicker
+            and is_late_together(stage, [attribution], topology)
+        )
         known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)
         self._known.append(known)
+        # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].iteration <= attribution.iteration - 2 * VERDICTS.event_memory:
             self._known.popleft()
 

@@ -1,6 +1,6 @@
 """The thresholds of verdicts: how often, how clearly and how alone a cause must be seen, and when it is over.
 
-What a verdict costs, and from when on that is urgent, are settings: `severity.SeverityLimits`.
+The costs from which on a verdict is urgent are settings: `severity.SeverityLimits`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class VerdictThresholds:
-    """What decides whether a verdict is opened, goes on and is closed."""
+    """Limits that decide whether a verdict is opened, goes on and is closed."""
 
     # --- seen often enough (`opening.py`) ---------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class VerdictThresholds:
         "chosen: healthy ranks pause for a third of one (garbage collection, data loaders); the verdict is a "
         "note")  # fmt: skip
 
-    # --- what suspect iterations have in common (`suspicions.py`) ---------------------------------------------------
+    # --- suspect iterations of late (`suspicions.py`) ---------------------------------------------------------------
 
     event_memory: int = threshold(50, "iterations",
         "Iterations before and after those of a cause, in which other causes are looked for.",

@@ -1,6 +1,6 @@
 """The life of verdicts: they open, are followed while their cause is seen, and close when it is over.
 
-When a cause was seen often enough to open one is told in `opening.py`, of single iterations in `single_spikes.py`.
+`opening.py` decides when a cause was seen often enough to open one, `single_spikes.py` when a single iteration does.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class VerdictTracker:
         """Ranks of the first suspect of each open verdict."""
         return frozenset(rank for one in self._open if one.first_device for rank in one.first_device.ranks)
 
-    # --- what is observed -------------------------------------------------------------------------------------------
+    # --- iterations -------------------------------------------------------------------------------------------------
 
     def observe(
         self,
@@ -107,7 +107,11 @@ class VerdictTracker:
         known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns revisions of
         verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
-        self._remember(observation, topology)
+        self._recent.append(observation)
+        is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
+        if observation.attribution is not None and is_suspect:
+            self._suspicions.note(observation.attribution, topology)
+        # First, so that an iteration whose path passes another lane of a switch still shows its cause.
         for verdict in self._open:
             verdict.take_in_lanes(observation, topology)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
@@ -118,23 +122,17 @@ class VerdictTracker:
             revisions += [self._revise(verdict, "opened", topology) for verdict in opened]
             if not any(_claims(verdict) for verdict in seen_in):
                 self._spikes.add(observation, topology, what_if)
+        # Last: a verdict that opens or goes on with this iteration may explain a spike that is due.
         revisions += self._decide_spikes(observation.iteration, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
-
-    def _remember(self, observation: Observation, topology: Topology) -> None:
-        self._recent.append(observation)
-        if observation.attribution is None:
-            return
-        if observation.is_long or observation.is_shifted or observation.has_late_rank:
-            self._suspicions.note(observation.attribution, topology)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
         """Whether verdicts are open, and lateness alone shows that none of their causes is there."""
         return bool(self._open) and all(verdict.is_absent(late_ns) for verdict in self._open)
 
     def note_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Have open verdicts told again whose suspects' devices reported something."""
+        """Have open verdicts published again whose suspects' devices reported something."""
         for verdict in self._open:
             ranks = {rank for device, _ in verdict.cause.suspects for rank in device.ranks}
             verdict.has_news |= any(is_about(one, ranks) for one in events)
@@ -142,7 +140,7 @@ class VerdictTracker:
     def review_standing(
         self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology
     ) -> list[Verdict]:
-        """Take in what a review found: open verdicts on standing faults, confirm those that are, close the others.
+        """Take in the causes of a review: open verdicts on standing faults, confirm open ones, close the others.
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
         """
@@ -165,7 +163,7 @@ class VerdictTracker:
         return hang_verdict(name, hang, last, until_ns, reason, self.job, self.attempt, topology)
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close what is open, because the job ended, restarted or fell silent."""
+        """Close the open verdicts, because the job ended, restarted or fell silent."""
         spikes = self._decide_spikes(None, topology)
         return spikes + self._close(list(self._open), reason, topology)
 
@@ -177,48 +175,54 @@ class VerdictTracker:
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         evidence = Evidence(recent, self._suspicions, is_uneven, topology)
         found = evidence.find(self._new_imbalance(topology))
-        self._note_recoveries(found.causes, newest, what_if)
+        # Causes that may be accused one day are replayed first: the newest replay decides as well.
+        for cause in found.causes:
+            if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
+                ratio = recovered_ratio(cause, found.causes, newest, what_if)
+                self._recoveries.note(newest.iteration, cause, ratio)
         opened: list[OpenVerdict] = []
         for cause in found.accusable:
             if not self._is_followed(cause) and not self._hardly_comes_back(cause):
                 verdict = verdict_on_recurring(self._name, cause, evidence.recent)
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
+                # Else they would be published a second time, as single spikes.
                 self._spikes.forget(cause)
                 opened.append(verdict)
         return opened
 
     def _new_imbalance(self, topology: Topology) -> list[Cause]:
-        """Return uneven data, if the newest suspect iterations look like it and no verdict says so."""
+        """Return uneven data, if the newest suspect iterations look like it and no verdict explains them."""
         explained = self._suspicions.uneven(topology)
         if not explained or any(verdict.standing is None and verdict.quiet == 0 for verdict in self._open):
             return []
         is_new = max(explained) == self._recent[-1].iteration and min(explained) > self._told_uneven
         return [Cause("imbalance", (), frozenset(), None, explained)] if is_new else []
 
-    def _note_recoveries(self, causes: Sequence[Cause], newest: Observation, what_if: WhatIf | None) -> None:
-        """Keep what comes back of the newest iteration without each cause that may be accused one day."""
-        for cause in causes:
-            if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
-                self._recoveries.note(newest.iteration, cause, recovered_ratio(cause, causes, newest, what_if))
-
     def _hardly_comes_back(self, cause: Cause) -> bool:
-        """Whether most of what a cause is said to have cost is lost without it as well."""
+        """Whether most of a cause's estimated cost is lost without it as well."""
         ratio = self._recoveries.typical(cause)
         return ratio is not None and ratio < VERDICTS.min_recovered
 
     def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
-        """Open verdicts on single iterations that are due, clear, and in no verdict."""
+        """Open verdicts on single iterations that are due, clear, and in no verdict, and on those since like them."""
         revisions = []
         for spike in self._spikes.take_due(newest):
             cause = self._cause_of_spike(spike, topology)
-            if cause is not None:
-                verdict = self._open_spike(cause, spike)
-                revisions.append(self._revise(verdict, "opened", topology))
+            if cause is None:
+                continue
+            verdict = verdict_on_recurring(self._name, cause, [spike])
+            for other in self._spikes.showing(cause):
+                verdict.tried += 1
+                verdict.add(other)
+            # It was not open meanwhile, and so did not count the iterations in between.
+            verdict.judged = verdict.last - verdict.first + 1
+            self._open.append(verdict)
+            revisions.append(self._revise(verdict, "opened", topology))
         return revisions
 
     def _cause_of_spike(self, spike: Observation, topology: Topology) -> Cause | None:
-        """Return what made a single iteration long, if that is clear and no verdict has it; else None."""
+        """Return the cause that made a single iteration long, if it is clear and in no verdict; else None."""
         around = [one for one in self._open if one.first <= spike.iteration <= one.last]
         if any(map(_claims, around)):
             return None
@@ -230,18 +234,8 @@ class VerdictTracker:
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered
         return None if hardly_comes_back else cause
 
-    def _open_spike(self, cause: Cause, spike: Observation) -> OpenVerdict:
-        """Open a verdict on a single iteration, and on those since that show the same."""
-        verdict = verdict_on_recurring(self._name, cause, [spike])
-        for other in self._spikes.showing(cause):
-            verdict.tried += 1
-            verdict.add(other)
-        verdict.judged = verdict.last - verdict.first + 1
-        self._open.append(verdict)
-        return verdict
-
     def _is_followed(self, cause: Cause) -> bool:
-        """Whether an open verdict already says this."""
+        """Whether an open verdict already has this cause."""
         return any(is_same(cause, verdict.cause) for verdict in self._open)
 
     def _name(self, first: int) -> str:
@@ -269,6 +263,7 @@ class VerdictTracker:
             verdict.follow(observation, is_seen, topology, late_ns)
             event = self._event_of(verdict, topology) if is_seen else None
             if event is not None:
+                # A replay takes long: only for iterations with a revision, before it is made, as it holds the result.
                 verdict.note_recovery(observation, what_if)
                 revisions.append(self._revise(verdict, event, topology))
         return revisions
@@ -299,6 +294,7 @@ class VerdictTracker:
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
         uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
+        # The same iterations must not open another verdict on uneven data as soon as this one is closed.
         self._told_uneven = max([self._told_uneven, *uneven])
         return [self._revise(verdict, "closed", topology, reason) for verdict in verdicts]
 
