@@ -70,21 +70,21 @@ class BlockFetcher:
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",  # retention may have deleted what was still to be read
+            "auto.offset.reset": "earliest",  # retention may have deleted messages still to be read
             "enable.partition.eof": True,
             "check.crcs": True,
             "fetch.wait.max.ms": 100,
             "queued.max.messages.kbytes": MOST_READY_BYTES >> 10,
-            "fetch.queue.backoff.ms": 5,  # one second, else, whenever so much waits
+            "fetch.queue.backoff.ms": 5,  # by default reading rests for 1 s whenever the queue is full
             "reconnect.backoff.max.ms": 1000,
             "isolation.level": "read_uncommitted",
         }
         self._on_ready: Final = on_ready
         self._lock: Final = threading.Lock()
         self._has_room: Final = threading.Condition(self._lock)
-        self._wanted: dict[Place, int] = {}  # assigned, with the offset behind what was fetched
+        self._wanted: dict[Place, int] = {}  # assigned, each with the offset behind its fetched messages
         self._generation = 0
-        self._is_changed = False  # where to read, since the thread looked
+        self._is_changed = False  # where to read, since the thread's last turn
         self._ready: dict[Place, deque[Record]] = {}
         self._ready_bytes = 0
         self._is_closed = False
@@ -113,14 +113,14 @@ class BlockFetcher:
             self._wanted |= own
             for place in own:
                 self._ready_bytes -= sum(record.size_bytes for record in self._ready.pop(place, ()))
-            # librdkafka begins all partitions anew: of the others from behind what is ready.
+            # librdkafka begins all partitions anew: the others behind their ready messages.
             self._is_changed = True
             self._has_room.notify()
 
     def take(self, places: Collection[Place] | None) -> dict[Place, list[Record]]:
         """Return fetched messages of some partitions (None: of all), each one's in their order.
 
-        Of each partition only some: whoever takes them may have room for no more, and says so by leaving it out.
+        Of each partition only some: a caller that has no room for more leaves it out next time.
         """
         with self._lock:
             wanted = [place for place in self._ready if places is None or place in places]
@@ -160,7 +160,7 @@ class BlockFetcher:
             try:
                 consumer = consumer or new_consumer(self._config)
                 self._turn(consumer)
-            except Exception as error:  # whatever it is: without this thread nothing more would be read
+            except Exception as error:  # of any kind: without this thread nothing more would be read
                 # No token to log in with, for example, is no news: it is tried again.
                 log = LOG.debug if isinstance(error, KafkaException) else LOG.warning
                 log("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))

@@ -28,7 +28,7 @@ from irregulars.version import VERSION
 
 LOG: Final = logging.getLogger("irregulars.worker")
 OBSERVE_S: Final = 1.0
-"""Between two looks at the stages, s: far below what `streams.health.liveness` waits for anything."""
+"""Between two looks at the stages, s: far below all waits of `streams.health.liveness`."""
 
 RESULTS: Final = ("evidence", "verdicts", "alerts", "deadletter", "progress")
 
@@ -224,7 +224,7 @@ class Observer:
         return self._health.why_dead(time.monotonic())
 
     def why_not_ready(self) -> str | None:
-        """See `Health.why_not_ready`; besides, a database that was never reached may stand wrong in the settings."""
+        """See `Health.why_not_ready`; besides, a database that was never reached may be wrong in the settings."""
         why = self._health.why_not_ready(time.monotonic())
         if why is None and self.counters.sink_is_missing:
             return "database must have answered since the start; it has not"

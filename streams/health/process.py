@@ -44,7 +44,7 @@ def free_port_or_none(host: str, port: int) -> int:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop, uvloop's if it is installed, which tells of stray errors in one line."""
+    """Return a new event loop, uvloop's if it is installed, which logs stray errors in one line."""
     try:
         import uvloop
     except ImportError:
@@ -67,8 +67,8 @@ CUT_OFF_STATUS: Final = 1  # exit status of a process that had to be cut off: it
 class StopDeadline:
     """Ends the process some seconds after `arm`, unless it has ended by itself.
 
-    It is never disarmed: what may hang includes the end of the interpreter, which waits for threads that wait for
-    a database. Nothing is lost by it, since whatever is not stored is read again.
+    It is never disarmed: even the end of the interpreter may hang, as it waits for threads that wait for a database.
+    Nothing is lost by it, since messages whose results are not stored are read again.
     """
 
     def __init__(self, within_s: float) -> None:
@@ -115,7 +115,7 @@ class Need:
 
     service: str  # its name in the log: ``event=broker_away``, later ``event=broker_back``
     # Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
-    # what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
+    # a call that nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
     ask: Callable[[], object]
     most_s: float  # how long the service may be away, seconds
 
@@ -174,8 +174,8 @@ def share_few_heaps() -> None:
 class SpareMemory:
     """Gives freed memory back to the system while the process has little to do.
 
-    After a burst glibc holds what numpy and librdkafka have freed: in each arena only the end of the heap goes back
-    by itself, and every thread of some fifty may get an arena of its own. Elsewhere (musl, macOS) nothing is done.
+    After a burst glibc keeps memory that numpy and librdkafka have freed: in each arena only the end of the heap goes
+    back by itself, and each of some fifty threads may get its own arena. Elsewhere (musl, macOS) nothing is done.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Work of monitors that does not come back: one that loops, blocks or allocates must not take the others with it.
 
 A thread inspects running work. Work that takes long is logged, and from a limit on it is given up: `GaveUp` is raised
-into its thread. That ends whatever runs in Python. A call into C that never returns keeps its thread, which is
+into its thread. That ends anything that runs in Python. A call into C that never returns keeps its thread, which is
 *lost*: the others go on in another one, and ``/healthz`` asks for a new worker. The thread's processor time counts,
 so that work is not given up because the machine is busy; of blocked work, several times as long by the wall clock.
 """
@@ -101,7 +101,7 @@ class GaveUp(BaseException):
 
 
 class WorkGivenUp(Exception):
-    """A monitor's work was given up: it says which limit it broke, after how long, and whether it ended workers."""
+    """A monitor's work was given up: which limit it broke, after how long, and whether it ended workers."""
 
     def __init__(self, reason: str, seconds: float = 0.0, *, is_fatal: bool = False) -> None:
         super().__init__(reason)
@@ -113,7 +113,7 @@ class WorkGivenUp(Exception):
 class Limits:
     """How long, and how large, a monitor's work may be."""
 
-    slow_s: float = 10.0  # work that has run for longer is told of
+    slow_s: float = 10.0  # work that has run for longer is logged
     # job_cpu_s, job_cpu_s_per_rank: Processor time of one judgement, s. An irregular iteration of 100,000 ranks takes
     # 19 s: a rank may take five times that, and a message of a small job may complete thousands of iterations, of
     # some ms each.
@@ -268,7 +268,7 @@ class Watchdog:
                     break  # the effect on the memory shows in the next look
 
     def _look(self, guard: Guard, work: _Work, now_s: float, used_bytes: int, free_bytes: int) -> bool:
-        """Look at one; return whether it is given up for its memory."""
+        """Judge one run of a guard; return whether it is given up for its memory."""
         limits = self.limits
         seen = work.seen
         if seen is None:
@@ -329,7 +329,7 @@ def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
 
 
 def used_memory_bytes() -> int:
-    """Return the resident memory of the process; 0 where the system does not say it."""
+    """Return the resident memory of the process; 0 where the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

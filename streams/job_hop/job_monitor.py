@@ -48,7 +48,7 @@ def changed_settings(settings: JudgeSettings, values: Mapping[str, float]) -> Ju
 
 
 def judged_by(verdict: Verdict, values: Mapping[str, float]) -> Verdict:
-    """Return a verdict that says by which changed thresholds it was judged, to programs and to people."""
+    """Return a verdict that names the changed thresholds by which it was judged, to programs and to people."""
     told = ", ".join(f"{name} = {value:g}" for name, value in values.items())
     return replace(
         verdict, thresholds=dict(values), evidence=f"{verdict.evidence}; judged with {told}, as changed live"
@@ -168,7 +168,7 @@ class JobMonitor:
         """Take in the time; `advance` then closes all that is due.
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
-        `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
+        `JobClock`), its verdicts are closed, and it is checked for a hang; messages that come later count again.
         One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
         Its verdict closes when it is forgotten, at the latest.
         A silence counts from the present, `now_s`, and only as far as was read, `until_s` (None: until now): the lag
@@ -176,7 +176,7 @@ class JobMonitor:
         """
         until_s = now_s if until_s is None else until_s
 
-        def is_stuck() -> bool:  # the newest evidence tells of operators that never ended
+        def is_stuck() -> bool:  # the newest evidence reports operators that never ended
             waiting = (rows for own in self._pending.values() for rows in own)
             return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
 
@@ -314,7 +314,6 @@ class JobMonitor:
 
 
 def _without(attempts: Sequence[int], rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
-    """Leave out the rows of some attempts."""
     left = [
         row.take(~np.isin(row.columns["attempt"], attempts)) if isinstance(row, Evidence) else row for row in rows
     ]

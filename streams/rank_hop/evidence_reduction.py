@@ -85,11 +85,11 @@ class Closing(NamedTuple):
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
-    """Reduce what RankMonitors of one job closed, each rank's oldest first.
+    """Reduce the closed iterations of one job's RankMonitors, each rank's oldest first.
 
-    Nothing depends on the order of different ranks. So all that came stand before the evidence and all that went
-    behind it, and a few large reductions take the place of many small ones: a job of 1,024 ranks begins and ends with
-    as many memberships.
+    Nothing depends on the order of different ranks. So the memberships of ranks that came are put before the evidence
+    and those of ranks that went behind it, and a few large reductions take the place of many small ones: a job of
+    1,024 ranks begins and ends with as many memberships.
     """
     reduced: list[Evidence | Membership] = []
     members = [one for one in closed if isinstance(one, Membership)]
@@ -237,7 +237,7 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
     entry_ns = work.blocks.at_firsts("entry_ns", UNKNOWN)
     nexts = np.flatnonzero(work.blocks.is_next)
     entry_ns[nexts] = reduction.last_end_ns[nexts - 1]
-    # Operators without start times have no gaps between them: then work is what they leave of the iteration.
+    # Operators without start times have no gaps between them: then work is the rest of the iteration.
     is_untimed = has_row & (reduction.first_start_ns == UNKNOWN)
     left_ns = np.maximum(elapsed_ns - reduction.communication_ns, 0.0)
     times = _Times(start_ns, elapsed_ns, entry_ns, np.where(is_untimed, left_ns, reduction.work_ns))
@@ -357,7 +357,7 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
 
 
 def _numerics(closings: Sequence[Closing]) -> dict[str, Column]:
-    """Return what iterations computed, as far as any of them says it."""
+    """Return the numerics of all blocks, without columns of which no value is known."""
     rows = list(chain.from_iterable(one.numerics for one in closings))
     if not any(rows):
         return {}

@@ -31,8 +31,8 @@ class Runs(NamedTuple):
 
     iterations: list[int]  # their numbers
     splits: list[int]  # row of the message at which each begins, and the row past the last of them
-    # first_ns, last_ns: Earliest start and latest end of each, ns since the epoch; what never ended ends where it
-    # starts
+    # first_ns, last_ns: Earliest start and latest end of each, ns since the epoch; an operator that never ended
+    # ends where it starts
     first_ns: list[int]
     last_ns: list[int]
 
@@ -51,7 +51,7 @@ class RowSummary(NamedTuple):
 
 
 def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int]) -> list[RowSummary]:
-    """Look at the rows of several ranks; `counts`: how many rows each of them has, at least one."""
+    """Summarize the rows of several ranks; `counts`: how many rows each of them has, at least one."""
     if schema == "commops" and KERNEL is not None and isinstance(columns, PlainColumns):
         return _look_compiled(KERNEL, columns, counts)
     firsts = starts_of(np.array(counts))
@@ -78,7 +78,7 @@ def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int])
 
 
 def _look_compiled(kernel: Kernel, columns: PlainColumns, counts: Sequence[int]) -> list[RowSummary]:
-    """Do the same for operators as they stand in a message, without making columns of them."""
+    """Summarize operators as they are in a message, without making columns of them."""
     looks = np.empty((len(counts), _LOOK_VALUES), np.int64)
     runs = np.empty((columns.rows, _RUN_VALUES), np.int64)
     count = kernel.look(columns.value, columns.places, np.array(counts, np.int64), _ANY_NAME, looks, runs)
@@ -279,7 +279,7 @@ class Part(NamedTuple):
         return self.cut.source.iterations[self.cut.first : self.cut.past]
 
     def batch(self) -> Batch:
-        """Return the rows as a batch, for where each of them must be looked at."""
+        """Return the rows as a batch, for steps that examine each of them."""
         header = Header(
             self.schema, self.job, self.attempt, self.rank, self.rows_before, self.watermark_ns, self.names,
             self.group, self.start, self.since_ns,
@@ -299,7 +299,7 @@ def part_of(batch: Batch, offset: int, summary: RowSummary | None = None) -> Par
 
 
 def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
-    """Give the part of each rank that has rows in a message, which are looked at together."""
+    """Yield the part of each rank that has rows in a message; the rows of all are summarized together."""
     if isinstance(rows, Batch):
         if len(rows):
             yield part_of(rows, offset)

@@ -160,7 +160,7 @@ class NicSamples:
         return part.cut.rows - len(batch)
 
     def _add_cut(self, part: Part, name: str) -> bool:
-        """Take in samples of one device without a look at each; return whether they follow those before them."""
+        """Take in samples of one device without examining each; return whether they follow those before them."""
         if self._device not in (name, None):
             return True
         source, first, past = part.cut
@@ -244,7 +244,7 @@ class NicSamples:
 
 
 def _joined(read: Sequence[_Read]) -> Sequence[_Read]:
-    """Join neighbours of one device whose times go on and on: then nothing tells them from one batch."""
+    """Join neighbours of one device whose times ascend throughout: they are then like one batch."""
     if len(read) < 2 or any(one.name != read[0].name for one in read):
         return read
     time_ns, tx, rx = (np.concatenate(columns) for columns in list(zip(*read, strict=True))[1:])

@@ -111,12 +111,11 @@ def _known(values: Floats) -> Floats:
 
 
 def _sums(block: Ints, values: Floats, size: int) -> Floats:
-    """Return the sum of the values of each block."""
     return np.bincount(block, weights=values, minlength=size).astype(np.float64, copy=False)
 
 
 def _without_duplicates(rows: dict[str, Column]) -> dict[str, Column]:
-    """Keep one of the rows that tell of the same operator: of those with the same start, the first.
+    """Keep one of the rows of the same operator: of those with the same start, the first.
 
     A producer that sends a batch again sends the same rows with the same starts.
     """
@@ -227,9 +226,9 @@ class Blocks(NamedTuple):
 def sum_blocks(
     blocks: Blocks, cuts: Sequence[Sequence[Cut]], names: Sequence[str], wide: Set[str]
 ) -> Reduction | Flags:
-    """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
+    """Reduce the operators of some closings, or return which of them are left to `reduce_blocks`.
 
-    `cuts`: the operators of each closing, as they stand in their messages. `names`: communicators; classes name them
+    `cuts`: the operators of each closing, as they are in their messages. `names`: communicators; classes name them
     by their place here. `wide`: communicators of whose collectives classes are wanted. Returns all but the rows and
     their gaps, which are left empty.
     """

@@ -76,7 +76,7 @@ class SourceArrivals:
 
     @property
     def newest_ns(self) -> int:
-        """Event time up to which the source that is ahead is complete; `UNKNOWN` if no source says."""
+        """Event time up to which the source that is ahead is complete; `UNKNOWN` if none has a watermark."""
         return max(self._watermarks_ns.values(), default=UNKNOWN)
 
     def complete_until_ns(self, announced: Collection[str]) -> int | None:
@@ -111,7 +111,7 @@ class SourceArrivals:
 
 _DAY_NS: Final = 86_400 * 10**9
 _CLOCK_IS_SET_NS: Final = 1_000_000_000 * 10**9
-"""A clock before September 2001 was never set, and says nothing: the next message may be of any time."""
+"""A clock before September 2001 was never set, and proves nothing: the next message may be of any time."""
 
 
 class PlausibleProgress:
@@ -130,7 +130,7 @@ class PlausibleProgress:
         self._doubts = {"time": 0, "watermark": 0, "iteration": 0}  # refused of each, one after the other
 
     def note_clock(self, now_s: float) -> None:
-        """Take in the present, where a clock tells it."""
+        """Take in the present; one of a clock that was never set is ignored."""
         now_ns = int(now_s * 1e9)
         self._now_ns = now_ns if now_ns > _CLOCK_IS_SET_NS else None
 
@@ -204,7 +204,7 @@ class PlausibleProgress:
         return min(far_ns, max(newest_ns, self._now_ns) + RANK_HOP.most_ahead_of_clock_days * _DAY_NS)
 
     def _early(self, columns: Mapping[str, Column]) -> Flags | None:
-        """Say which rows are of a time that has not come yet; None: none is."""
+        """Return which rows are of a time that has not come yet; None: none is."""
         times_ns = _times_ns(columns)
         latest_ns = self._latest_ns(self._newest_ns)
         if latest_ns is None:
@@ -237,7 +237,7 @@ class PlausibleProgress:
     # --- iterations -------------------------------------------------------------------------------------------------
 
     def _beyond(self, columns: Mapping[str, Column]) -> Flags | None:
-        """Say which rows are of iterations that the rank can't have come to; None: none is."""
+        """Return which rows are of iterations that the rank can't have come to; None: none is."""
         iteration: Ints | None = columns.get("iteration")
         if iteration is None:
             return None

@@ -101,7 +101,7 @@ class PublishedVerdicts:
         known = self._published.get(verdict.verdict_id)
         if known is None:
             return RESULTS
-        if verdict.revision >= max(known.revisions.values()):  # it has said everything again
+        if verdict.revision >= max(known.revisions.values()):  # all revisions have been repeated
             del self._published[verdict.verdict_id]
         return [topic for topic in RESULTS if verdict.revision > known.revisions.get(topic, 0)]
 
@@ -119,7 +119,7 @@ class PublishedVerdicts:
         return True
 
     def begin_anew(self, key: bytes, verdicts: Iterable[tuple[str, Verdict]]) -> None:
-        """Let a job begin anew of which these verdicts were told, by topic; the newest of a topic last."""
+        """Let a job begin anew of which these verdicts were published, by topic; the newest of a topic last."""
         for topic, verdict in verdicts:
             self.note(topic, verdict)
         self._anew.add(key)

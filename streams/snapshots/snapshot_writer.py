@@ -1,14 +1,14 @@
 """Writes the snapshots of one partition: only the pieces that are new, and so that little has to be read again.
 
-**What must be read.** Each position record says from which offset on everything stands that counts (`begin`). For
-that to move on, records that have not changed for long are written again (`overdue`): when the log behind them is
+**Where reading begins.** Each position record holds the offset from which on all records lie that count (`begin`).
+For that to move on, records that have not changed for long are written again (`overdue`): when the log behind them is
 longer than `SPAN_BYTES` and twice all that counts. That bounds the bytes that a restart reads, however long the
 worker ran, and whether or not the broker has compacted the topic.
 
 **Former owners.** A worker that lost the partition without noticing may write into it, also a position record. The
-next owner reads from that one's `begin`, and must find there all that the rightful owner has written. Hence whoever
-finds more in the partition than it has written itself does not move its `begin` past that (`settle`), unless it has
-seen that they are of former owners (`excuse`): only one that was followed by another owner can hide anything.
+next owner reads from that one's `begin`, and must find there all that the rightful owner has written. Hence a worker
+that finds more in the partition than it has written itself does not move its `begin` past that (`settle`), unless it
+has seen that they are of former owners (`excuse`): only one that was followed by another owner can hide anything.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SnapshotWriter:
         await self._send(POSITION_KEY, encode_record(own))
 
     def settle(self) -> range | None:
-        """Learn where our messages stand, after a barrier. Return the offsets among which others are found first."""
+        """Learn where our messages lie, after a barrier. Return the offsets among which others are found first."""
         end = self._outbox.end_offset(self._topic, self._partition) or 0
         found = None
         if self._foreign is None and end > self._expected + self._sent:

@@ -100,8 +100,8 @@ class _Reading:
     def _delete(self, key: bytes) -> None:
         """Forget a record. It has no epoch; it is written long after the state that it ends (see `Stage`).
 
-        A piece is not forgotten: a former owner, which did not notice that it is one, may have deleted what a record
-        that counts still names. The bytes of a piece never change.
+        A piece is not forgotten: a former owner, which did not notice that it is one, may have deleted a piece that a
+        record that counts still names. The bytes of a piece never change.
         """
         if is_piece(key):
             self.deleted.add(key)

@@ -145,14 +145,14 @@ class JobStage(Stage[JobMonitor]):
             return await self._run(tracked, None, partial(self.encode, state, tracked))
 
     def record(self, state: State, positions: Offsets) -> PositionRecord:
-        """Return the partition's record; revisions that are in no stored state yet stand behind its ends."""
+        """Return the partition's record; revisions that are in no stored state yet lie behind its ends."""
         ends = self._ends[state]
         for topic, by_partition in ends.items():
             name = self.services.settings.topics.name(topic)
             for partition, end in by_partition.items():
                 by_partition[partition] = max(end, self.services.outbox.end_offset(name, partition) or 0)
         published = self._published[state]
-        # Once all evidence was heard again; where there was none, the first hop is still to make it again.
+        # Once all evidence was read again; where there was none, the first hop is still to make it again.
         if 0 < self._evidence_ends[state] <= positions.get(EVIDENCE, 0):
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
@@ -345,8 +345,6 @@ class JobStage(Stage[JobMonitor]):
         return judgements, refused
 
     def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
-        """Read operators of a job again."""
-
         def read() -> Sequence[Batch]:
             with self._reading:
                 return self._spans.read(spans)
@@ -366,7 +364,7 @@ class JobStage(Stage[JobMonitor]):
             await self.services.sink.write(judgements)
 
     async def _send_once(self, state: State, verdict: Verdict) -> list[str]:
-        """Send a revision to the topics where it does not stand yet, and return these."""
+        """Send a revision to the topics that do not have it yet, and return these."""
         if not self.holds(state):  # the partition's next owner has read the topics by now
             return []
         sent = []

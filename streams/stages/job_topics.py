@@ -41,9 +41,9 @@ class JobTopics:
     # --- verdicts ---------------------------------------------------------------------------------------------------
 
     def read_results(self, own: int, ends: Ends | None, published: PublishedVerdicts) -> Ends:
-        """Read which verdicts stand behind `ends` of jobs of the partition `own`; return where that is.
+        """Note the verdicts published behind `ends` on jobs of the partition `own`; return `ends`.
 
-        Without `ends` nothing was ever judged in this partition, and nothing can stand there.
+        Without `ends` nothing was ever judged in this partition: there are none, and the present ends are returned.
         """
         if ends is None:
             return self._result_ends()
@@ -130,7 +130,7 @@ class JobTopics:
 
 
 def place(job: str, partitions: int) -> int:
-    """Return the partition of ``evidence`` where a job's rows are: what every producer's partitioner computes."""
+    """Return the partition of ``evidence`` of a job's rows, as every producer's partitioner computes it."""
     return partition_of(job.encode(), partitions)
 
 

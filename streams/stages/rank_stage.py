@@ -300,7 +300,7 @@ class RankStage(Stage[GroupMonitor]):
                 rows = tracked.monitor.take_rows_over()
                 self.services.counters.attempt_over_rows.inc(rows)
                 job = tracked.monitor.job
-                if rows and job not in self._told_over:  # rows of attempts that are over are told of once a job
+                if rows and job not in self._told_over:  # rows of attempts that are over are logged once a job
                     self._told_over.add(job)
                     log_over(job, rows)
             except WorkGivenUp as why:
@@ -310,7 +310,7 @@ class RankStage(Stage[GroupMonitor]):
             self._work(state).touched[tracked.key] = tracked
 
     async def tell_progress(self, log: ProgressLog) -> None:
-        """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
+        """Publish how far each partition has been read, once all evidence of it is on the broker."""
         told = [(state, state.read_to()) for state in list(self.states.values())]
         await self._settle_rows([state for state, _ in told])
         await self.services.outbox.barrier()

@@ -233,7 +233,6 @@ class RankDrain:
         return rows
 
     def _take_closed(self, some: Sequence[TrackedRanks]) -> dict[str, list[_Closed]]:
-        """Take closed iterations from monitors, by job."""
         closed: dict[str, list[_Closed]] = {}
         for tracked in some:
             if is_broken(tracked):

@@ -119,8 +119,9 @@ _SAY_AGAIN_S: Final = 60.0
 class SinkWriter:
     """Writes judgements and samples; without a sink it does nothing.
 
-    `write` returns when rows are in a queue; `flush` when all rows that were given before are stored. Only what a
-    flush has stored may be covered by a snapshot, so whatever is in the queue when a worker dies is judged again.
+    `write` returns when rows are in a queue; `flush` when all rows that were given before are stored. Only rows that
+    a flush has stored may be covered by a snapshot, so iterations with rows in the queue of a worker that dies are
+    judged again.
     While the sink is busy the queue grows up to `limit_bytes`; then `write` waits, and with it the judge, and in the
     end reading: back-pressure up to Kafka, where there is room. Rows that the sink will never take go to the
     dead-letter topic, as Arrow streams.

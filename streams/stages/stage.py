@@ -1,8 +1,9 @@
 """The base of both hops: restoring partitions, and the snapshot cycle from which a worker goes on.
 
-A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send what
-the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write the states,
-and after them the position; (5) wait for the acknowledgement; (6) commit the position, for those who watch the group.
+A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send the
+rows that the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write
+the states, and after them the position; (5) wait for the acknowledgement; (6) commit the position, for tools that
+watch the group.
 Messages that arrive meanwhile are in a state or not; those that are will be skipped by offset after a restart.
 
 A state that can't be read (an older or newer version wrote it, or it is damaged) does not stop a worker, which would
@@ -72,7 +73,7 @@ class Services:
 
     settings: WorkerSettings
     outbox: Outbox
-    reading: ReadingThread  # for both stages: restoring, and what is read again
+    reading: ReadingThread  # for both stages: restoring, and messages that are read again
     dead_letters: DeadLetters
     sink: SinkWriter
     # Lets the group know how far a partition's snapshot is; offsets by topic, named without prefix
@@ -174,7 +175,7 @@ class Stage(ABC, Generic[M]):
         """
         self.drop()
         self._ids = {topic: known for topic, known in (topic_ids or {}).items() if topic in self.rests_on}
-        async with self._writing:  # a cycle of what was held before may still write
+        async with self._writing:  # a cycle of partitions held before may still write
             restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
             await self.services.outbox.barrier()
         for state in restored.values():
@@ -195,7 +196,7 @@ class Stage(ABC, Generic[M]):
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
-        # In the thread: a large job's state takes seconds, in which the broker must hear of us.
+        # In the thread: a large job's state takes seconds, for which the event loop must not stand still.
         tracked, refused = await self.services.reading.run(self._revive, stored)
         position = stored.position
         writer = self.log.writer(partition, stored)
@@ -263,7 +264,7 @@ class Stage(ABC, Generic[M]):
         """Take in messages of one topic (named without prefix), in their order."""
         for message in messages:
             state = self.states.get(message.partition)
-            # Faust may still hand over what it had buffered before a rebalance: it will be read again.
+            # Faust may still hand over messages from before a rebalance, which are read again.
             if state is None or message.generation_id != state.generation:
                 continue
             if await self.services.continuity.is_next(state, topic, message.offset) and self.holds(state):

@@ -77,7 +77,7 @@ class ReadThrough(Generic[Place]):
 
 
 LOG: Final = logging.getLogger("irregulars.worker")
-EVERY_S: Final = 2.0  # between two looks, and between two words to the others
+EVERY_S: Final = 2.0  # between two looks, and between two records of progress
 _ANSWER_S: Final = 10.0
 _STANDS_S: Final = 60.0
 
@@ -159,8 +159,8 @@ class StreamTime:
 class ProgressLog:
     """Writes on the topic ``progress`` how far this worker has read the first hop's partitions, and follows it.
 
-    One record for each partition, keyed by its number. It is written after all evidence that follows from what was
-    read stands on the bus, and again every few seconds, so that a worker that starts needs nothing from before.
+    One record for each partition, keyed by its number. It is written once all evidence of the messages that were read
+    is on the broker, and again every few seconds, so that a worker that starts needs nothing from before.
     """
 
     def __init__(self, topic: str, reading: ReadingThread, outbox: Outbox) -> None:
@@ -171,13 +171,13 @@ class ProgressLog:
         self._told: dict[int, Offsets] = {}
 
     async def write(self, partition: int, positions: Offsets) -> None:
-        """Tell the others; all evidence must have been acknowledged before."""
+        """Publish how far a partition was read; all evidence must have been acknowledged before."""
         record = {"partition": partition, "positions": positions, "release": VERSION}
         value = json.dumps(record, separators=(",", ":")).encode()
         await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
 
     async def read(self) -> dict[int, Offsets]:
-        """Return how far each partition has been read, as far as it was told by now."""
+        """Return how far each partition has been read, by the records that were published so far."""
         return await self._reading.run(self._follow)
 
     def _follow(self) -> dict[int, Offsets]:
@@ -193,7 +193,7 @@ class ProgressLog:
 
 
 def _decode(value: bytes | None) -> tuple[int, Offsets] | None:
-    """Return partition and positions; `None` of what no worker wrote: then the clocks stand, and accuse nobody."""
+    """Return partition and positions; `None` if no worker wrote it: the clocks then stand, and accuse no rank."""
     try:
         record = json.loads(value or b"")
         return int(record["partition"]), {str(topic): int(at) for topic, at in record["positions"].items()}

@@ -82,7 +82,7 @@ class WorkerApp(faust.App):
         self.second_hop: Final = settings.topics.name(EVIDENCE)
         self.deadline: Final = StopDeadline(settings.stop_s)
         self.broker: Final = BrokerWatch(settings.bootstrap, settings.broker_away_s)
-        # Longer than the broker may be away: that is told by the watch, in better words.
+        # Longer than the broker may be away: the watch reports that, in better words.
         outbox = Outbox(settings.bootstrap, settings.security, settings.broker_away_s + _MARGIN_S)
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
@@ -129,7 +129,7 @@ class WorkerApp(faust.App):
         return cast(Consumer, self.consumer)
 
     async def restore(self, assignment: set[TP]) -> dict[TP, int]:
-        """Restore both stages for `assignment`, if that was not done in this generation, and say where to read on.
+        """Restore both stages for `assignment`, if that was not done in this generation, and return where to read on.
 
         While the broker does not answer this waits; another failure stops the worker, and nothing is read then.
         """
@@ -167,7 +167,7 @@ class WorkerApp(faust.App):
             stage: RankStage | JobStage = self.job_stage if topic == EVIDENCE else self.rank_stage
             for partition, state in stage.states.items():
                 place = TP(self.settings.topics.name(topic), partition)
-                # Retention may have deleted what was still to be read.
+                # Retention may have deleted messages that were still to be read.
                 positions[place] = max(state.stored_position.get(topic, 0), begin.get(place, 0))
                 state.begin_at(topic, positions[place])
         return positions
@@ -220,12 +220,12 @@ class WorkerApp(faust.App):
                 await work()
             except SendingGivenUp:  # the partitions were dropped as well
                 continue
-            except Exception as error:  # nobody else would see it, and the work would never be done again
+            except Exception as error:  # it would go unseen, and the work would never be done again
                 self.fail(error)
                 return
 
     async def start_snapshots(self) -> None:
-        """Begin the snapshot cycles of both stages; nobody waits for them."""
+        """Begin the snapshot cycles of both stages, and do not wait for them."""
         self.rank_stage.start_snapshots()
         self.job_stage.start_snapshots()
 
@@ -256,12 +256,12 @@ class WorkerApp(faust.App):
         await asyncio.get_running_loop().run_in_executor(self._asker, self._memory.look)
 
     async def tick(self) -> None:
-        """Let time speak: of what was sent until when everything has been read."""
+        """Tick all monitors by the clocks of how far everything that was sent has been read."""
         await self.rank_stage.tick(self.clocks)
         await self.job_stage.tick()
 
     async def tell_progress(self) -> None:
-        """Tell the others how far this worker has read."""
+        """Publish how far this worker has read."""
         await self.rank_stage.tell_progress(self.progress)
 
     async def store_opinions(self) -> None:
@@ -285,7 +285,7 @@ class WorkerApp(faust.App):
     async def _read_words(self, log: WordLog[W]) -> tuple[W, ...]:
         try:
             return await log.read()
-        except ServiceUnavailable as error:  # what holds goes on to hold; the watch tells of a broker that is away
+        except ServiceUnavailable as error:  # known words stay in force; the watch logs a broker that is away
             LOG.debug("event=words_unread reason=%r", str(error))
             return ()
 
@@ -307,7 +307,7 @@ class WorkerApp(faust.App):
                 LOG.warning("event=stalled topic=%s partition=%d position=%d", *place, positions[place])
             if stalled:
                 await consumer.read_on({place: positions[place] for place in stalled})
-        except ServiceError as error:  # also while somebody changes our rights: if they are gone, the group says so
+        except ServiceError as error:  # also while our rights are being changed: if they are gone, the group fails
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
         lost = [place for place in self._reading.lost() if consumer.position_of(place) < ends[place]]
@@ -318,7 +318,6 @@ class WorkerApp(faust.App):
             )
 
     async def _go_back(self, topic: str, partition: int, offset: int) -> None:
-        """Read a partition again from an offset."""
         await self.reader.read_on({TP(self.settings.topics.name(topic), partition): offset})
 
     def _commit_snapshot(self, partition: int, positions: Offsets) -> None:
@@ -327,7 +326,7 @@ class WorkerApp(faust.App):
 
     @property
     def _states(self) -> list[PartitionState[Any]]:
-        """What this worker has of both hops."""
+        """The partitions of both hops that this worker has."""
         return [*self.rank_stage.states.values(), *self.job_stage.states.values()]
 
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
@@ -348,7 +347,7 @@ class WorkerApp(faust.App):
         return {number: own for number, own in found.items() if own}  # evidence may have more partitions
 
     async def close_gaps(self) -> None:
-        """Move on over what holds no message at the ends of partitions."""
+        """Move on over offsets without messages at the ends of partitions."""
         await self.gaps.move_on(self._states, self._newest_ends)
 
     async def revoke(self, revoked: set[TP]) -> None:
@@ -432,8 +431,8 @@ def faust_config(settings: WorkerSettings) -> dict[str, Any]:
         "value_serializer": "raw",
         "autodiscover": False,
         "broker_session_timeout": settings.session_s,  # Faust complains of rebalances that take longer
-        "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,  # what it gives a restore
-        # Of blocks: what is read ahead must be bounded in bytes.
+        "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,  # its limit of a restore
+        # In blocks: messages that are read ahead must be bounded in bytes.
         "stream_buffer_maxsize": _MOST_BLOCKS,
         "stream_wait_empty": False,  # a message that is cut off in a rebalance is read again
         "topic_allow_declare": False,

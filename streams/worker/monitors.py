@@ -28,8 +28,7 @@ class Monitors:
     """The objects that the stages feed, as functions that make them.
 
     `make_rank`, `make_job`: new ones: of job and partition; of a job.
-    `restore_rank`, `restore_job`: of what their ``state()`` returned, encoded; raise `RecordError` where that can't
-    be read.
+    `restore_rank`, `restore_job`: those of an encoded ``state()``; raise `RecordError` where it can't be read.
     """
 
     make_rank: MakeRankMonitor
