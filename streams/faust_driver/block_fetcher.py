@@ -44,6 +44,7 @@ def cut_blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
     >>> [len(block) for block in cut_blocks(records)]
     [64, 6]
     """
+    # A record above the limit is a block by itself: no block is empty.
     first, size_bytes = 0, 0
     for place, record in enumerate(records):
         if place > first and (place - first >= MOST_MESSAGES or size_bytes + record.size_bytes > MOST_BYTES):
@@ -71,6 +72,7 @@ class BlockFetcher:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",  # retention may have deleted messages still to be read
+            # It shows where a partition ends in offsets without messages, which `position` passes.
             "enable.partition.eof": True,
             "check.crcs": True,
             "fetch.wait.max.ms": 100,
@@ -165,6 +167,7 @@ class BlockFetcher:
                 log = LOG.debug if isinstance(error, KafkaException) else LOG.warning
                 log("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))
                 with self._has_room:
+                    # The error may have come between noting a change and assigning it: assign again.
                     self._is_changed = True
                     self._has_room.wait(_POLL_S)
         if consumer is not None:
@@ -174,11 +177,14 @@ class BlockFetcher:
         with self._has_room:
             is_changed, self._is_changed = self._is_changed, False
             wanted = dict(self._wanted)
+            # A change is applied though all is full: it throws away ready messages, and so makes room.
             if not is_changed and self._ready_bytes >= MOST_READY_BYTES:
                 self._has_room.wait(_POLL_S)
                 return
         if is_changed:
             consumer.assign([TopicPartition(*place, at) for place, at in wanted.items()])
+        # `consume` waits until it has as many as it was asked for, or for its whole timeout. So wait for one message,
+        # and take those that are there already.
         first = consumer.poll(_POLL_S)
         if first is not None:
             self._keep([first, *consumer.consume(_AT_ONCE, 0)])
@@ -196,6 +202,7 @@ class BlockFetcher:
             elif error.code() == KafkaError._PARTITION_EOF:
                 passed[place] = offset
             else:
+                # librdkafka tries again by itself; `ReadingWatch` finds a partition that stays unread.
                 LOG.debug("event=not_fetched topic=%s partition=%d reason=%r", *place, error.str())
         with self._lock:
             if self._is_changed:  # these may be of partitions, or from offsets, that are not wanted any more

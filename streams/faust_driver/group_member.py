@@ -149,6 +149,7 @@ class GroupMember:
         if message is not None and (error := message.error()) is not None:
             if is_refusal(error, self._settings.security):
                 self._fail(service_error(error, self._settings.bootstrap, security=self._settings.security))
+            # librdkafka tries again by itself; `BrokerWatch` ends a worker whose broker stays away.
             LOG.debug("event=group_trouble reason=%r", error.str())
 
     def _fail(self, error: BaseException) -> None:
@@ -163,6 +164,7 @@ class GroupMember:
                 LOG.debug("event=not_committed reason=%r", str(error))
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # librdkafka wants an assignment, though this client reads nothing: so at the end, and paused.
         for one in partitions:
             one.offset = OFFSET_END
         consumer.assign(partitions)
@@ -175,6 +177,7 @@ class GroupMember:
         await self._listener.assigned(own)
 
     def _give_back(self, consumer: Consumer, *, is_lost: bool) -> None:
+        # After a silence the session may be over, though librdkafka reports an ordinary revocation.
         is_lost, self._was_silent = is_lost or self._was_silent, False
         self._tell(consumer, lambda: self._revoked(is_lost))
         consumer.resume(consumer.assignment())  # a pause would outlast the assignment
@@ -186,10 +189,12 @@ class GroupMember:
 
     def _tell(self, consumer: Consumer, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` in the event loop and wait for it: when this returns, librdkafka goes on with the rebalance."""
+        # The worker stops: `WorkerApp.on_stop` gives its partitions up, and the loop may take no more work.
         if self._is_closed.is_set() or self._loop is None or self._loop.is_closed():
             return
         told = asyncio.run_coroutine_threadsafe(work(), self._loop)
         while not self._is_closed.is_set():
+            # Work in the event loop may take longer than a session: that is no silence of this thread.
             self._turned_s = time.monotonic()
             if wait([told], _POLL_S).done:
                 if not told.cancelled() and (error := told.exception()) is not None:

@@ -41,6 +41,7 @@ class PartitionOffsets:
 
     def close(self) -> None:
         """Let go of thread and connection, without waiting for a broker that does not answer."""
+        # In the thread: a client serves one call at a time, and a question may still wait for its answer.
         self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
 
@@ -69,6 +70,7 @@ class PartitionOffsets:
             raise service_error(error.args[0], own.bootstrap, self._answer_s, own.security) from error
         bad = [one for one in found if one.error is not None or one.offset < 0]
         if bad:
+            # For the same reason: a new client asks anew.
             self._disconnect()
             raise ServiceUnavailable(
                 f"Kafka at {own.bootstrap} must say where {bad[0].topic}/{bad[0].partition} begins and ends; "

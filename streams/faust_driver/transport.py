@@ -95,6 +95,7 @@ class Consumer(base.Consumer):
     async def on_stop(self) -> None:
         """Leave the group, if that is soon done: the thread may have calls that get no answer."""
         await super().on_stop()
+        # In a thread, as it joins the member's own, which may be waiting for this event loop.
         await asyncio.get_running_loop().run_in_executor(None, self._member.close, _LEAVE_S)
         for fetcher in self._fetchers:
             fetcher.close(_CLOSE_S)
@@ -142,6 +143,7 @@ class Consumer(base.Consumer):
         self._member.commit(positions)
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        # Sent later, if at all: the group's offsets are for monitoring tools, and no reading depends on them.
         self._member.commit(offsets)
         return True
 
@@ -203,6 +205,7 @@ class Consumer(base.Consumer):
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:  # noqa: ASYNC109
         self._waited.begin()
+        # Cleared before the look: a wake-up that comes between look and wait must not be lost.
         self._fetched.clear()
         found = self._take(active_partitions)
         if not found:

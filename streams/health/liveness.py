@@ -72,6 +72,7 @@ class Health:
             if before is None:
                 places[place] = _Standing(reading.mark, now_s, has_moved)
             else:
+                # Excused time does not count: the wait begins anew when the excuse is over.
                 since_s = now_s if has_moved or is_excused else before.since_s
                 places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
         self._places = places

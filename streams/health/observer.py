@@ -97,6 +97,7 @@ class Observer:
         self._flow: Final = FlowWatch(grace_s)
         self._observed_s = time.monotonic()
         self._looks = 0
+        # A worker starts as not ready, and as healthy: only changes from there on are logged.
         self._said: Final = {"ready": False, "healthy": True}
         self._ends: dict[Place, int] = {}
         self._ends_at_s: float | None = None

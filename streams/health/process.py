@@ -34,6 +34,7 @@ def free_port_or_none(host: str, port: int) -> int:
     if port == 0:
         return 0
     with socket.socket() as probe:
+        # As servers do: after a restart the old connections in TIME_WAIT do not take the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -131,6 +132,7 @@ def wait_for(
     away: set[str] = set()
     missing = list(needs)
     while missing := [need for need in missing if not _answers(need, now_s() - began_s, away)]:
+        # The last question falls on the end of the time, and not a pause behind it.
         left_s = began_s + min(need.most_s for need in missing) - now_s()
         sleep(max(0.0, min(pause_s, left_s)))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -50,6 +50,7 @@ class CrashMarks:
         self._marks: Final = mmap.mmap(self._file.fileno(), _SLOTS * _SLOT.size)
         found = (_SLOT.unpack_from(self._marks, slot * _SLOT.size) for slot in range(_SLOTS))
         self._ended: Final = {(who, at): count for who, at, count in found if count}
+        # Marks that were found are in `_ended` now; the file holds only those of this process.
         self._marks[:] = bytes(len(self._marks))
         self._slots: Final = itertools.count()
 
@@ -60,11 +61,13 @@ class CrashMarks:
 
     def new_slot(self) -> int:
         """Return a place for one thread's marks."""
+        # More threads than slots share some: then a crash may go uncounted.
         return next(self._slots) % _SLOTS * _SLOT.size
 
     def begin(self, slot: int, hop: int, key: bytes, offset: int) -> bool:
         """Put a mark; return whether workers have ended at this place too often. `hop` is any number of its own."""
         who = zlib.crc32(key, hop)
+        # Counted once: a place that is passed now has not ended this worker.
         count = self._ended.pop((who, offset), 0) if self._ended else 0
         if count < MOST_CRASHES:
             _SLOT.pack_into(self._marks, slot, who, offset, count + 1)
@@ -204,6 +207,7 @@ class Guard:
             with self.lock:
                 own.away_s += time.monotonic() - own.away_since_s
                 own.away_since_s = None
+            # Given up while it was away, when nothing could be raised into it.
             if own.reason is not None:
                 raise GaveUp
 
@@ -219,6 +223,7 @@ class Guard:
         """End the work; behind this nothing is raised any more."""
         with self.lock:
             self.work = None
+            # An error that has not arrived yet would break off this thread's next work.
             if own.raised_s is not None:
                 _raise_in(self.thread_id, None)
         if self._marks is not None:
@@ -301,6 +306,7 @@ class Watchdog:
     def _press(self, guard: Guard, work: _Work, seen: _Seen, now_s: float) -> None:
         """End work that is given up, if it lets itself be ended; else its thread is lost."""
         with guard.lock:
+            # It has ended, or waits for Kafka: the error would hit other work, or a call that must not be cut off.
             if guard.work is not work or work.away_since_s is not None:
                 return
             if work.raised_s is None or now_s - work.raised_s > _AGAIN_S:
@@ -345,6 +351,7 @@ def free_memory_bytes() -> int:
         return _UNKNOWN_BYTES
     free = [int(machine[1]) << 10 if machine else _UNKNOWN_BYTES]
     top = Path("/sys/fs/cgroup")
+    # Every group up to the root may have a limit of its own.
     for group in (top / own, *(top / own).parents):
         with suppress(OSError, ValueError):  # there is none, or its limit is the word "max"
             limit_bytes = int((group / "memory.max").read_text())

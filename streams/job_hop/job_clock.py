@@ -140,6 +140,7 @@ class JobClock:
         self._ticked_s = now_s
         if self._restored_still_s is not None:
             self._moved_s, self._restored_still_s = now_s - self._restored_still_s, None
+        # `is_over` comes first in both: it must see each value, also that nothing waits.
         self.is_rank_overdue = self._oldest.is_over(oldest, now_s, until_s, self._grace_s) and oldest is not None
         if self._later.is_over(has_later, now_s, until_s, self._grace_s) and has_later:
             self.is_attempt_overdue = True

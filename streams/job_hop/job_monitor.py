@@ -214,16 +214,19 @@ class JobMonitor:
         while self._pending and (reason is not None or (roster.is_complete and roster.has_all(min(self._pending)))):
             rows = join_rows(self._pending.pop(min(self._pending)))
             values = values_in_force(self._changes, rows.start_ns)
+            # Drained first: verdicts so far were judged by the thresholds before.
             if values != self._in_force:
                 parts.append(self._drain([]))
                 self._take_over(values)
             before = self._roster.announcements
             if self._roster.hold(rows.columns["rank"], rows.ends_ns):
+                # Ranks have moved: a verdict names places, and its ranks have others from here on.
                 self._judge.close("restarted", before, read_back)
                 parts.append(self._drain([]))
                 self._judge = self._judge.successor(self._current)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
+            # A silent job may go on: it has no end yet.
             if reason != "silent":
                 ends.append(AttemptEnd(self.job, self._judge.attempt, reason, self._judge.newest_ns))
             was_hanging = self._judge.is_hanging
@@ -300,6 +303,7 @@ class JobMonitor:
     def from_state(cls, state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:
         """Restore."""
         monitor = cls(state.job, settings)
+        # First: it resets fields that are restored below.
         if state.attempt is not None:
             monitor._begin(state.attempt)
         monitor._starts = JobStarts(state.starts)

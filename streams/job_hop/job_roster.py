@@ -106,8 +106,10 @@ class JobRoster:
         ends_ns = dict(zip(rank.tolist(), end_ns.tolist(), strict=True))
         now: dict[int, Announcement] = {}
         for moved in self._moved:
+            # A rank without a row in it goes by the iteration's latest end.
             own, until_ns = self._all[moved], ends_ns.get(moved, max(ends_ns.values()))
             since_ns = max((one for one in own if one < until_ns), default=min(own))
+            # A rank does not go back to a place that it has left, though clocks of hosts differ.
             since_ns = self._in_force[moved] = max(since_ns, self._in_force.get(moved, since_ns))
             now[moved] = own[since_ns]
         return self._put(now)
@@ -284,6 +286,7 @@ class JobRoster:
         roster._newest = max(state.through.values(), default=None)
         roster._given_up = set(state.given_up)
         roster._is_complete = state.is_complete
+        # Last: they contradict announcements that are restored above.
         for value in state.contradicting:
             roster.announce(decode_announcement(value))
         return roster

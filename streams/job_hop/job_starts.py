@@ -131,6 +131,7 @@ class JobStarts:
 
     def _numbered_evidence(self, evidence: Evidence) -> Evidence:
         codes = evidence.columns["attempt"]
+        # All of starts without an id: their codes are their attempt numbers.
         if not len(evidence) or int(codes.min()) >= FIRST_ATTEMPT:
             return evidence
         numbers = codes.astype(np.int64)

@@ -191,6 +191,7 @@ def _split(name: str, values: Floats) -> dict[str, Column]:
 
     They are eighths of small numbers, or mantissas and exponents.
     """
+    # Eighths of the largest floats are infinite, and so are not taken for small whole numbers.
     with np.errstate(over="ignore"):
         eighths = values * 8
     if _are_whole(eighths, 1 << 7):

@@ -199,6 +199,7 @@ def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
         work = _work_on(odd)
     rows = _operators(work)
     # The evidence has class summaries of recvs, and of collectives of more than `WIDE` ranks.
+    # Never empty: without names it would be an array of floats.
     is_wide = np.array([name in work.wide for name in work.names] or [False])
     is_summed = (rows["operator"] == RECV) | (is_wide[rows["communicator"]] & (rows["peer"] == UNKNOWN))
     yield _evidence(job, work, reduce_blocks(rows, work.blocks.is_next, work.free_ns, is_summed))
@@ -303,6 +304,7 @@ def _operators(work: _Work) -> dict[str, Column]:
     rows["peer"] = known_peers(rows)
     lengths = [cut.rows for cut in cuts]
     known = [cut.source.offset for cut in cuts]
+    # Rows that were looked at come from several messages, and hold the offset of each.
     if None in known:
         own = [
             cut.column("offset") if offset is None else np.full(cut.rows, offset, dtype=np.int64)
@@ -313,6 +315,7 @@ def _operators(work: _Work) -> dict[str, Column]:
         rows["offset"] = np.repeat(np.array(known, dtype=np.int64), lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])
     own_codes = rows["communicator"]
+    # Detectors have learned the rank's own codes: those of this reduction depend on the other ranks in it.
     if any(one.detectors is not None for one in blocks.closings):
         rows["own_communicator"] = own_codes
     sources = [cut.source for cut in _distinct(cuts)]

@@ -58,6 +58,7 @@ def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int])
     times_ns = columns["start_ns"] if "start_ns" in columns else columns["time_ns"]
     newest_ns = np.maximum.reduceat(times_ns, firsts).tolist()
     if "elapsed_ns" in columns:
+        # `fmax` passes over NaN, the length of an operator that has not ended.
         longest_ns = np.fmax.reduceat(columns["elapsed_ns"], firsts).tolist()
         newest_ns = [_after(ns, longest) for ns, longest in zip(newest_ns, longest_ns, strict=True)]
     newest = [UNKNOWN] * len(counts)
@@ -107,6 +108,7 @@ def _devices(columns: Mapping[str, Column], firsts: Ints) -> list[int | None]:
     device, time_ns = columns["device"], columns["time_ns"]
     is_plain = columns["path"] == PATHS.index("nic")
     is_next = (device[1:] == device[:-1]) & (time_ns[1:] > time_ns[:-1])
+    # A rank's first sample follows the last one of another rank: there is nothing to compare.
     is_next[firsts[1:] - 1] = True
     is_plain[1:] &= is_next
     found = zip(device[firsts].tolist(), np.logical_and.reduceat(is_plain, firsts).tolist(), strict=True)
@@ -128,6 +130,7 @@ def _runs(columns: Mapping[str, Column], is_unended: Flags, firsts: Ints) -> lis
     ranks = np.searchsorted(rows, firsts)  # each rank's first run
     is_odd = (numbers == UNKNOWN) | (first_ns == UNKNOWN)
     is_odd[1:] |= numbers[1:] <= numbers[:-1]
+    # A rank's first run follows one of another rank: its number may be any.
     is_odd[ranks] = (numbers[ranks] == UNKNOWN) | (first_ns[ranks] == UNKNOWN)
     is_plain = (~np.logical_or.reduceat(is_odd, ranks)).tolist()
     lists = [column.tolist() for column in (numbers, rows, first_ns, last_ns)]
@@ -183,6 +186,7 @@ class MessageRows:
     def iterations(self) -> list[ToldIteration]:
         """Rows of ``iterations``."""
         columns, is_usable = self.columns, usable_rows("iterations", self.columns)
+        # An unusable length may have no integer value; such rows become None below.
         known_ns = columns["elapsed_ns"] if is_usable is None else np.where(is_usable, columns["elapsed_ns"], 0.0)
         start_ns, elapsed_ns = columns["start_ns"], known_ns.astype(np.int64)
         own = (column.tolist() for column in (start_ns, elapsed_ns, columns["phase"], columns["tokens"]))

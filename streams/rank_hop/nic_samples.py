@@ -161,11 +161,13 @@ class NicSamples:
 
     def _add_cut(self, part: Part, name: str) -> bool:
         """Take in samples of one device without examining each; return whether they follow those before them."""
+        # Samples of another NIC: there is nothing to take, nor to examine.
         if self._device not in (name, None):
             return True
         source, first, past = part.cut
         times_ns = source.times_ns
         before_ns = self._newest_ns.get(name, UNKNOWN)
+        # Not newer, or more than may be kept: these are examined row by row.
         if before_ns >= times_ns[first] or self._rows + past - first > MOST_SAMPLES:
             return False
         self._newest_ns[name] = times_ns[past - 1]
@@ -207,6 +209,7 @@ class NicSamples:
         before_ns = np.concatenate([[self._newest_ns.get(read.name, UNKNOWN)], time_ns[:-1]])
         self._newest_ns[read.name] = int(time_ns.max())
         samples = Samples(before_ns, time_ns, read.tx, read.rx)
+        # A sample that is not newer than the one before it has come twice, or out of order.
         is_known = (before_ns != UNKNOWN) & (before_ns < time_ns)
         return samples if is_known.all() else samples.where(is_known)
 

@@ -70,6 +70,7 @@ def reduce_blocks(
     block, start_ns = ordered["block"], ordered["start_ns"]
     is_timed = start_ns != UNKNOWN
     elapsed_ns = _known(ordered["elapsed_ns"])
+    # Without a start this means nothing: `is_timed` leaves such rows out wherever it is used.
     ended_ns = start_ns + elapsed_ns.astype(np.int64)
     size = len(free_ns)
     firsts, lasts = _bounds(block, start_ns, ended_ns, is_timed, size)
@@ -234,6 +235,7 @@ def sum_blocks(
     """
     assert KERNEL is not None
     sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())
+    # No operators at all: numpy makes the empty sums.
     if not sources:
         return np.ones(len(cuts), dtype=np.bool_)
     places = {id(source): place for place, source in enumerate(sources)}
@@ -247,6 +249,7 @@ def sum_blocks(
     )  # fmt: skip
     if not isinstance(found, bytes):
         return _reduction(*found)
+    # If it names none, all are left to numpy: else the caller would ask for the same closings again, without end.
     is_odd = np.frombuffer(found, np.bool_)
     return is_odd if is_odd.any() else np.ones(len(cuts), dtype=np.bool_)
 

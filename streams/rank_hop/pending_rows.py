@@ -161,6 +161,7 @@ class PendingRows:
 
     def require_names(self, names: Sequence[str]) -> None:
         """Raise `RecordError` for operators that name more communicators than a rank can have."""
+        # A cheap bound first: the names are joined only where they may be too many.
         if len(self._codes) + len(names) > MOST_NAMES:
             count = len(self._codes.keys() | set(names))
             if count > MOST_NAMES:
@@ -259,6 +260,7 @@ class PendingRows:
         known_ns = self.starts_ns.get(number)
         if known_ns is None or first_ns < known_ns:
             self.starts_ns[number] = first_ns
+            # An earlier start also ends, and so closes, the iteration before it earlier.
             self._first_started_close_ns = None
 
     # --- rows that no told iteration takes, bounded -----------------------------------------------------------------
@@ -272,6 +274,7 @@ class PendingRows:
 
     def _drop_oldest_untold(self) -> None:
         """Drop the oldest of the untold rows, as late, until three quarters of `MOST_UNTOLD` are left."""
+        # The count may be too high: some rows may have been told since they came.
         self._recount()
         surplus = self._untold_rows - MOST_UNTOLD // 4 * 3 if self._untold_rows > MOST_UNTOLD else 0
         parts, self._parts = self._parts, []

@@ -91,6 +91,7 @@ class RankAttempt:
         """Take in rows of this attempt; raises `RecordError` if they can't be true, and takes nothing in then."""
         if self.is_ended:
             return
+        # First, as it may refuse the message: nothing of that must have been taken in then.
         if part.schema == "commops":
             self._pending.require_names(part.names)
         is_plausible: Flags | None = None
@@ -224,6 +225,7 @@ class RankAttempt:
         """Close all open iterations up to `last` at once."""
         if last is None:
             return []
+        # All that is known of these iterations is read before `take`, which forgets them.
         pending = self._pending
         numbers = pending.numbers(last)
         follows = pending.closed_through == numbers[0] - 1

@@ -85,6 +85,7 @@ class PublishedVerdicts:
         known = self._published.get(verdict.verdict_id)
         revisions = dict(known.revisions) if known is not None else {}
         revisions[topic] = max(revisions.get(topic, 0), verdict.revision)
+        # An older revision, of a topic that is read after the other one: it changes no state.
         if known is not None and verdict.revision < max(known.revisions.values()):
             self._published[verdict.verdict_id] = replace(known, revisions=revisions)
         else:
@@ -156,6 +157,7 @@ class PublishedVerdicts:
         """Forget jobs that have no monitor any more."""
         self._published = {name: one for name, one in self._published.items() if is_alive(one.job)}
         self._aliases = {name: one for name, one in self._aliases.items() if is_alive(one.job)}
+        # Jobs whose evidence has not come yet have no monitor, and are still to begin anew.
         self._anew = {key for key in self._anew if key in self._to_announce or is_alive(key.decode())}
 
     def told(self) -> Told:

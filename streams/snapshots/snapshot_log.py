@@ -104,6 +104,7 @@ def _position_in(messages: Iterable[Message]) -> PositionRecord | None:
             record = decode_record(POSITION_KEY, value)
         except RecordError:  # its content is not known: all is read
             return PositionRecord()
+        # A former owner may write behind the rightful one: the highest epoch counts, not the last record.
         if isinstance(record, PositionRecord) and (found is None or record.epoch >= found.epoch):
             found = record
     return found

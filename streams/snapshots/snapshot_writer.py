@@ -106,6 +106,7 @@ class SnapshotWriter:
         self.live_bytes += now.size_bytes - before.size_bytes
         self._late.discard(key)
         self._strays -= now.places.keys()  # a former owner wrote under these keys too; now they are ours, and stay
+        # Behind the record: a worker that ends in between leaves strays, and no record that lacks a piece.
         await self._delete(before.places.keys() - now.places.keys())
 
     async def delete_monitors(self, keys: Iterable[bytes]) -> None:
@@ -129,6 +130,7 @@ class SnapshotWriter:
         """Learn where our messages lie, after a barrier. Return the offsets among which others are found first."""
         end = self._outbox.end_offset(self._topic, self._partition) or 0
         found = None
+        # More records than ours: another owner writes, or wrote since the partition was read.
         if self._foreign is None and end > self._expected + self._sent:
             self._foreign = self._mark
             self._expected = end - self._sent
@@ -158,6 +160,7 @@ class SnapshotWriter:
 
     async def _send(self, key: bytes, value: bytes | None) -> Place:
         size = len(key) + len(value or b"")
+        # A lower bound: the offset is known once the broker has acknowledged the record.
         place = Place(self._mark, self._total_bytes, size)
         self._total_bytes += size
         self._sent += 1

@@ -119,6 +119,7 @@ class _Reading:
         claimed = self.position.claimed
         is_behind_claim = claimed is not None and offset >= claimed and record.epoch < self.position.epoch
         if record.epoch < self.epoch or is_behind_claim:
+            # Written by a former owner that did not notice that it is one.
             self.late.add(key)
             return
         self.epoch = record.epoch

@@ -110,9 +110,11 @@ class JobTopics:
                 if (message.key() or b"").startswith(f"{job}/".encode()):
                     newest[message.key()] = message
         found = []
+        # The newest first: where no rows name a start, theirs counts.
         for message in sorted(newest.values(), key=lambda message: -message.timestamp()[1]):
             with suppress(Exception):  # deleted, or among the dead letters
                 found.append(decode_announcement(message.value()))
+        # A job's name may hold a slash: keys of ``a/b`` begin with ``a/`` as well.
         found = [one for one in found if one.job == job]
         members = [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in found]
         start = start_of(rows or members)

@@ -147,6 +147,7 @@ class Continuity:
         if offset <= wanted:
             return offset == wanted
         to, at_s = self._sent_back.get(state, {}).get(topic, (-1, 0.0))
+        # Sent back a moment ago: messages that were fetched before still come.
         if to == wanted and time.monotonic() - at_s < _AGAIN_S:
             return False
         try:

@@ -95,6 +95,7 @@ class LeftSamples:
         """Yield all that were noted, some hundreds of one topic at a time, in order, and forget them."""
         offsets, self._offsets = self._offsets, {}
         for topic, own in offsets.items():
+            # A topic that was read twice has its messages noted twice.
             ordered = sorted(set(own))
             for first in range(0, len(ordered), _AT_ONCE):
                 yield topic, ordered[first : first + _AT_ONCE]
@@ -159,6 +160,7 @@ class ParkingLot:
         overdue = []
         for key in list(self._by_key):
             first = self._by_key[key][0]
+            # Keys are in the order of their first messages: the oldest go until the rest fits.
             if now_s - first.parked_at_s >= self._limit_s or self.size_bytes > self._limit_bytes:
                 overdue += self.take(key)
         return overdue
@@ -197,6 +199,7 @@ class PartitionWork:
     sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for rows to the database and dead letters
 
 
+# Monitors that are drained at once, before the event loop has a turn.
 _GIVE_WAY: Final = 32
 
 Rows = Sequence[Evidence | Membership]

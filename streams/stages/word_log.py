@@ -93,6 +93,7 @@ class WordLog(Generic[W]):
 
     def _read(self, known: ReadWords[W]) -> ReadWords[W]:
         _, end = self._reading.reader.bounds(self._topic, 0)
+        # The same object: monitors compare by identity to see whether words have come.
         if end <= known.revision:
             return known
         words: list[W] = []

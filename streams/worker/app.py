@@ -198,6 +198,7 @@ class WorkerApp(faust.App):
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
         try:
+            # Without a broker no snapshot can be written, and the time to stop is short.
             await asyncio.wait_for(work, 0.1 if self.broker.is_away else self.settings.stop_s * _SNAPSHOT_SHARE)
         except (ServiceError, TimeoutError) as error:
             LOG.warning("event=last_snapshot_missed reason=%r", str(error) or type(error).__name__)
@@ -235,6 +236,7 @@ class WorkerApp(faust.App):
 
     async def look_after_broker(self) -> None:
         """Ask whether the broker answers."""
+        # The group's thread can't have learned meanwhile that the session ended: others may have our partitions.
         if self.reader.silent_s > self.settings.session_s and self._states:
             self.let_go()
         loop = asyncio.get_running_loop()
@@ -270,6 +272,7 @@ class WorkerApp(faust.App):
         if self._unstored_opinions:
             await self.services.sink.write_opinions(self._unstored_opinions)
             await self.services.sink.flush()
+            # Only when they are stored: a round that was cut short gives them again.
             self._unstored_opinions = []
 
     async def follow_thresholds(self) -> None:
@@ -310,6 +313,7 @@ class WorkerApp(faust.App):
         except ServiceError as error:  # also while our rights are being changed: if they are gone, the group fails
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
+        # Where our driver itself has come to the end, reading is not at fault.
         lost = [place for place in self._reading.lost() if consumer.position_of(place) < ends[place]]
         if lost:
             raise ServiceUnavailable(
@@ -378,15 +382,18 @@ class WorkerApp(faust.App):
                 "may have been deleted. Run: irregulars topics create; then start the worker again"
             )
         ends = await self._ends_of(assignment)
+        # Before any state is read: none of a topic that was made anew may be restored.
         await self.topics_watch.require_same((), ends)
         self._note_changes(await self.thresholds.read())
         await self.rank_stage.restore(by_topic["jobs"], generation, self.topics_watch.ids)
         await self.job_stage.restore(by_topic[EVIDENCE], generation, self.topics_watch.ids)
+        # And once the positions are known: a topic that ends before one of them was cut.
         stored = [(state.partition, state.stored_position) for state in self._states]
         await self.topics_watch.require_same(stored, ends)
         self.clocks.forget()
         self._reading.forget()
         self._partition_counts = await self._count_partitions()
+        # Last: the observer reports both stages as restored from here on.
         self._generation = generation
 
     async def _ends_of(self, places: Collection[TP]) -> dict[int, Offsets]:

@@ -90,6 +90,7 @@ class TopicWatch:
             if at > ends.get(partition, {}).get(topic, at)
         ]
         for topic, partition, at in behind:
+            # The newest message that was read must still be there: an end alone may be an outdated answer.
             if not await self._reading.run(self._holds, topics.name(topic), partition, at - 1):
                 raise TopicMismatch(
                     f"topic must hold what was read of it; got {topics.name(topic)}/{partition}, which ends at "
