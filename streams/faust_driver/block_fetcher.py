@@ -125,19 +125,17 @@ class BlockFetcher:
         Of each partition only some: a caller that has no room for more leaves it out next time.
         """
         with self._lock:
-            wanted = [place for place in self._ready if places is None or place in places]
-            taken = {place: self._take_some(place) for place in wanted}
-            self._ready_bytes -= sum(record.size_bytes for own in taken.values() for record in own)
+            taken = dict[Place, list[Record]]()
+            for place in [place for place in self._ready if places is None or place in places]:
+                ready, own, size_bytes = self._ready[place], list[Record](), 0
+                while ready and len(own) < _MOST_TAKEN and size_bytes < MOST_BYTES:
+                    own.append(ready.popleft())
+                    size_bytes += own[-1].size_bytes
+                if not ready:
+                    del self._ready[place]
+                taken[place] = own
+                self._ready_bytes -= size_bytes
             self._has_room.notify()
-        return taken
-
-    def _take_some(self, place: Place) -> list[Record]:
-        ready, taken, size_bytes = self._ready[place], list[Record](), 0
-        while ready and len(taken) < _MOST_TAKEN and size_bytes < MOST_BYTES:
-            taken.append(ready.popleft())
-            size_bytes += taken[-1].size_bytes
-        if not ready:
-            del self._ready[place]
         return taken
 
     def position(self, place: Place) -> int:

@@ -170,22 +170,24 @@ class GroupMember:
         consumer.assign(partitions)
         consumer.pause(partitions)
         own = {TP(one.topic, one.partition) for one in partitions}
-        self._tell(consumer, lambda: self._assigned(own))
 
-    async def _assigned(self, own: set[TP]) -> None:
-        self.own = own
-        await self._listener.assigned(own)
+        async def assigned() -> None:
+            self.own = own
+            await self._listener.assigned(own)
+
+        self._tell(consumer, assigned)
 
     def _give_back(self, consumer: Consumer, *, is_lost: bool) -> None:
         # After a silence the session may be over, though librdkafka reports an ordinary revocation.
         is_lost, self._was_silent = is_lost or self._was_silent, False
-        self._tell(consumer, lambda: self._revoked(is_lost))
+
+        async def revoked() -> None:
+            await self._listener.revoked(self.own, is_lost=is_lost)
+            self.own = set()
+
+        self._tell(consumer, revoked)
         consumer.resume(consumer.assignment())  # a pause would outlast the assignment
         consumer.unassign()
-
-    async def _revoked(self, is_lost: bool) -> None:
-        await self._listener.revoked(self.own, is_lost=is_lost)
-        self.own = set()
 
     def _tell(self, consumer: Consumer, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` in the event loop and wait for it: when this returns, librdkafka goes on with the rebalance."""

@@ -163,7 +163,10 @@ class Observer:
         for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self._dead_letters.count, evidence)):
             LOG.error("event=no_alert_can_come reason=%r do=%r", reason, to_do)
         stages = {(hop.stage.hop,): hop.stage for hop in self._hops}
-        monitors = {name: list(_tracked(stage)) for name, stage in stages.items()}
+        monitors = {
+            name: [own for state in stage.states.values() for own in state.tracked.items()]
+            for name, stage in stages.items()
+        }
         self._broken = [key.decode() for own in monitors.values() for key, one in own if is_broken(one)]
         ranks = (getattr(getattr(one, "monitor", None), "ranks", 0) for own in monitors.values() for _, one in own)
         self._ranks.set(sum(ranks))
@@ -290,8 +293,3 @@ def _verdict_page(reason: str | None, notes: Sequence[str]) -> Page:
 def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
     """Return how far a partition is done: messages that wait for a job's monitor are not, ranks' parked ones are."""
     return state.position() if stage.hop == "job" else state.read_to()
-
-
-def _tracked(stage: StageLike) -> Iterable[tuple[bytes, Watched]]:
-    for state in stage.states.values():
-        yield from state.tracked.items()

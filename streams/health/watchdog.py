@@ -19,11 +19,11 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Final, TypeVar
 
 MOST_CRASHES: Final = 3
 """Workers that end in a row at one place before it is given up: one may be chance, as two in a row may be."""
@@ -45,7 +45,15 @@ class CrashMarks:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._file: Final = next(_free_files(directory))
+        # The first file of which no other process has the lock; that goes with the process, however it ends.
+        for number in itertools.count():
+            file = (directory / f"at-work-{number}").open("a+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:  # another process has it
+                file.close()
+        self._file: Final = file
         self._file.truncate(_SLOTS * _SLOT.size)
         self._marks: Final = mmap.mmap(self._file.fileno(), _SLOTS * _SLOT.size)
         found = (_SLOT.unpack_from(self._marks, slot * _SLOT.size) for slot in range(_SLOTS))
@@ -76,18 +84,6 @@ class CrashMarks:
     def end(self, slot: int) -> None:
         """Take the mark away."""
         self._marks[slot : slot + _SLOT.size] = _EMPTY
-
-
-def _free_files(directory: Path) -> Iterator[BinaryIO]:
-    """Open files of which no other process has the lock; it goes with the process, however that ends."""
-    for number in itertools.count():
-        file = (directory / f"at-work-{number}").open("a+b")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process has it
-            file.close()
-        else:
-            yield file
 
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -256,10 +252,15 @@ class Watchdog:
 
     def slow(self, *, is_lost: bool = False) -> list[str]:
         """Describe the work that has run for long, or only that which is lost."""
-        now_s = time.monotonic()
-        at_work = [(one.hop, work) for one in self._guards if (work := one.work) is not None]
-        told = [(hop, work, work.seen) for hop, work in at_work if work.seen is not None and work.seen.is_told]
-        return [_text(hop, work, now_s) for hop, work, seen in told if seen.is_lost or not is_lost]
+        now_s, told = time.monotonic(), []
+        for guard in self._guards:
+            work = guard.work  # read once: its thread may end it meanwhile
+            if work is None or work.seen is None or not work.seen.is_told or (is_lost and not work.seen.is_lost):
+                continue
+            name = work.key.decode()
+            task = f"judging job {name!r}" if guard.hop == "job" else f"taking in what {name!r} sent"
+            told.append(f"{task} for {now_s - work.began_s:.0f} s{', given up' if work.reason else ''}")
+        return told
 
     def _look_on(self) -> None:
         while not self._is_over.wait(_LOOK_S):
@@ -318,11 +319,6 @@ class Watchdog:
                       work.key.decode(), now_s - work.began_s)  # fmt: skip
             if work.on_lost is not None:
                 work.on_lost(WorkGivenUp(work.reason or "", now_s - work.began_s))
-
-
-def _text(hop: str, work: _Work, now_s: float) -> str:
-    what = f"judging job {work.key.decode()!r}" if hop == "job" else f"taking in what {work.key.decode()!r} sent"
-    return f"{what} for {now_s - work.began_s:.0f} s{', given up' if work.reason else ''}"
 
 
 def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:

@@ -129,14 +129,12 @@ class RankAttempt:
         if not part.summary.is_usable:
             columns = self._usable(columns, usable_rows("commops", columns))
         is_named = columns["iteration"] != UNKNOWN
-        if not is_named.all() and not self._may_place_unnamed():
-            columns = {name: column[is_named] for name, column in columns.items()}
+        if not is_named.all():
+            # One that names none may be of an iteration all the same, or of a hang behind those that are known.
+            is_known = self._pending.newest is not None
+            if not (self._has_iteration_rows and (is_known or not self.announcement.names_iterations)):
+                columns = {name: column[is_named] for name, column in columns.items()}
         self._pending.add_operators(columns, part.names, part.offset)
-
-    def _may_place_unnamed(self) -> bool:
-        """Whether operators that name no iteration may be of one, or of a hang behind those that are known."""
-        is_known = self._pending.newest is not None
-        return self._has_iteration_rows and (is_known or not self.announcement.names_iterations)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt; raises as `add` does."""

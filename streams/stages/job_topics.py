@@ -69,7 +69,12 @@ class JobTopics:
 
     def _history(self, own: int, keys: Set[bytes] | None, ends: Ends) -> Iterator[tuple[str, Verdict]]:
         """Yield verdicts published up to `ends` on these jobs (None: all of the partition), with their topics."""
-        partitions, since_ms = self._partitions(), self._first_evidence_ms(own) - _TOLD_BEFORE_MS
+        partitions = self._partitions()
+        evidence = self._reader.messages(self._name(EVIDENCE), own)
+        oldest = next(evidence, None)
+        evidence.close()
+        oldest_ms = int(time.time() * 1000) if oldest is None else oldest.timestamp()[1]
+        since_ms = oldest_ms - _TOLD_BEFORE_MS
         prefixes = (b"",) if keys is None else tuple(keys)  # an id begins with the name of its job
         for topic, partition, end in _places(ends):
             name = self._name(topic)
@@ -122,13 +127,6 @@ class JobTopics:
 
     def _partitions(self) -> int:
         return len(self._reader.partitions(self._name(EVIDENCE)))
-
-    def _first_evidence_ms(self, partition: int) -> int:
-        """Return the time of the oldest evidence that is kept; without any, the present."""
-        messages = self._reader.messages(self._name(EVIDENCE), partition)
-        first = next(messages, None)
-        messages.close()
-        return int(time.time() * 1000) if first is None else first.timestamp()[1]
 
 
 def place(job: str, partitions: int) -> int:

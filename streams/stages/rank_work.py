@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -37,7 +37,8 @@ def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:
         record = decode_heartbeat(value) if topic == "heartbeats" else decode_rows(value, topic)
         wanted = monitor_key(record)
     if key != wanted:
-        raise RecordError(f"key must be {wanted!r}, the {_owner(record)} inside; got {key!r}")
+        is_group = isinstance(record, Bundle) or (isinstance(record, Heartbeat) and record.group is not None)
+        raise RecordError(f"key must be {wanted!r}, the {'group' if is_group else 'rank'} inside; got {key!r}")
     return record
 
 
@@ -55,11 +56,6 @@ def require_job(record: Record, job: str) -> None:
     own = record.header if isinstance(record, Batch | Bundle) else record
     if own.job != job:
         raise RecordError(f"job must be {job!r}, whose key this was first; got {own.job!r}")
-
-
-def _owner(record: Record) -> str:
-    is_bundle = isinstance(record, Bundle) or (isinstance(record, Heartbeat) and record.group is not None)
-    return "group" if is_bundle else "rank"
 
 
 def encode_rows(batch: Batch) -> bytes:
@@ -108,20 +104,15 @@ def read_samples(
 
     Raises `ServiceUnavailable` if the broker does not give them within the reader's deadline.
     """
-    wanted = set(offsets)
-    found: Mapping[int, Sequence[Batch]] = {
-        offset: _batches(topic, message.key(), message.value())
-        for message in reader.messages(topics.name(topic), partition, offsets[0], offsets[-1] + 1)
-        if (offset := message.offset()) is not None and offset in wanted
-    }
+    wanted, found = set(offsets), dict[int, Sequence[Batch]]()
+    for message in reader.messages(topics.name(topic), partition, offsets[0], offsets[-1] + 1):
+        if (offset := message.offset()) is not None and offset in wanted:
+            record = decode(topic, message.key(), message.value())  # it was decoded before
+            if isinstance(record, Bundle):
+                found[offset] = list(record.batches())
+            else:
+                found[offset] = [record] if isinstance(record, Batch) else []
     return [batch for offset in sorted(found) for batch in found[offset]], len(wanted) - len(found)
-
-
-def _batches(topic: str, key: bytes | None, value: bytes | None) -> Sequence[Batch]:
-    record = decode(topic, key, value)  # it was decoded before
-    if isinstance(record, Bundle):
-        return list(record.batches())
-    return [record] if isinstance(record, Batch) else []
 
 
 @dataclass(slots=True)

@@ -193,16 +193,10 @@ class ProgressLog:
             self._read_to, self._told = end, {}
         for message in self._reading.reader.read_tail(self._topic, 0, self._read_to):
             self._read_to = (message.offset() or 0) + 1
-            found = _decode(message.value())
-            if found is not None:
-                self._told[found[0]] = found[1]
+            try:
+                record = json.loads(message.value() or b"")
+                positions = {str(topic): int(at) for topic, at in record["positions"].items()}
+                self._told[int(record["partition"])] = positions
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # no worker wrote it: the clocks stand still, and accuse no rank
         return dict(self._told)
-
-
-def _decode(value: bytes | None) -> tuple[int, Offsets] | None:
-    """Return partition and positions; `None` if no worker wrote it: the clocks then stand, and accuse no rank."""
-    try:
-        record = json.loads(value or b"")
-        return int(record["partition"]), {str(topic): int(at) for topic, at in record["positions"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
