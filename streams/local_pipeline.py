@@ -66,6 +66,7 @@ class LocalPipeline:
             monitor.beat(message)
         else:
             try:
+                # Only operators are ever read back, so that only they need a true offset.
                 monitor.add(message, self.log.append(message) if message.header.schema == "commops" else -1)
             except RecordError:  # a worker sends such a batch to the dead letters, and goes on
                 self.refused_rows += len(message)

@@ -12,7 +12,7 @@ from irregulars.settings import JudgeSettings
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Everything that a worker is told at its start."""
+    """All settings that a worker gets at its start."""
 
     bootstrap: str  # Kafka's ``host:port``, or several with commas
     topics: TopicSettings = field(default_factory=TopicSettings)  # prefix and partitions
@@ -20,7 +20,7 @@ class WorkerSettings:
     # ``sasl.password``, ``ssl.ca.location``. Never logged.
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
     group: str = "irregulars"  # consumer group; workers of one group share the partitions
-    snapshot_s: float = 5.0  # seconds between snapshots of the monitors: what a restarted worker has to read again
+    snapshot_s: float = 5.0  # seconds between snapshots of the monitors; a restarted worker reads again from the last
     # Seconds without a heartbeat after which the broker gives a worker's partitions to others. Short, since nothing
     # of these partitions is judged meanwhile; a worker that was only slow, and loses them, costs one rebalance and no
     # verdict. Brokers allow no less than 6 unless their ``group.min.session.timeout.ms`` says so.
@@ -41,10 +41,10 @@ class WorkerSettings:
     # the broker for them
     recent_mib: int = 64
     unstored_mib: int = 256  # how many MiB of rows may wait for the database until judging waits too
-    broker_timeout_s: float = 30.0  # how long the broker has to answer a question, and to send what is read again
+    broker_timeout_s: float = 30.0  # how long the broker has to answer a question, and to send messages read again
     broker_away_s: float = 300.0  # how long the broker may be away, at the start and later; then the worker ends
     stop_s: float = 5.0  # how long stopping may take; then the process ends with status 1
-    # How long a rank may say nothing, not even a heartbeat, before its monitor is forgotten
+    # How long a rank may be silent, without even a heartbeat, before its monitor is forgotten
     forget_s: float = 86_400.0
     # Idle time after which a partition that has messages, and of which none comes, is sought anew; after twice as
     # long the worker ends (`streams.health.reading_watch`)

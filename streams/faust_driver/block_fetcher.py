@@ -44,6 +44,7 @@ def cut_blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
     >>> [len(block) for block in cut_blocks(records)]
     [64, 6]
     """
+    # A record above the limit is a block by itself: no block is empty.
     first, size_bytes = 0, 0
     for place, record in enumerate(records):
         if place > first and (place - first >= MOST_MESSAGES or size_bytes + record.size_bytes > MOST_BYTES):
@@ -70,21 +71,22 @@ class BlockFetcher:
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",  # retention may have deleted what was still to be read
+            "auto.offset.reset": "earliest",  # retention may have deleted messages still to be read
+            # It shows where a partition ends in offsets without messages, which `position` passes.
             "enable.partition.eof": True,
             "check.crcs": True,
             "fetch.wait.max.ms": 100,
             "queued.max.messages.kbytes": MOST_READY_BYTES >> 10,
-            "fetch.queue.backoff.ms": 5,  # one second, else, whenever so much waits
+            "fetch.queue.backoff.ms": 5,  # by default reading rests for 1 s whenever the queue is full
             "reconnect.backoff.max.ms": 1000,
             "isolation.level": "read_uncommitted",
         }
         self._on_ready: Final = on_ready
         self._lock: Final = threading.Lock()
         self._has_room: Final = threading.Condition(self._lock)
-        self._wanted: dict[Place, int] = {}  # assigned, with the offset behind what was fetched
+        self._wanted: dict[Place, int] = {}  # assigned, each with the offset behind its fetched messages
         self._generation = 0
-        self._is_changed = False  # where to read, since the thread looked
+        self._is_changed = False  # where to read, since the thread's last turn
         self._ready: dict[Place, deque[Record]] = {}
         self._ready_bytes = 0
         self._is_closed = False
@@ -113,29 +115,27 @@ class BlockFetcher:
             self._wanted |= own
             for place in own:
                 self._ready_bytes -= sum(record.size_bytes for record in self._ready.pop(place, ()))
-            # librdkafka begins all partitions anew: of the others from behind what is ready.
+            # librdkafka begins all partitions anew: the others behind their ready messages.
             self._is_changed = True
             self._has_room.notify()
 
     def take(self, places: Collection[Place] | None) -> dict[Place, list[Record]]:
         """Return fetched messages of some partitions (None: of all), each one's in their order.
 
-        Of each partition only some: whoever takes them may have room for no more, and says so by leaving it out.
+        Of each partition only some: a caller that has no room for more leaves it out next time.
         """
         with self._lock:
-            wanted = [place for place in self._ready if places is None or place in places]
-            taken = {place: self._take_some(place) for place in wanted}
-            self._ready_bytes -= sum(record.size_bytes for own in taken.values() for record in own)
+            taken = dict[Place, list[Record]]()
+            for place in [place for place in self._ready if places is None or place in places]:
+                ready, own, size_bytes = self._ready[place], list[Record](), 0
+                while ready and len(own) < _MOST_TAKEN and size_bytes < MOST_BYTES:
+                    own.append(ready.popleft())
+                    size_bytes += own[-1].size_bytes
+                if not ready:
+                    del self._ready[place]
+                taken[place] = own
+                self._ready_bytes -= size_bytes
             self._has_room.notify()
-        return taken
-
-    def _take_some(self, place: Place) -> list[Record]:
-        ready, taken, size_bytes = self._ready[place], list[Record](), 0
-        while ready and len(taken) < _MOST_TAKEN and size_bytes < MOST_BYTES:
-            taken.append(ready.popleft())
-            size_bytes += taken[-1].size_bytes
-        if not ready:
-            del self._ready[place]
         return taken
 
     def position(self, place: Place) -> int:
@@ -160,11 +160,12 @@ class BlockFetcher:
             try:
                 consumer = consumer or new_consumer(self._config)
                 self._turn(consumer)
-            except Exception as error:  # whatever it is: without this thread nothing more would be read
+            except Exception as error:  # of any kind: without this thread nothing more would be read
                 # No token to log in with, for example, is no news: it is tried again.
                 log = LOG.debug if isinstance(error, KafkaException) else LOG.warning
                 log("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))
                 with self._has_room:
+                    # The error may have come between noting a change and assigning it: assign again.
                     self._is_changed = True
                     self._has_room.wait(_POLL_S)
         if consumer is not None:
@@ -174,11 +175,14 @@ class BlockFetcher:
         with self._has_room:
             is_changed, self._is_changed = self._is_changed, False
             wanted = dict(self._wanted)
+            # A change is applied though all is full: it throws away ready messages, and so makes room.
             if not is_changed and self._ready_bytes >= MOST_READY_BYTES:
                 self._has_room.wait(_POLL_S)
                 return
         if is_changed:
             consumer.assign([TopicPartition(*place, at) for place, at in wanted.items()])
+        # `consume` waits until it has as many as it was asked for, or for its whole timeout. So wait for one message,
+        # and take those that are there already.
         first = consumer.poll(_POLL_S)
         if first is not None:
             self._keep([first, *consumer.consume(_AT_ONCE, 0)])
@@ -196,6 +200,7 @@ class BlockFetcher:
             elif error.code() == KafkaError._PARTITION_EOF:
                 passed[place] = offset
             else:
+                # librdkafka tries again by itself; `ReadingWatch` finds a partition that stays unread.
                 LOG.debug("event=not_fetched topic=%s partition=%d reason=%r", *place, error.str())
         with self._lock:
             if self._is_changed:  # these may be of partitions, or from offsets, that are not wanted any more

@@ -10,9 +10,10 @@ gives those of one number to one worker; librdkafka's cooperative strategy does 
 worker gives all partitions back, as its stages restore all or none.
 
 librdkafka also finds out, from the answers to its heartbeats, that a session has ended (``on_lost``), whether or not
-a broker is there to say so. It tells us in `poll`, so nothing else that waits for a broker may use this client: a
-worker that hears of a lost session too late works on partitions that others have. Where `poll` itself does not come
-back for as long (a process that was stopped, a clock that was set back), `silent_s` tells, and the member joins anew.
+a broker is there to report it. It calls us back in `poll`, so nothing else that waits for a broker may use this
+client: a worker that learns of a lost session too late works on partitions that others have. Where `poll` itself does
+not come back for as long (a process that was stopped, a clock that was set back), `silent_s` shows it, and the member
+joins anew.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _REBALANCE_S: Final = 60.0  # how long a member may take to give its partitions 
 
 
 class Listener(Protocol):
-    """Whoever works on the partitions, called in the event loop; the rebalance waits for it."""
+    """The object that works on the partitions, called in the event loop; the rebalance waits for it."""
 
     async def revoked(self, own: set[TP], *, is_lost: bool) -> None:
         """All partitions go; if they are lost, others may have them already."""
@@ -66,7 +67,7 @@ class GroupMember:
             # Also how long others wait in a rebalance for a member that does not come.
             "max.poll.interval.ms": max(int(_REBALANCE_S * 1000), session_ms),
             "partition.assignment.strategy": "range",
-            "enable.auto.commit": True,  # of what was stored by `commit`, and of nothing else
+            "enable.auto.commit": True,  # only of offsets that `commit` stored
             "enable.auto.offset.store": False,
             "auto.commit.interval.ms": int(min(settings.snapshot_s, 2.8) * 1000),
             "auto.offset.reset": "latest",
@@ -80,13 +81,13 @@ class GroupMember:
         self._is_closed: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._turned_s = time.monotonic()  # when the thread came round last
-        self._was_silent = False  # for as long as a session lasts: others may have had what was ours
+        self._was_silent = False  # for longer than a session: others may have had our partitions
         self.own: set[TP] = set()
 
     # --- for the event loop -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, however long it takes: `streams.health.broker_watch` says when it is too long."""
+        """Connect, however long it takes: `streams.health.broker_watch` decides when it is too long."""
         self._loop = asyncio.get_running_loop()
         self._is_closed.clear()
         self._turned_s = time.monotonic()
@@ -109,7 +110,7 @@ class GroupMember:
             self._positions.append(own)
 
     def close(self, within_s: float) -> None:
-        """Leave the group, if there is a broker to tell."""
+        """Leave the group, if a broker answers in time."""
         self._is_closed.set()
         if self._thread is not None:
             self._thread.join(within_s)
@@ -148,6 +149,7 @@ class GroupMember:
         if message is not None and (error := message.error()) is not None:
             if is_refusal(error, self._settings.security):
                 self._fail(service_error(error, self._settings.bootstrap, security=self._settings.security))
+            # librdkafka tries again by itself; `BrokerWatch` ends a worker whose broker stays away.
             LOG.debug("event=group_trouble reason=%r", error.str())
 
     def _fail(self, error: BaseException) -> None:
@@ -162,33 +164,39 @@ class GroupMember:
                 LOG.debug("event=not_committed reason=%r", str(error))
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # librdkafka wants an assignment, though this client reads nothing: so at the end, and paused.
         for one in partitions:
             one.offset = OFFSET_END
         consumer.assign(partitions)
         consumer.pause(partitions)
         own = {TP(one.topic, one.partition) for one in partitions}
-        self._tell(consumer, lambda: self._assigned(own))
 
-    async def _assigned(self, own: set[TP]) -> None:
-        self.own = own
-        await self._listener.assigned(own)
+        async def assigned() -> None:
+            self.own = own
+            await self._listener.assigned(own)
+
+        self._tell(consumer, assigned)
 
     def _give_back(self, consumer: Consumer, *, is_lost: bool) -> None:
+        # After a silence the session may be over, though librdkafka reports an ordinary revocation.
         is_lost, self._was_silent = is_lost or self._was_silent, False
-        self._tell(consumer, lambda: self._revoked(is_lost))
+
+        async def revoked() -> None:
+            await self._listener.revoked(self.own, is_lost=is_lost)
+            self.own = set()
+
+        self._tell(consumer, revoked)
         consumer.resume(consumer.assignment())  # a pause would outlast the assignment
         consumer.unassign()
 
-    async def _revoked(self, is_lost: bool) -> None:
-        await self._listener.revoked(self.own, is_lost=is_lost)
-        self.own = set()
-
     def _tell(self, consumer: Consumer, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` in the event loop and wait for it: when this returns, librdkafka goes on with the rebalance."""
+        # The worker stops: `WorkerApp.on_stop` gives its partitions up, and the loop may take no more work.
         if self._is_closed.is_set() or self._loop is None or self._loop.is_closed():
             return
         told = asyncio.run_coroutine_threadsafe(work(), self._loop)
         while not self._is_closed.is_set():
+            # Work in the event loop may take longer than a session: that is no silence of this thread.
             self._turned_s = time.monotonic()
             if wait([told], _POLL_S).done:
                 if not told.cancelled() and (error := told.exception()) is not None:

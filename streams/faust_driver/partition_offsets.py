@@ -22,7 +22,7 @@ from irregulars.streams.worker_settings import WorkerSettings
 BEGIN: Final = OFFSET_BEGINNING
 END: Final = OFFSET_END
 _ANSWER_S: Final = 10.0
-"""Those who ask do so again, and are answered one after the other: nobody waits here for all of ``broker_timeout_s``
+"""Those who ask do so again, and are answered one after the other: no caller waits for all of ``broker_timeout_s``
 on behalf of one partition without a leader."""
 
 
@@ -41,6 +41,7 @@ class PartitionOffsets:
 
     def close(self) -> None:
         """Let go of thread and connection, without waiting for a broker that does not answer."""
+        # In the thread: a client serves one call at a time, and a question may still wait for its answer.
         self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
 
@@ -64,11 +65,12 @@ class PartitionOffsets:
                 [TopicPartition(*place, which) for place in places], timeout=self._answer_s
             )
         except KafkaException as error:
-            # A client that a busy broker once told of no such partition believes it for minutes: a new one asks anew.
+            # A busy broker may deny a partition, and a client believes that for minutes: a new one asks anew.
             self._disconnect()
             raise service_error(error.args[0], own.bootstrap, self._answer_s, own.security) from error
         bad = [one for one in found if one.error is not None or one.offset < 0]
         if bad:
+            # For the same reason: a new client asks anew.
             self._disconnect()
             raise ServiceUnavailable(
                 f"Kafka at {own.bootstrap} must say where {bad[0].topic}/{bad[0].partition} begins and ends; "

@@ -1,4 +1,4 @@
-"""Faust's transport for a worker: it reads on where snapshots say, a block of messages at a time.
+"""Faust's transport for a worker: it reads on from the snapshots' positions, a block of messages at a time.
 
 A driver gives Faust the abstract methods of its base classes. Those for topics, keys and changelogs raise, since a
 worker makes no topics through Faust and has no tables. Results go out through `kafka.outbox`; the producer is Faust's
@@ -30,8 +30,8 @@ SCHEME: Final = "irregulars"
 
 _FIRST_NUMBER: Final = 1 << 62
 """Faust drops a message whose offset is not beyond the last one's, and after a seek back that would drop all that is
-read again, if a message was on its way meanwhile. Stages know by `Record.offset` what they have, so Faust is given
-numbers that only grow, and lie beyond every offset that it is told to seek."""
+read again, if a message was on its way meanwhile. Stages recognise known messages by `Record.offset`, so Faust gets
+numbers that only grow, and lie beyond every offset that it is asked to seek."""
 
 _LEAVE_S: Final = 1.5  # for leaving the group: there may be no broker to tell
 _CLOSE_S: Final = 0.2
@@ -62,7 +62,7 @@ class Consumer(base.Consumer):
     """Reads the partitions that the group assigns, from behind the restored state.
 
     Faust is given blocks of messages, each as one event. It acknowledges nothing: snapshots decide where reading goes
-    on, and `commit_to` tells the group how far these are.
+    on, and `commit_to` reports to the group how far these are.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,6 +95,7 @@ class Consumer(base.Consumer):
     async def on_stop(self) -> None:
         """Leave the group, if that is soon done: the thread may have calls that get no answer."""
         await super().on_stop()
+        # In a thread, as it joins the member's own, which may be waiting for this event loop.
         await asyncio.get_running_loop().run_in_executor(None, self._member.close, _LEAVE_S)
         for fetcher in self._fetchers:
             fetcher.close(_CLOSE_S)
@@ -142,6 +143,7 @@ class Consumer(base.Consumer):
         self._member.commit(positions)
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        # Sent later, if at all: the group's offsets are for monitoring tools, and no reading depends on them.
         self._member.commit(offsets)
         return True
 
@@ -163,7 +165,7 @@ class Consumer(base.Consumer):
             fetcher.assign(some, generation)
 
     async def read_on(self, positions: Mapping[TP, int]) -> None:
-        """Seek to where reading has come to a stop, and undo whatever may have stopped it."""
+        """Seek to where reading has come to a stop, and undo pauses that may have stopped it."""
         self.resume_partitions(set(positions))
         for place, at in positions.items():
             await self.seek(place, at)
@@ -184,7 +186,7 @@ class Consumer(base.Consumer):
         return self.position_of(tp)
 
     def position_of(self, place: TP) -> int:
-        """Return to where a partition was handed over; it passes what holds no messages. -1: it is not ours."""
+        """Return to where a partition was handed over, past offsets without messages. -1: it is not ours."""
         return self._fetchers[place.topic == self._worker.second_hop].position((place.topic, place.partition))
 
     async def earliest_offsets(self, *partitions: TP) -> Mapping[TP, int]:
@@ -196,13 +198,14 @@ class Consumer(base.Consumer):
         return await self._offsets.ask(partitions, END) if partitions else {}
 
     def highwater(self, tp: TP) -> int:
-        """Return to where a partition was handed over: its end is what `highwaters` asks for."""
+        """Return to where a partition was handed over: `highwaters` asks for its end."""
         return self.position_of(tp)
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:  # noqa: ASYNC109
         self._waited.begin()
+        # Cleared before the look: a wake-up that comes between look and wait must not be lost.
         self._fetched.clear()
         found = self._take(active_partitions)
         if not found:
@@ -216,7 +219,7 @@ class Consumer(base.Consumer):
         return found
 
     def stop_flow(self) -> None:
-        """Let Faust take nothing more: of what it was given it forgets the rest."""
+        """Stop handing blocks to Faust, which forgets those that it has not used yet."""
         super().stop_flow()
         self._waited.begin()
 
@@ -225,7 +228,6 @@ class Consumer(base.Consumer):
         return {TP(*place): list(cut_blocks(records)) for found in own for place, records in found.items()}
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
-        """Make Faust's message of a block."""
         self._given_out -= 1
         if not self._given_out:
             self._waited.begin()
@@ -244,7 +246,7 @@ class Consumer(base.Consumer):
         super().on_buffer_drop(tp)
         self._fetched.set()
 
-    # --- what only tables, replies and declared topics need ---------------------------------------------------------
+    # --- methods that only tables, replies and declared topics need -------------------------------------------------
 
     async def create_topic(self, topic: str, partitions: int, replication: int, **_: Any) -> None:
         """Make no topics: ``irregulars topics create`` does."""

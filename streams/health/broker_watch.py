@@ -1,4 +1,4 @@
-"""Whether the broker answers: told once when it stops, once when it is back, and fatal when it stays away."""
+"""Whether the broker answers: logged once when it stops, once when it is back, and fatal when it stays away."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 STUCK_S: Final = 300.0
-"""A partition that has messages to read stands for that long, s: the worker is stuck. Five times what the watchdog
-of the consumer takes, and above the longest judgement of one step that was seen."""
+"""A partition that has messages to read stands still for that long, s: the worker is stuck. Five times the patience
+of the consumer's watchdog, and above the longest judgement of one step that was seen."""
 
 STANDS_S: Final = 30.0  # the same for being ready, s: it may still heal by itself
 LOOP_STUCK_S: Final = 120.0
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How far a place has been read, in whatever steps it is; and how many messages are still to come."""
+    """How far a place has been read, as any value that changes then; and how many messages are still to come."""
 
     mark: object
     lag: int
@@ -72,6 +72,7 @@ class Health:
             if before is None:
                 places[place] = _Standing(reading.mark, now_s, has_moved)
             else:
+                # Excused time does not count: the wait begins anew when the excuse is over.
                 since_s = now_s if has_moved or is_excused else before.since_s
                 places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
         self._places = places

@@ -86,7 +86,8 @@ class MonitorFaults:
 
     def gave_up(self, hop: str, tracked: Watched, why: WorkGivenUp, messages: int) -> str:
         """Note that a monitor's work did not end, and return the reason to bury its message with."""
-        times = MOST_FAULTS if why.is_fatal else tracked.given_up.times + 1  # what ended workers is not tried again
+        # Work that has ended whole workers is not tried again.
+        times = MOST_FAULTS if why.is_fatal else tracked.given_up.times + 1
         tracked.given_up, tracked.faults = tracked.given_up._replace(times=times), 0
         LOG.error(
             "event=judgement_given_up hop=%s job=%r seconds=%.0f messages=%d times=%d reason=%r do=%r",

@@ -28,7 +28,7 @@ from irregulars.version import VERSION
 
 LOG: Final = logging.getLogger("irregulars.worker")
 OBSERVE_S: Final = 1.0
-"""Between two looks at the stages, s: far below what `streams.health.liveness` waits for anything."""
+"""Between two looks at the stages, s: far below all waits of `streams.health.liveness`."""
 
 RESULTS: Final = ("evidence", "verdicts", "alerts", "deadletter", "progress")
 
@@ -97,6 +97,7 @@ class Observer:
         self._flow: Final = FlowWatch(grace_s)
         self._observed_s = time.monotonic()
         self._looks = 0
+        # A worker starts as not ready, and as healthy: only changes from there on are logged.
         self._said: Final = {"ready": False, "healthy": True}
         self._ends: dict[Place, int] = {}
         self._ends_at_s: float | None = None
@@ -162,7 +163,10 @@ class Observer:
         for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self._dead_letters.count, evidence)):
             LOG.error("event=no_alert_can_come reason=%r do=%r", reason, to_do)
         stages = {(hop.stage.hop,): hop.stage for hop in self._hops}
-        monitors = {name: list(_tracked(stage)) for name, stage in stages.items()}
+        monitors = {
+            name: [own for state in stage.states.values() for own in state.tracked.items()]
+            for name, stage in stages.items()
+        }
         self._broken = [key.decode() for own in monitors.values() for key, one in own if is_broken(one)]
         ranks = (getattr(getattr(one, "monitor", None), "ranks", 0) for own in monitors.values() for _, one in own)
         self._ranks.set(sum(ranks))
@@ -224,7 +228,7 @@ class Observer:
         return self._health.why_dead(time.monotonic())
 
     def why_not_ready(self) -> str | None:
-        """See `Health.why_not_ready`; besides, a database that was never reached may stand wrong in the settings."""
+        """See `Health.why_not_ready`; besides, a database that was never reached may be wrong in the settings."""
         why = self._health.why_not_ready(time.monotonic())
         if why is None and self.counters.sink_is_missing:
             return "database must have answered since the start; it has not"
@@ -289,8 +293,3 @@ def _verdict_page(reason: str | None, notes: Sequence[str]) -> Page:
 def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
     """Return how far a partition is done: messages that wait for a job's monitor are not, ranks' parked ones are."""
     return state.position() if stage.hop == "job" else state.read_to()
-
-
-def _tracked(stage: StageLike) -> Iterable[tuple[bytes, Watched]]:
-    for state in stage.states.values():
-        yield from state.tracked.items()

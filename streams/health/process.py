@@ -34,6 +34,7 @@ def free_port_or_none(host: str, port: int) -> int:
     if port == 0:
         return 0
     with socket.socket() as probe:
+        # As servers do: after a restart the old connections in TIME_WAIT do not take the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -44,7 +45,7 @@ def free_port_or_none(host: str, port: int) -> int:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop, uvloop's if it is installed, which tells of stray errors in one line."""
+    """Return a new event loop, uvloop's if it is installed, which logs stray errors in one line."""
     try:
         import uvloop
     except ImportError:
@@ -67,8 +68,8 @@ CUT_OFF_STATUS: Final = 1  # exit status of a process that had to be cut off: it
 class StopDeadline:
     """Ends the process some seconds after `arm`, unless it has ended by itself.
 
-    It is never disarmed: what may hang includes the end of the interpreter, which waits for threads that wait for
-    a database. Nothing is lost by it, since whatever is not stored is read again.
+    It is never disarmed: even the end of the interpreter may hang, as it waits for threads that wait for a database.
+    Nothing is lost by it, since messages whose results are not stored are read again.
     """
 
     def __init__(self, within_s: float) -> None:
@@ -115,7 +116,7 @@ class Need:
 
     service: str  # its name in the log: ``event=broker_away``, later ``event=broker_back``
     # Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
-    # what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
+    # a call that nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
     ask: Callable[[], object]
     most_s: float  # how long the service may be away, seconds
 
@@ -131,6 +132,7 @@ def wait_for(
     away: set[str] = set()
     missing = list(needs)
     while missing := [need for need in missing if not _answers(need, now_s() - began_s, away)]:
+        # The last question falls on the end of the time, and not a pause behind it.
         left_s = began_s + min(need.most_s for need in missing) - now_s()
         sleep(max(0.0, min(pause_s, left_s)))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -174,8 +176,8 @@ def share_few_heaps() -> None:
 class SpareMemory:
     """Gives freed memory back to the system while the process has little to do.
 
-    After a burst glibc holds what numpy and librdkafka have freed: in each arena only the end of the heap goes back
-    by itself, and every thread of some fifty may get an arena of its own. Elsewhere (musl, macOS) nothing is done.
+    After a burst glibc keeps memory that numpy and librdkafka have freed: in each arena only the end of the heap goes
+    back by itself, and each of some fifty threads may get its own arena. Elsewhere (musl, macOS) nothing is done.
     """
 
     def __init__(

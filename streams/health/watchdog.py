@@ -1,7 +1,7 @@
 """Work of monitors that does not come back: one that loops, blocks or allocates must not take the others with it.
 
 A thread inspects running work. Work that takes long is logged, and from a limit on it is given up: `GaveUp` is raised
-into its thread. That ends whatever runs in Python. A call into C that never returns keeps its thread, which is
+into its thread. That ends anything that runs in Python. A call into C that never returns keeps its thread, which is
 *lost*: the others go on in another one, and ``/healthz`` asks for a new worker. The thread's processor time counts,
 so that work is not given up because the machine is busy; of blocked work, several times as long by the wall clock.
 """
@@ -19,11 +19,11 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Final, TypeVar
 
 MOST_CRASHES: Final = 3
 """Workers that end in a row at one place before it is given up: one may be chance, as two in a row may be."""
@@ -45,11 +45,20 @@ class CrashMarks:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._file: Final = next(_free_files(directory))
+        # The first file of which no other process has the lock; that goes with the process, however it ends.
+        for number in itertools.count():
+            file = (directory / f"at-work-{number}").open("a+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:  # another process has it
+                file.close()
+        self._file: Final = file
         self._file.truncate(_SLOTS * _SLOT.size)
         self._marks: Final = mmap.mmap(self._file.fileno(), _SLOTS * _SLOT.size)
         found = (_SLOT.unpack_from(self._marks, slot * _SLOT.size) for slot in range(_SLOTS))
         self._ended: Final = {(who, at): count for who, at, count in found if count}
+        # Marks that were found are in `_ended` now; the file holds only those of this process.
         self._marks[:] = bytes(len(self._marks))
         self._slots: Final = itertools.count()
 
@@ -60,11 +69,13 @@ class CrashMarks:
 
     def new_slot(self) -> int:
         """Return a place for one thread's marks."""
+        # More threads than slots share some: then a crash may go uncounted.
         return next(self._slots) % _SLOTS * _SLOT.size
 
     def begin(self, slot: int, hop: int, key: bytes, offset: int) -> bool:
         """Put a mark; return whether workers have ended at this place too often. `hop` is any number of its own."""
         who = zlib.crc32(key, hop)
+        # Counted once: a place that is passed now has not ended this worker.
         count = self._ended.pop((who, offset), 0) if self._ended else 0
         if count < MOST_CRASHES:
             _SLOT.pack_into(self._marks, slot, who, offset, count + 1)
@@ -73,18 +84,6 @@ class CrashMarks:
     def end(self, slot: int) -> None:
         """Take the mark away."""
         self._marks[slot : slot + _SLOT.size] = _EMPTY
-
-
-def _free_files(directory: Path) -> Iterator[BinaryIO]:
-    """Open files of which no other process has the lock; it goes with the process, however that ends."""
-    for number in itertools.count():
-        file = (directory / f"at-work-{number}").open("a+b")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process has it
-            file.close()
-        else:
-            yield file
 
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -101,7 +100,7 @@ class GaveUp(BaseException):
 
 
 class WorkGivenUp(Exception):
-    """A monitor's work was given up: it says which limit it broke, after how long, and whether it ended workers."""
+    """A monitor's work was given up: which limit it broke, after how long, and whether it ended workers."""
 
     def __init__(self, reason: str, seconds: float = 0.0, *, is_fatal: bool = False) -> None:
         super().__init__(reason)
@@ -113,7 +112,7 @@ class WorkGivenUp(Exception):
 class Limits:
     """How long, and how large, a monitor's work may be."""
 
-    slow_s: float = 10.0  # work that has run for longer is told of
+    slow_s: float = 10.0  # work that has run for longer is logged
     # job_cpu_s, job_cpu_s_per_rank: Processor time of one judgement, s. An irregular iteration of 100,000 ranks takes
     # 19 s: a rank may take five times that, and a message of a small job may complete thousands of iterations, of
     # some ms each.
@@ -204,6 +203,7 @@ class Guard:
             with self.lock:
                 own.away_s += time.monotonic() - own.away_since_s
                 own.away_since_s = None
+            # Given up while it was away, when nothing could be raised into it.
             if own.reason is not None:
                 raise GaveUp
 
@@ -219,6 +219,7 @@ class Guard:
         """End the work; behind this nothing is raised any more."""
         with self.lock:
             self.work = None
+            # An error that has not arrived yet would break off this thread's next work.
             if own.raised_s is not None:
                 _raise_in(self.thread_id, None)
         if self._marks is not None:
@@ -251,10 +252,15 @@ class Watchdog:
 
     def slow(self, *, is_lost: bool = False) -> list[str]:
         """Describe the work that has run for long, or only that which is lost."""
-        now_s = time.monotonic()
-        at_work = [(one.hop, work) for one in self._guards if (work := one.work) is not None]
-        told = [(hop, work, work.seen) for hop, work in at_work if work.seen is not None and work.seen.is_told]
-        return [_text(hop, work, now_s) for hop, work, seen in told if seen.is_lost or not is_lost]
+        now_s, told = time.monotonic(), []
+        for guard in self._guards:
+            work = guard.work  # read once: its thread may end it meanwhile
+            if work is None or work.seen is None or not work.seen.is_told or (is_lost and not work.seen.is_lost):
+                continue
+            name = work.key.decode()
+            task = f"judging job {name!r}" if guard.hop == "job" else f"taking in what {name!r} sent"
+            told.append(f"{task} for {now_s - work.began_s:.0f} s{', given up' if work.reason else ''}")
+        return told
 
     def _look_on(self) -> None:
         while not self._is_over.wait(_LOOK_S):
@@ -268,7 +274,7 @@ class Watchdog:
                     break  # the effect on the memory shows in the next look
 
     def _look(self, guard: Guard, work: _Work, now_s: float, used_bytes: int, free_bytes: int) -> bool:
-        """Look at one; return whether it is given up for its memory."""
+        """Judge one run of a guard; return whether it is given up for its memory."""
         limits = self.limits
         seen = work.seen
         if seen is None:
@@ -301,6 +307,7 @@ class Watchdog:
     def _press(self, guard: Guard, work: _Work, seen: _Seen, now_s: float) -> None:
         """End work that is given up, if it lets itself be ended; else its thread is lost."""
         with guard.lock:
+            # It has ended, or waits for Kafka: the error would hit other work, or a call that must not be cut off.
             if guard.work is not work or work.away_since_s is not None:
                 return
             if work.raised_s is None or now_s - work.raised_s > _AGAIN_S:
@@ -314,11 +321,6 @@ class Watchdog:
                 work.on_lost(WorkGivenUp(work.reason or "", now_s - work.began_s))
 
 
-def _text(hop: str, work: _Work, now_s: float) -> str:
-    what = f"judging job {work.key.decode()!r}" if hop == "job" else f"taking in what {work.key.decode()!r} sent"
-    return f"{what} for {now_s - work.began_s:.0f} s{', given up' if work.reason else ''}"
-
-
 def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
     """Let a thread raise an error at its next step in Python; None takes back one that it has not raised yet."""
     value = None if error is None else ctypes.py_object(error)
@@ -329,7 +331,7 @@ def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
 
 
 def used_memory_bytes() -> int:
-    """Return the resident memory of the process; 0 where the system does not say it."""
+    """Return the resident memory of the process; 0 where the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -345,6 +347,7 @@ def free_memory_bytes() -> int:
         return _UNKNOWN_BYTES
     free = [int(machine[1]) << 10 if machine else _UNKNOWN_BYTES]
     top = Path("/sys/fs/cgroup")
+    # Every group up to the root may have a limit of its own.
     for group in (top / own, *(top / own).parents):
         with suppress(OSError, ValueError):  # there is none, or its limit is the word "max"
             limit_bytes = int((group / "memory.max").read_text())

@@ -24,7 +24,7 @@ class Presence(Enum):
 
 
 class Lasting:
-    """Says how long a value has stayed the same.
+    """Measures how long a value has stayed the same.
 
     >>> lasting = Lasting()
     >>> [lasting.is_over("a", now_s, now_s, 30.0) for now_s in (0.0, 29.0, 30.0)]
@@ -57,7 +57,7 @@ class Lasting:
 class JobClock:
     """The clock of one job; its `JobMonitor` calls it for each message and tick, and once a silence was handled.
 
-    The job's presence changes with ticks, and when its silence was told:
+    The job's presence changes with ticks, and when its silence was handled:
 
     ==========  ====================================  ==========  ==============================================
     from        when                                  to          the monitor then
@@ -66,14 +66,14 @@ class JobClock:
     HEARD       no message for the silence            SILENT      closes verdicts, and asks whether the job hangs
     HEARD       no message for a grace, and the job   SILENT      the same
                 has stood still for the silence
-    SILENT      that was told                         TOLD        waits
+    SILENT      that was handled                      TOLD        waits
     FORGOTTEN   the job was only then found to hang   TOLD        waits
     any         no message for `FORGOTTEN` silences,  FORGOTTEN   ends: the state may go
                 of a job that hangs: for a day more
                 than the silence, if that is longer
     ==========  ====================================  ==========  ==============================================
 
-    A job stands still while its messages only tell of operators that do not end. These come when the first hop falls
+    A job stands still while its messages only report operators that do not end. These come when the first hop falls
     silent itself, and so has waited for the silence before: a grace is enough then.
 
     `silence_s` may change at any time. `is_rank_overdue`, `is_attempt_overdue`: whether the oldest iteration that
@@ -117,12 +117,12 @@ class JobClock:
         self._oldest, self._later = Lasting(), Lasting()  # the next attempt may wait at the same iteration
 
     def hear(self, *, is_moving: bool) -> None:
-        """Take in that a message came; not `is_moving`: it tells of operators that do not end."""
+        """Take in that a message came; not `is_moving`: it reports operators that do not end."""
         self._messages += 1
         self._has_moved = self._has_moved or is_moving
 
     def tell(self, *, is_kept: bool = False) -> None:
-        """Take in that the silence was told; `is_kept`: a job that was to be forgotten is not, as it hangs."""
+        """Take in that the silence was handled; `is_kept`: a job that was to be forgotten is not, as it hangs."""
         if self.presence is Presence.SILENT or (self.presence is Presence.FORGOTTEN and is_kept):
             self.presence = Presence.TOLD
 
@@ -134,12 +134,13 @@ class JobClock:
 
         `now_s`, `until_s`: the present, and until when everything that ranks sent has been read. A new value begins
         in the present, since it may have been sent just now; it has lasted only as far as was read.
-        `is_stuck`: whether the newest evidence tells of operators that never ended; asked only if it matters, as the
-        answer takes a look at all evidence that waits.
+        `is_stuck`: whether the newest evidence reports operators that never ended; asked only if it matters, as the
+        answer goes through all evidence that waits.
         """
         self._ticked_s = now_s
         if self._restored_still_s is not None:
             self._moved_s, self._restored_still_s = now_s - self._restored_still_s, None
+        # `is_over` comes first in both: it must see each value, also that nothing waits.
         self.is_rank_overdue = self._oldest.is_over(oldest, now_s, until_s, self._grace_s) and oldest is not None
         if self._later.is_over(has_later, now_s, until_s, self._grace_s) and has_later:
             self.is_attempt_overdue = True

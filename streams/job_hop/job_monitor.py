@@ -48,7 +48,7 @@ def changed_settings(settings: JudgeSettings, values: Mapping[str, float]) -> Ju
 
 
 def judged_by(verdict: Verdict, values: Mapping[str, float]) -> Verdict:
-    """Return a verdict that says by which changed thresholds it was judged, to programs and to people."""
+    """Return a verdict that names the changed thresholds by which it was judged, to programs and to people."""
     told = ", ".join(f"{name} = {value:g}" for name, value in values.items())
     return replace(
         verdict, thresholds=dict(values), evidence=f"{verdict.evidence}; judged with {told}, as changed live"
@@ -168,7 +168,7 @@ class JobMonitor:
         """Take in the time; `advance` then closes all that is due.
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
-        `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
+        `JobClock`), its verdicts are closed, and it is checked for a hang; messages that come later count again.
         One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
         Its verdict closes when it is forgotten, at the latest.
         A silence counts from the present, `now_s`, and only as far as was read, `until_s` (None: until now): the lag
@@ -176,7 +176,7 @@ class JobMonitor:
         """
         until_s = now_s if until_s is None else until_s
 
-        def is_stuck() -> bool:  # the newest evidence tells of operators that never ended
+        def is_stuck() -> bool:  # the newest evidence reports operators that never ended
             waiting = (rows for own in self._pending.values() for rows in own)
             return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
 
@@ -214,16 +214,19 @@ class JobMonitor:
         while self._pending and (reason is not None or (roster.is_complete and roster.has_all(min(self._pending)))):
             rows = join_rows(self._pending.pop(min(self._pending)))
             values = values_in_force(self._changes, rows.start_ns)
+            # Drained first: verdicts so far were judged by the thresholds before.
             if values != self._in_force:
                 parts.append(self._drain([]))
                 self._take_over(values)
             before = self._roster.announcements
             if self._roster.hold(rows.columns["rank"], rows.ends_ns):
+                # Ranks have moved: a verdict names places, and its ranks have others from here on.
                 self._judge.close("restarted", before, read_back)
                 parts.append(self._drain([]))
                 self._judge = self._judge.successor(self._current)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
+            # A silent job may go on: it has no end yet.
             if reason != "silent":
                 ends.append(AttemptEnd(self.job, self._judge.attempt, reason, self._judge.newest_ns))
             was_hanging = self._judge.is_hanging
@@ -300,6 +303,7 @@ class JobMonitor:
     def from_state(cls, state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:
         """Restore."""
         monitor = cls(state.job, settings)
+        # First: it resets fields that are restored below.
         if state.attempt is not None:
             monitor._begin(state.attempt)
         monitor._starts = JobStarts(state.starts)
@@ -314,7 +318,6 @@ class JobMonitor:
 
 
 def _without(attempts: Sequence[int], rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
-    """Leave out the rows of some attempts."""
     left = [
         row.take(~np.isin(row.columns["attempt"], attempts)) if isinstance(row, Evidence) else row for row in rows
     ]

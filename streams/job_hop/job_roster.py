@@ -1,4 +1,4 @@
-"""The ranks that take part in a job, and how far each has come: they say which iterations can be judged."""
+"""The ranks that take part in a job, and how far each has come: they decide which iterations can be judged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class JobRoster:
         self._is_complete = False
 
     def announce(self, announcement: Announcement) -> bool:
-        """Take in an announcement; return whether it is new. A rank's first one holds until it says of another."""
+        """Take in an announcement; return whether it is new. A rank's first one holds until `hold` picks another."""
         rank, since_ns = announcement.rank, announcement.since_ns or 0
         own = self._all.setdefault(rank, {})
         if since_ns in own:
@@ -106,8 +106,10 @@ class JobRoster:
         ends_ns = dict(zip(rank.tolist(), end_ns.tolist(), strict=True))
         now: dict[int, Announcement] = {}
         for moved in self._moved:
+            # A rank without a row in it goes by the iteration's latest end.
             own, until_ns = self._all[moved], ends_ns.get(moved, max(ends_ns.values()))
             since_ns = max((one for one in own if one < until_ns), default=min(own))
+            # A rank does not go back to a place that it has left, though clocks of hosts differ.
             since_ns = self._in_force[moved] = max(since_ns, self._in_force.get(moved, since_ns))
             now[moved] = own[since_ns]
         return self._put(now)
@@ -140,7 +142,7 @@ class JobRoster:
         return self._all[other.rank][other.since_ns or 0]
 
     def end(self, rank: int, reason: str, since_ns: int | None = None) -> None:
-        """Take in that a rank has ended, and its reason; of a place that it has left that says nothing."""
+        """Take in that a rank has ended, and its reason; the end of a place that it has left is ignored."""
         if rank in self._moved and self.newest(rank).since_ns != since_ns:
             return
         self.reasons[rank] = reason
@@ -188,7 +190,7 @@ class JobRoster:
             self._is_awaited = None
 
     def _places(self, rank: Ints) -> Ints:
-        """Return where each rank stands in `_ranks`; new ones are put there."""
+        """Return the place of each rank in `_ranks`, to which new ones are added."""
         place, is_known = find_sorted(self._ranks, rank)
         if is_known.all():
             return place
@@ -217,7 +219,7 @@ class JobRoster:
         return not len(behind)
 
     def _awaited(self) -> Flags:
-        """Say of each of `_ranks` whether it is awaited: it logs, has not ended and was not given up."""
+        """Return for each of `_ranks` whether it is awaited: it logs, has not ended and was not given up."""
         if self._is_awaited is None:
             awaited = [rank for rank in self._logging if rank not in self.reasons and rank not in self._given_up]
             place = self._places(np.array(awaited, dtype=np.int64))
@@ -284,13 +286,14 @@ class JobRoster:
         roster._newest = max(state.through.values(), default=None)
         roster._given_up = set(state.given_up)
         roster._is_complete = state.is_complete
+        # Last: they contradict announcements that are restored above.
         for value in state.contradicting:
             roster.announce(decode_announcement(value))
         return roster
 
 
 def _are_newest(place: Ints, iteration: Ints) -> Flags:
-    """Say of each row whether it is newer than all rows of the same place before it.
+    """Return for each row whether it is newer than all rows of the same place before it.
 
     >>> _are_newest(np.array([4, 4, 2, 4]), np.array([7, 9, 1, 8])).tolist()
     [True, True, True, False]

@@ -63,7 +63,7 @@ class StartsState:
 
 
 class JobStarts:
-    """Gives each start of a job an attempt number of its own, in the order in which they were heard of.
+    """Gives each start of a job an attempt number of its own, in the order of their first messages.
 
     The first start under an attempt number keeps it, and so does each one without an id. A further one gets the next
     number above all that were given. Partitions are read apart, so that a start may be heard of after the one that
@@ -97,7 +97,7 @@ class JobStarts:
         return found
 
     def numbered(self, rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
-        """Return rows with the numbers of their starts as attempts, without those that say that a start goes on."""
+        """Return rows with the numbers of their starts as attempts, without reports that a start goes on."""
         found: list[Evidence | Membership] = []
         for row in rows:
             if isinstance(row, Evidence):
@@ -131,6 +131,7 @@ class JobStarts:
 
     def _numbered_evidence(self, evidence: Evidence) -> Evidence:
         codes = evidence.columns["attempt"]
+        # All of starts without an id: their codes are their attempt numbers.
         if not len(evidence) or int(codes.min()) >= FIRST_ATTEMPT:
             return evidence
         numbers = codes.astype(np.int64)

@@ -28,7 +28,7 @@ from irregulars.messages.ragged import Ragged
 
 _NOWHERE: Final = -1  # the number of an attribution that there is not
 _MANTISSA_BITS: Final = 15  # of an int16
-_EXPONENT: Final = "_exponent"  # stands behind the name of the column that it belongs to
+_EXPONENT: Final = "_exponent"  # ends the name of a column, behind that of the column that it belongs to
 _PIECE: Final = Piece._fields[1:]  # the first is the lane
 
 
@@ -181,7 +181,6 @@ def _values(names: Sequence[str], values: Floats, rounded: Sequence[str]) -> dic
 
 
 def _table(rows: Sequence[Sequence[tuple[Any, ...]]], **kinds: Any) -> Ragged:
-    """Make a table of the rows of each attribution."""
     values = list(zip(*(row for some in rows for row in some), strict=True)) or [()] * len(kinds)
     columns = {name: np.array(column, kind) for (name, kind), column in zip(kinds.items(), values, strict=True)}
     return Ragged(np.array([len(some) for some in rows], dtype=np.int64), columns)
@@ -192,6 +191,7 @@ def _split(name: str, values: Floats) -> dict[str, Column]:
 
     They are eighths of small numbers, or mantissas and exponents.
     """
+    # Eighths of the largest floats are infinite, and so are not taken for small whole numbers.
     with np.errstate(over="ignore"):
         eighths = values * 8
     if _are_whole(eighths, 1 << 7):
@@ -246,7 +246,6 @@ def _restore(stored: StoredAttributions) -> list[Attribution]:
 
 
 def _rows(table: Ragged) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of each attribution in a table."""
     rows: list[tuple[Any, ...]] = list(zip(*(one.tolist() for one in _joined(table.columns)), strict=True))
     splits = table.splits.tolist()
     for begin, end in pairwise(splits):

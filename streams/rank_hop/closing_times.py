@@ -52,7 +52,7 @@ def _margin_ns(elapsed_ns: int) -> int:
 
 
 class WaitingTimer:
-    """Says when a wait has lasted too long without a break.
+    """Measures whether a wait has lasted too long without a break.
 
     >>> timer = WaitingTimer(30.0)
     >>> [timer.is_over(True, now_s, now_s) for now_s in (0.0, 29.0, 30.0)]
@@ -64,10 +64,10 @@ class WaitingTimer:
         self._since_s: float | None = None
 
     def is_over(self, is_waiting: bool, now_s: float, until_s: float) -> bool:
-        """Say whether the wait has lasted too long; once it has, the next wait begins.
+        """Return whether the wait has lasted too long; once it has, the next wait begins.
 
         `now_s`, `until_s`: the present, and until when everything that was sent has been read: a wait begins in the
-        present, since what came last may have been sent just now, and lasts as long as nothing else was sent.
+        present, since the last message may have been sent just now, and lasts as long as nothing else was sent.
         """
         if not is_waiting:
             self._since_s = None

@@ -85,11 +85,11 @@ class Closing(NamedTuple):
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
-    """Reduce what RankMonitors of one job closed, each rank's oldest first.
+    """Reduce the closed iterations of one job's RankMonitors, each rank's oldest first.
 
-    Nothing depends on the order of different ranks. So all that came stand before the evidence and all that went
-    behind it, and a few large reductions take the place of many small ones: a job of 1,024 ranks begins and ends with
-    as many memberships.
+    Nothing depends on the order of different ranks. So the memberships of ranks that came are put before the evidence
+    and those of ranks that went behind it, and a few large reductions take the place of many small ones: a job of
+    1,024 ranks begins and ends with as many memberships.
     """
     reduced: list[Evidence | Membership] = []
     members = [one for one in closed if isinstance(one, Membership)]
@@ -199,6 +199,7 @@ def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
         work = _work_on(odd)
     rows = _operators(work)
     # The evidence has class summaries of recvs, and of collectives of more than `WIDE` ranks.
+    # Never empty: without names it would be an array of floats.
     is_wide = np.array([name in work.wide for name in work.names] or [False])
     is_summed = (rows["operator"] == RECV) | (is_wide[rows["communicator"]] & (rows["peer"] == UNKNOWN))
     yield _evidence(job, work, reduce_blocks(rows, work.blocks.is_next, work.free_ns, is_summed))
@@ -237,7 +238,7 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
     entry_ns = work.blocks.at_firsts("entry_ns", UNKNOWN)
     nexts = np.flatnonzero(work.blocks.is_next)
     entry_ns[nexts] = reduction.last_end_ns[nexts - 1]
-    # Operators without start times have no gaps between them: then work is what they leave of the iteration.
+    # Operators without start times have no gaps between them: then work is the rest of the iteration.
     is_untimed = has_row & (reduction.first_start_ns == UNKNOWN)
     left_ns = np.maximum(elapsed_ns - reduction.communication_ns, 0.0)
     times = _Times(start_ns, elapsed_ns, entry_ns, np.where(is_untimed, left_ns, reduction.work_ns))
@@ -303,6 +304,7 @@ def _operators(work: _Work) -> dict[str, Column]:
     rows["peer"] = known_peers(rows)
     lengths = [cut.rows for cut in cuts]
     known = [cut.source.offset for cut in cuts]
+    # Rows that were looked at come from several messages, and hold the offset of each.
     if None in known:
         own = [
             cut.column("offset") if offset is None else np.full(cut.rows, offset, dtype=np.int64)
@@ -313,6 +315,7 @@ def _operators(work: _Work) -> dict[str, Column]:
         rows["offset"] = np.repeat(np.array(known, dtype=np.int64), lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])
     own_codes = rows["communicator"]
+    # Detectors have learned the rank's own codes: those of this reduction depend on the other ranks in it.
     if any(one.detectors is not None for one in blocks.closings):
         rows["own_communicator"] = own_codes
     sources = [cut.source for cut in _distinct(cuts)]
@@ -357,7 +360,7 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
 
 
 def _numerics(closings: Sequence[Closing]) -> dict[str, Column]:
-    """Return what iterations computed, as far as any of them says it."""
+    """Return the numerics of all blocks, without columns of which no value is known."""
     rows = list(chain.from_iterable(one.numerics for one in closings))
     if not any(rows):
         return {}

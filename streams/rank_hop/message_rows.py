@@ -31,8 +31,8 @@ class Runs(NamedTuple):
 
     iterations: list[int]  # their numbers
     splits: list[int]  # row of the message at which each begins, and the row past the last of them
-    # first_ns, last_ns: Earliest start and latest end of each, ns since the epoch; what never ended ends where it
-    # starts
+    # first_ns, last_ns: Earliest start and latest end of each, ns since the epoch; an operator that never ended
+    # ends where it starts
     first_ns: list[int]
     last_ns: list[int]
 
@@ -51,13 +51,14 @@ class RowSummary(NamedTuple):
 
 
 def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int]) -> list[RowSummary]:
-    """Look at the rows of several ranks; `counts`: how many rows each of them has, at least one."""
+    """Summarize the rows of several ranks; `counts`: how many rows each of them has, at least one."""
     if schema == "commops" and KERNEL is not None and isinstance(columns, PlainColumns):
         return _look_compiled(KERNEL, columns, counts)
     firsts = starts_of(np.array(counts))
     times_ns = columns["start_ns"] if "start_ns" in columns else columns["time_ns"]
     newest_ns = np.maximum.reduceat(times_ns, firsts).tolist()
     if "elapsed_ns" in columns:
+        # `fmax` passes over NaN, the length of an operator that has not ended.
         longest_ns = np.fmax.reduceat(columns["elapsed_ns"], firsts).tolist()
         newest_ns = [_after(ns, longest) for ns, longest in zip(newest_ns, longest_ns, strict=True)]
     newest = [UNKNOWN] * len(counts)
@@ -78,7 +79,7 @@ def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int])
 
 
 def _look_compiled(kernel: Kernel, columns: PlainColumns, counts: Sequence[int]) -> list[RowSummary]:
-    """Do the same for operators as they stand in a message, without making columns of them."""
+    """Summarize operators as they are in a message, without making columns of them."""
     looks = np.empty((len(counts), _LOOK_VALUES), np.int64)
     runs = np.empty((columns.rows, _RUN_VALUES), np.int64)
     count = kernel.look(columns.value, columns.places, np.array(counts, np.int64), _ANY_NAME, looks, runs)
@@ -107,6 +108,7 @@ def _devices(columns: Mapping[str, Column], firsts: Ints) -> list[int | None]:
     device, time_ns = columns["device"], columns["time_ns"]
     is_plain = columns["path"] == PATHS.index("nic")
     is_next = (device[1:] == device[:-1]) & (time_ns[1:] > time_ns[:-1])
+    # A rank's first sample follows the last one of another rank: there is nothing to compare.
     is_next[firsts[1:] - 1] = True
     is_plain[1:] &= is_next
     found = zip(device[firsts].tolist(), np.logical_and.reduceat(is_plain, firsts).tolist(), strict=True)
@@ -128,6 +130,7 @@ def _runs(columns: Mapping[str, Column], is_unended: Flags, firsts: Ints) -> lis
     ranks = np.searchsorted(rows, firsts)  # each rank's first run
     is_odd = (numbers == UNKNOWN) | (first_ns == UNKNOWN)
     is_odd[1:] |= numbers[1:] <= numbers[:-1]
+    # A rank's first run follows one of another rank: its number may be any.
     is_odd[ranks] = (numbers[ranks] == UNKNOWN) | (first_ns[ranks] == UNKNOWN)
     is_plain = (~np.logical_or.reduceat(is_odd, ranks)).tolist()
     lists = [column.tolist() for column in (numbers, rows, first_ns, last_ns)]
@@ -183,6 +186,7 @@ class MessageRows:
     def iterations(self) -> list[ToldIteration]:
         """Rows of ``iterations``."""
         columns, is_usable = self.columns, usable_rows("iterations", self.columns)
+        # An unusable length may have no integer value; such rows become None below.
         known_ns = columns["elapsed_ns"] if is_usable is None else np.where(is_usable, columns["elapsed_ns"], 0.0)
         start_ns, elapsed_ns = columns["start_ns"], known_ns.astype(np.int64)
         own = (column.tolist() for column in (start_ns, elapsed_ns, columns["phase"], columns["tokens"]))
@@ -279,7 +283,7 @@ class Part(NamedTuple):
         return self.cut.source.iterations[self.cut.first : self.cut.past]
 
     def batch(self) -> Batch:
-        """Return the rows as a batch, for where each of them must be looked at."""
+        """Return the rows as a batch, for steps that examine each of them."""
         header = Header(
             self.schema, self.job, self.attempt, self.rank, self.rows_before, self.watermark_ns, self.names,
             self.group, self.start, self.since_ns,
@@ -299,7 +303,7 @@ def part_of(batch: Batch, offset: int, summary: RowSummary | None = None) -> Par
 
 
 def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
-    """Give the part of each rank that has rows in a message, which are looked at together."""
+    """Yield the part of each rank that has rows in a message; the rows of all are summarized together."""
     if isinstance(rows, Batch):
         if len(rows):
             yield part_of(rows, offset)

@@ -164,6 +164,7 @@ def _executions(
     block = np.concatenate([rows["block"][at], whole])
     most_ns = length_ns[rows["block"][at]]
     since_ns = rows["start_ns"][at] - start_ns[rows["block"][at]]
+    # An operator may begin before its iteration, or end after it: only the part inside counts.
     begin_ns = np.clip(since_ns, 0, most_ns)
     end_ns = np.clip(since_ns + rows["elapsed_ns"][at].astype(np.int64), 0, most_ns)
     communicator, operator = (
@@ -180,5 +181,6 @@ def _executions(
 def _rounded(values: Floats) -> Floats:
     """Keep 6 binary digits: 1.6 % is far below the difference between two patterns, and noise does not compress."""
     bits = values.astype(np.float32).view(np.uint32)
+    # Adding half of the last digit kept rounds to the nearest; a carry into the exponent is right as well.
     rounded = ((bits + _HALF) & _LEADING_BITS).view(np.float32).astype(np.float64)
     return np.where(np.isfinite(values), rounded, np.nan)

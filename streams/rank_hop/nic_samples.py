@@ -156,16 +156,28 @@ class NicSamples:
         is_usable = None if part.summary.is_usable else usable_rows("bandwidth", batch.columns)
         if is_usable is not None:
             batch = Batch(batch.header, {name: column[is_usable] for name, column in batch.columns.items()})
-        self._add_rows(batch)
+        if self._cuts:
+            self._look()
+        for code, name in enumerate(batch.header.names):
+            if self._device not in (name, None):
+                continue
+            is_own = (batch.columns["device"] == code) & (batch.columns["path"] == _NIC)
+            if is_own.any():
+                self._read.append(_Read(name, *(batch.columns[column][is_own] for column in _READ)))
+                self._rows += len(self._read[-1].time_ns)
+        if self._rows > MOST_SAMPLES:
+            self._look()
         return part.cut.rows - len(batch)
 
     def _add_cut(self, part: Part, name: str) -> bool:
-        """Take in samples of one device without a look at each; return whether they follow those before them."""
+        """Take in samples of one device without examining each; return whether they follow those before them."""
+        # Samples of another NIC: there is nothing to take, nor to examine.
         if self._device not in (name, None):
             return True
         source, first, past = part.cut
         times_ns = source.times_ns
         before_ns = self._newest_ns.get(name, UNKNOWN)
+        # Not newer, or more than may be kept: these are examined row by row.
         if before_ns >= times_ns[first] or self._rows + past - first > MOST_SAMPLES:
             return False
         self._newest_ns[name] = times_ns[past - 1]
@@ -176,20 +188,6 @@ class NicSamples:
             self._rows += past - first
         return True
 
-    def _add_rows(self, batch: Batch) -> None:
-        if self._cuts:
-            self._look()
-        columns, names = batch.columns, batch.header.names
-        for code, name in enumerate(names):
-            if self._device not in (name, None):
-                continue
-            is_own = (columns["device"] == code) & (columns["path"] == _NIC)
-            if is_own.any():
-                self._read.append(_Read(name, *(columns[column][is_own] for column in _READ)))
-                self._rows += len(self._read[-1].time_ns)
-        if self._rows > MOST_SAMPLES:
-            self._look()
-
     def _look(self) -> None:
         """Make intervals of the samples that were read."""
         if not self._read and not self._cuts:
@@ -197,18 +195,21 @@ class NicSamples:
         read, self._read = self._read, []
         cuts, self._cuts = self._cuts, []
         self._rows = 0
-        pieces: list[Piece] = [self._waiting, *(self._intervals(one) for one in _joined(read)), *cuts]
-        waiting = joined_samples(pieces)
+        # Neighbours of one device whose times ascend throughout are like one batch.
+        if len(read) > 1 and all(one.name == read[0].name for one in read):
+            time_ns, tx, rx = (np.concatenate(columns) for columns in list(zip(*read, strict=True))[1:])
+            read = [_Read(read[0].name, time_ns, tx, rx)] if is_ascending(time_ns) else read
+        pieces: list[Piece] = [self._waiting]
+        for one in read:
+            before_ns = np.concatenate([[self._newest_ns.get(one.name, UNKNOWN)], one.time_ns[:-1]])
+            self._newest_ns[one.name] = int(one.time_ns.max())
+            samples = Samples(before_ns, one.time_ns, one.tx, one.rx)
+            # A sample that is not newer than the one before it has come twice, or out of order.
+            is_known = (before_ns != UNKNOWN) & (before_ns < one.time_ns)
+            pieces.append(samples if is_known.all() else samples.where(is_known))
+        waiting = joined_samples([*pieces, *cuts])
         is_kept = np.arange(waiting.rows) >= waiting.rows - MOST_SAMPLES
         self._waiting = waiting if is_kept.all() else waiting.where(is_kept)
-
-    def _intervals(self, read: _Read) -> Samples:
-        time_ns = read.time_ns
-        before_ns = np.concatenate([[self._newest_ns.get(read.name, UNKNOWN)], time_ns[:-1]])
-        self._newest_ns[read.name] = int(time_ns.max())
-        samples = Samples(before_ns, time_ns, read.tx, read.rx)
-        is_known = (before_ns != UNKNOWN) & (before_ns < time_ns)
-        return samples if is_known.all() else samples.where(is_known)
 
     def take(self, until_ns: int) -> list[Piece]:
         """Take out the samples whose middle lies before a time."""
@@ -241,11 +242,3 @@ class NicSamples:
         samples._waiting = state.waiting
         samples._newest_ns = dict(state.newest_ns)
         return samples
-
-
-def _joined(read: Sequence[_Read]) -> Sequence[_Read]:
-    """Join neighbours of one device whose times go on and on: then nothing tells them from one batch."""
-    if len(read) < 2 or any(one.name != read[0].name for one in read):
-        return read
-    time_ns, tx, rx = (np.concatenate(columns) for columns in list(zip(*read, strict=True))[1:])
-    return [_Read(read[0].name, time_ns, tx, rx)] if is_ascending(time_ns) else read

@@ -70,6 +70,7 @@ def reduce_blocks(
     block, start_ns = ordered["block"], ordered["start_ns"]
     is_timed = start_ns != UNKNOWN
     elapsed_ns = _known(ordered["elapsed_ns"])
+    # Without a start this means nothing: `is_timed` leaves such rows out wherever it is used.
     ended_ns = start_ns + elapsed_ns.astype(np.int64)
     size = len(free_ns)
     firsts, lasts = _bounds(block, start_ns, ended_ns, is_timed, size)
@@ -111,12 +112,11 @@ def _known(values: Floats) -> Floats:
 
 
 def _sums(block: Ints, values: Floats, size: int) -> Floats:
-    """Return the sum of the values of each block."""
     return np.bincount(block, weights=values, minlength=size).astype(np.float64, copy=False)
 
 
 def _without_duplicates(rows: dict[str, Column]) -> dict[str, Column]:
-    """Keep one of the rows that tell of the same operator: of those with the same start, the first.
+    """Keep one of the rows of the same operator: of those with the same start, the first.
 
     A producer that sends a batch again sends the same rows with the same starts.
     """
@@ -227,14 +227,15 @@ class Blocks(NamedTuple):
 def sum_blocks(
     blocks: Blocks, cuts: Sequence[Sequence[Cut]], names: Sequence[str], wide: Set[str]
 ) -> Reduction | Flags:
-    """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
+    """Reduce the operators of some closings, or return which of them are left to `reduce_blocks`.
 
-    `cuts`: the operators of each closing, as they stand in their messages. `names`: communicators; classes name them
+    `cuts`: the operators of each closing, as they are in their messages. `names`: communicators; classes name them
     by their place here. `wide`: communicators of whose collectives classes are wanted. Returns all but the rows and
     their gaps, which are left empty.
     """
     assert KERNEL is not None
     sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())
+    # No operators at all: numpy makes the empty sums.
     if not sources:
         return np.ones(len(cuts), dtype=np.bool_)
     places = {id(source): place for place, source in enumerate(sources)}
@@ -248,6 +249,7 @@ def sum_blocks(
     )  # fmt: skip
     if not isinstance(found, bytes):
         return _reduction(*found)
+    # If it names none, all are left to numpy: else the caller would ask for the same closings again, without end.
     is_odd = np.frombuffer(found, np.bool_)
     return is_odd if is_odd.any() else np.ones(len(cuts), dtype=np.bool_)
 

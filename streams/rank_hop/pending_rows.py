@@ -32,7 +32,7 @@ MOST_NAMES: Final = 1 << 16
 
 _MOST_EVENTS: Final = 64
 """Audits, and pauses, of one rank in one iteration: it computes its own micro-batch again and one or two more, and
-`torch_comms` tells of fewer pauses; later ones are left out and counted as unusable."""
+`torch_comms` reports fewer pauses; later ones are left out and counted as unusable."""
 
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
@@ -161,6 +161,7 @@ class PendingRows:
 
     def require_names(self, names: Sequence[str]) -> None:
         """Raise `RecordError` for operators that name more communicators than a rank can have."""
+        # A cheap bound first: the names are joined only where they may be too many.
         if len(self._codes) + len(names) > MOST_NAMES:
             count = len(self._codes.keys() | set(names))
             if count > MOST_NAMES:
@@ -187,7 +188,7 @@ class PendingRows:
         return self.closed_through is None or runs.iterations[0] > self.closed_through
 
     def add_runs(self, cut: Cut, runs: Runs, *, has_unended: bool) -> None:
-        """Do the same for rows of open iterations that stand together by iteration: without a look at each row."""
+        """Take in rows of open iterations that stand together by iteration, without examining each row."""
         self._note_names(cut.source.names)
         self._parts.append(_Part(cut, runs))
         self.has_unended = self.has_unended or has_unended
@@ -259,12 +260,13 @@ class PendingRows:
         known_ns = self.starts_ns.get(number)
         if known_ns is None or first_ns < known_ns:
             self.starts_ns[number] = first_ns
+            # An earlier start also ends, and so closes, the iteration before it earlier.
             self._first_started_close_ns = None
 
     # --- rows that no told iteration takes, bounded -----------------------------------------------------------------
 
     def _is_untold(self, rows: Mapping[str, Column]) -> Flags:
-        """Say which rows name no iteration and start behind all that were told, or at no known time."""
+        """Return which rows name no iteration and start behind all that were told, or at no known time."""
         is_unnamed: Flags = rows["iteration"] == UNKNOWN
         if not is_unnamed.any():  # as most sources have it
             return is_unnamed
@@ -272,6 +274,7 @@ class PendingRows:
 
     def _drop_oldest_untold(self) -> None:
         """Drop the oldest of the untold rows, as late, until three quarters of `MOST_UNTOLD` are left."""
+        # The count may be too high: some rows may have been told since they came.
         self._recount()
         surplus = self._untold_rows - MOST_UNTOLD // 4 * 3 if self._untold_rows > MOST_UNTOLD else 0
         parts, self._parts = self._parts, []
@@ -301,7 +304,7 @@ class PendingRows:
     # --- closing iterations -----------------------------------------------------------------------------------------
 
     def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
-        """Close iterations: return their operators, and forget them and what no later iteration can take.
+        """Close iterations: return their operators, and forget them and the rows that no later iteration can take.
 
         `numbers`: the oldest open iterations, ascending, at least one. `closing_ns`: when each of them closes, where
         that is known. Operators that ended later are late, also those that came in time: so the result does not show
@@ -465,7 +468,7 @@ class PendingRows:
 
 
 def _added(event: Event, own: list[Event]) -> bool:
-    """Add what came to an iteration, once; return whether there was room."""
+    """Add an audit or a pause to those of its iteration, once; return whether there was room."""
     if event in own:
         return True
     if len(own) < _MOST_EVENTS:
@@ -490,7 +493,7 @@ def ends_ns(rows: Mapping[str, Column]) -> Ints:
 
 
 def _starts_unnamed(iteration: Ints, start_ns: Ints, since_ns: int) -> Flags:
-    """Say which rows are of no iteration and start at a time or after it."""
+    """Return which rows are of no iteration and start at a time or after it."""
     return np.asarray((iteration == UNKNOWN) & (start_ns >= since_ns))
 
 

@@ -66,6 +66,7 @@ class SourceArrivals:
         rank did not announce.
         """
         unawaited = UNAWAITED if "bandwidth" in announced else (*UNAWAITED, "bandwidth")
+        # All of them before any is applied: a heartbeat whose rows are on their way changes nothing.
         for schema, progress in sources.items():
             if self._rows.get(schema, 0) < progress.rows and schema not in unawaited:
                 return False
@@ -76,7 +77,7 @@ class SourceArrivals:
 
     @property
     def newest_ns(self) -> int:
-        """Event time up to which the source that is ahead is complete; `UNKNOWN` if no source says."""
+        """Event time up to which the source that is ahead is complete; `UNKNOWN` if none has a watermark."""
         return max(self._watermarks_ns.values(), default=UNKNOWN)
 
     def complete_until_ns(self, announced: Collection[str]) -> int | None:
@@ -111,7 +112,7 @@ class SourceArrivals:
 
 _DAY_NS: Final = 86_400 * 10**9
 _CLOCK_IS_SET_NS: Final = 1_000_000_000 * 10**9
-"""A clock before September 2001 was never set, and says nothing: the next message may be of any time."""
+"""A clock before September 2001 was never set, and proves nothing: the next message may be of any time."""
 
 
 class PlausibleProgress:
@@ -130,7 +131,7 @@ class PlausibleProgress:
         self._doubts = {"time": 0, "watermark": 0, "iteration": 0}  # refused of each, one after the other
 
     def note_clock(self, now_s: float) -> None:
-        """Take in the present, where a clock tells it."""
+        """Take in the present; one of a clock that was never set is ignored."""
         now_ns = int(now_s * 1e9)
         self._now_ns = now_ns if now_ns > _CLOCK_IS_SET_NS else None
 
@@ -149,6 +150,7 @@ class PlausibleProgress:
             if most_ns is None or watermark_ns > most_ns:
                 return False
             newest_ns = max(newest_ns, watermark_ns)
+        # Nothing was changed above: a batch that is not ordinary comes to `admit` as if never seen.
         self._newest_ns = newest_ns
         if summary.newest_iteration != UNKNOWN:
             self._newest_iteration = _newest(self._newest_iteration, summary.newest_iteration)
@@ -189,6 +191,7 @@ class PlausibleProgress:
             return beat
         name, first = next(iter(wrong.items()))
         self._doubt("watermark", f"watermark of {name}", first.watermark_ns, latest_ns)
+        # The rows that it counts are believed, the watermark never: it alone would close everything.
         known = {name: SourceProgress(one.rows, None, one.lost_rows) for name, one in wrong.items()}
         return replace(beat, sources={**beat.sources, **known})
 
@@ -204,17 +207,20 @@ class PlausibleProgress:
         return min(far_ns, max(newest_ns, self._now_ns) + RANK_HOP.most_ahead_of_clock_days * _DAY_NS)
 
     def _early(self, columns: Mapping[str, Column]) -> Flags | None:
-        """Say which rows are of a time that has not come yet; None: none is."""
+        """Return which rows are of a time that has not come yet; None: none is."""
         times_ns = _times_ns(columns)
         latest_ns = self._latest_ns(self._newest_ns)
+        # The rank's first times, and no clock: the lowest of them is taken as true, and the others must be near.
         if latest_ns is None:
             latest_ns = self._latest_ns(int(times_ns.min(where=times_ns != UNKNOWN, initial=np.iinfo(np.int64).max)))
         if latest_ns is None or _newest_ns(columns, None) <= latest_ns:
             self._doubts["time"] = 0
             return None
         elapsed_ns = np.nan_to_num(columns["elapsed_ns"]) if "elapsed_ns" in columns else 0.0
+        # As floats: a damaged length would overflow an int64.
         is_early: Flags = times_ns.astype(np.float64) + elapsed_ns > latest_ns
         is_known = times_ns != UNKNOWN
+        # All of them: the rank may have moved there, so the message is doubted; else the rows are damaged.
         if is_early.any() and is_early[is_known].all():
             self._doubt("time", "time", int(times_ns[is_known].max()), latest_ns)
             return None
@@ -237,7 +243,7 @@ class PlausibleProgress:
     # --- iterations -------------------------------------------------------------------------------------------------
 
     def _beyond(self, columns: Mapping[str, Column]) -> Flags | None:
-        """Say which rows are of iterations that the rank can't have come to; None: none is."""
+        """Return which rows are of iterations that the rank can't have come to; None: none is."""
         iteration: Ints | None = columns.get("iteration")
         if iteration is None:
             return None
@@ -260,6 +266,7 @@ class PlausibleProgress:
         if len(numbers) < 2 or int(numbers[-1]) - int(numbers[0]) <= self._most_skipped:
             return None
         steps = np.sort(np.diff(numbers))
+        # The lower quartile: damaged numbers make few steps, and long ones.
         usual = int(steps[len(steps) // 4])
         self._most_skipped = max(self._most_skipped, RANK_HOP.most_skipped_steps * usual)
         is_beyond: Flags = iteration > int(numbers[0]) + self._most_skipped

@@ -91,6 +91,7 @@ class RankAttempt:
         """Take in rows of this attempt; raises `RecordError` if they can't be true, and takes nothing in then."""
         if self.is_ended:
             return
+        # First, as it may refuse the message: nothing of that must have been taken in then.
         if part.schema == "commops":
             self._pending.require_names(part.names)
         is_plausible: Flags | None = None
@@ -128,14 +129,12 @@ class RankAttempt:
         if not part.summary.is_usable:
             columns = self._usable(columns, usable_rows("commops", columns))
         is_named = columns["iteration"] != UNKNOWN
-        if not is_named.all() and not self._may_place_unnamed():
-            columns = {name: column[is_named] for name, column in columns.items()}
+        if not is_named.all():
+            # One that names none may be of an iteration all the same, or of a hang behind those that are known.
+            is_known = self._pending.newest is not None
+            if not (self._has_iteration_rows and (is_known or not self.announcement.names_iterations)):
+                columns = {name: column[is_named] for name, column in columns.items()}
         self._pending.add_operators(columns, part.names, part.offset)
-
-    def _may_place_unnamed(self) -> bool:
-        """Whether operators that name no iteration may be of one, or of a hang behind those that are known."""
-        is_known = self._pending.newest is not None
-        return self._has_iteration_rows and (is_known or not self.announcement.names_iterations)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt; raises as `add` does."""
@@ -224,6 +223,7 @@ class RankAttempt:
         """Close all open iterations up to `last` at once."""
         if last is None:
             return []
+        # All that is known of these iterations is read before `take`, which forgets them.
         pending = self._pending
         numbers = pending.numbers(last)
         follows = pending.closed_through == numbers[0] - 1

@@ -189,7 +189,7 @@ class RankMonitor:
 
         That of another start ends the one before it as soon as operators of the new one come: those of the old one
         have all been read by then. If none come, the old one ends when the grace is over. That of the present start
-        is told on where it contradicts the first.
+        is passed on where it contradicts the first.
         """
         if self._attempt is None:
             self._take_up(announcement)
@@ -262,7 +262,7 @@ class RankMonitor:
         """Reduce the iterations that are complete; return the new evidence and memberships, oldest first.
 
         The cost is per call and not per iteration: drain after many batches, not after each; and where there are many
-        monitors, reduce what `take_closed` gives of all of them at once.
+        monitors, reduce the iterations of all of them (`take_closed`) at once.
         """
         return reduce_closings(self.job, self.take_closed())
 
@@ -289,12 +289,12 @@ class RankMonitor:
     # --- from one start to the next ---------------------------------------------------------------------------------
 
     def _is_of_start(self, one: Announcement | Heartbeat | Part) -> bool:
-        """Whether something is of the start that is heard; without an id it is of the one with its attempt number."""
+        """Whether something is of the present start; without an id it is of the one with its attempt number."""
         own = None if self._attempt is None else self._attempt.announcement
         return own is not None and one.attempt == own.attempt and one.start in (None, own.start)
 
     def _is_present(self, one: Announcement | Heartbeat | Part) -> bool:
-        """Whether something is of the start and place that are heard."""
+        """Whether something is of the present start and place."""
         own = None if self._attempt is None else self._attempt.announcement
         return own is not None and self._is_of_start(one) and one.since_ns == own.since_ns
 
@@ -308,7 +308,7 @@ class RankMonitor:
         return one.start is not None or one.attempt > own.attempt
 
     def _note_past(self, part: Part) -> None:
-        """Tell once that a start goes on which is over: its rows are younger than the first ones of the present."""
+        """Report once that a start which is over goes on: its rows are younger than the first ones of the present."""
         if self._has_told_past or part.start is None or self._began_ns == UNKNOWN or self._is_of_start(part):
             return
         if int(part.cut.column("start_ns").max()) > self._began_ns + BESIDE_NS:

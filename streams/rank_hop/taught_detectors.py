@@ -89,6 +89,7 @@ class TaughtDetectors:
         is_usual = self._usual.is_usual(elapsed_ns, self._delta, self._window)
         found = {"score": np.nan}
         for column, (_, detector) in zip(self.columns, self._own, strict=True):
+            # `fmax` passes over NaN: an operator without an opinion hides no score of another.
             found[column] = float(np.fmax.reduce(detector.score(frame), initial=np.nan))
             found["score"] = float(np.fmax(found["score"], found[column]))
             if is_usual:

@@ -85,6 +85,7 @@ class PublishedVerdicts:
         known = self._published.get(verdict.verdict_id)
         revisions = dict(known.revisions) if known is not None else {}
         revisions[topic] = max(revisions.get(topic, 0), verdict.revision)
+        # An older revision, of a topic that is read after the other one: it changes no state.
         if known is not None and verdict.revision < max(known.revisions.values()):
             self._published[verdict.verdict_id] = replace(known, revisions=revisions)
         else:
@@ -101,7 +102,7 @@ class PublishedVerdicts:
         known = self._published.get(verdict.verdict_id)
         if known is None:
             return RESULTS
-        if verdict.revision >= max(known.revisions.values()):  # it has said everything again
+        if verdict.revision >= max(known.revisions.values()):  # all revisions have been repeated
             del self._published[verdict.verdict_id]
         return [topic for topic in RESULTS if verdict.revision > known.revisions.get(topic, 0)]
 
@@ -119,7 +120,7 @@ class PublishedVerdicts:
         return True
 
     def begin_anew(self, key: bytes, verdicts: Iterable[tuple[str, Verdict]]) -> None:
-        """Let a job begin anew of which these verdicts were told, by topic; the newest of a topic last."""
+        """Let a job begin anew of which these verdicts were published, by topic; the newest of a topic last."""
         for topic, verdict in verdicts:
             self.note(topic, verdict)
         self._anew.add(key)
@@ -156,6 +157,7 @@ class PublishedVerdicts:
         """Forget jobs that have no monitor any more."""
         self._published = {name: one for name, one in self._published.items() if is_alive(one.job)}
         self._aliases = {name: one for name, one in self._aliases.items() if is_alive(one.job)}
+        # Jobs whose evidence has not come yet have no monitor, and are still to begin anew.
         self._anew = {key for key in self._anew if key in self._to_announce or is_alive(key.decode())}
 
     def told(self) -> Told:

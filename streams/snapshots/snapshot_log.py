@@ -1,11 +1,11 @@
-"""One compacted topic of snapshots, read from where its newest position record says.
+"""One compacted topic of snapshots, read from the offset that its newest position record names.
 
 A partition's position record is written last: if it is there, so are the records before it.
 
 **Epochs** keep out a worker that lost its partitions without noticing (it was suspended, say) and writes an old state
-over a newer one. Whoever restores a partition takes the highest epoch in it plus one, and writes that down before
-anything else; what follows it with a lower epoch does not count, tombstones apart, which have none. The number of the
-consumer group's generation would not do: it begins anew when a group was empty for a week.
+over a newer one. A worker that restores a partition takes the highest epoch in it plus one, and writes that down
+before anything else; records behind it with a lower epoch do not count, tombstones apart, which have none. The number
+of the consumer group's generation would not do: it begins anew when a group was empty for a week.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FIRST_LOOK: Final = 4
 """Messages at the end among which the newest position record is looked for first: it is the last one, unless a worker
 ended while it wrote."""
 
-_NEXT_LOOK: Final = 32  # and then in so many times as many
-_PROGRESS_S: Final = 5.0  # seconds between two lines that tell how far reading has come
+_NEXT_LOOK: Final = 32  # and then among this many times as many
+_PROGRESS_S: Final = 5.0  # seconds between two lines of the log on how far reading has come
 
 
 class SnapshotLog:
@@ -44,11 +44,11 @@ class SnapshotLog:
         self._outbox: Final = outbox
 
     def writer(self, partition: int, stored: StoredPartition) -> SnapshotWriter:
-        """Return what writes to a partition in which `stored` was found."""
+        """Return the writer of a partition in which `stored` was found."""
         return SnapshotWriter(self._topic, partition, stored.epoch + 1, self._outbox, stored)
 
     def read(self, partition: int) -> StoredPartition:
-        """Read what counts of a partition. Waits for the broker: call it in a thread.
+        """Read the records of a partition that count. Waits for the broker: call it in a thread.
 
         Raises `ServiceUnavailable` if the broker sends nothing for the reader's deadline; `TopicMismatch` if the
         topic was made anew while a worker wrote to it.
@@ -104,13 +104,14 @@ def _position_in(messages: Iterable[Message]) -> PositionRecord | None:
             record = decode_record(POSITION_KEY, value)
         except RecordError:  # its content is not known: all is read
             return PositionRecord()
+        # A former owner may write behind the rightful one: the highest epoch counts, not the last record.
         if isinstance(record, PositionRecord) and (found is None or record.epoch >= found.epoch):
             found = record
     return found
 
 
 def _told(messages: Iterable[Message], where: str, begin: int, high: int) -> Iterator[Message]:
-    """Pass messages on, and tell now and then how far it is."""
+    """Pass messages on, and log now and then how far reading has come."""
     began_s = told_s = time.monotonic()
     read_bytes = 0
     for message in messages:

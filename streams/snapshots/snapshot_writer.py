@@ -1,14 +1,14 @@
 """Writes the snapshots of one partition: only the pieces that are new, and so that little has to be read again.
 
-**What must be read.** Each position record says from which offset on everything stands that counts (`begin`). For
-that to move on, records that have not changed for long are written again (`overdue`): when the log behind them is
+**Where reading begins.** Each position record holds the offset from which on all records lie that count (`begin`).
+For that to move on, records that have not changed for long are written again (`overdue`): when the log behind them is
 longer than `SPAN_BYTES` and twice all that counts. That bounds the bytes that a restart reads, however long the
 worker ran, and whether or not the broker has compacted the topic.
 
 **Former owners.** A worker that lost the partition without noticing may write into it, also a position record. The
-next owner reads from that one's `begin`, and must find there all that the rightful owner has written. Hence whoever
-finds more in the partition than it has written itself does not move its `begin` past that (`settle`), unless it has
-seen that they are of former owners (`excuse`): only one that was followed by another owner can hide anything.
+next owner reads from that one's `begin`, and must find there all that the rightful owner has written. Hence a worker
+that finds more in the partition than it has written itself does not move its `begin` past that (`settle`), unless it
+has seen that they are of former owners (`excuse`): only one that was followed by another owner can hide anything.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class SnapshotWriter:
         self.live_bytes += now.size_bytes - before.size_bytes
         self._late.discard(key)
         self._strays -= now.places.keys()  # a former owner wrote under these keys too; now they are ours, and stay
+        # Behind the record: a worker that ends in between leaves strays, and no record that lacks a piece.
         await self._delete(before.places.keys() - now.places.keys())
 
     async def delete_monitors(self, keys: Iterable[bytes]) -> None:
@@ -126,9 +127,10 @@ class SnapshotWriter:
         await self._send(POSITION_KEY, encode_record(own))
 
     def settle(self) -> range | None:
-        """Learn where our messages stand, after a barrier. Return the offsets among which others are found first."""
+        """Learn where our messages lie, after a barrier. Return the offsets among which others are found first."""
         end = self._outbox.end_offset(self._topic, self._partition) or 0
         found = None
+        # More records than ours: another owner writes, or wrote since the partition was read.
         if self._foreign is None and end > self._expected + self._sent:
             self._foreign = self._mark
             self._expected = end - self._sent
@@ -158,6 +160,7 @@ class SnapshotWriter:
 
     async def _send(self, key: bytes, value: bytes | None) -> Place:
         size = len(key) + len(value or b"")
+        # A lower bound: the offset is known once the broker has acknowledged the record.
         place = Place(self._mark, self._total_bytes, size)
         self._total_bytes += size
         self._sent += 1

@@ -87,7 +87,14 @@ class _Reading:
     def take(self, message: Message) -> None:
         key, value, offset = message.key() or b"", message.value(), message.offset() or 0
         if value is None:
-            self._delete(key)
+            # A tombstone has no epoch; it is written long after the state that it ends (see `Stage`). A piece is not
+            # forgotten: a former owner, which did not notice that it is one, may have deleted a piece that a record
+            # that counts still names. The bytes of a piece never change.
+            if is_piece(key):
+                self.deleted.add(key)
+            self.newest.pop(key, None)
+            self.refused.pop(key, None)
+            self.late.discard(key)
         elif is_piece(key):
             self.pieces[key] = value
             self.places[key] = Place(offset, self.read_bytes, len(key) + len(value))
@@ -96,18 +103,6 @@ class _Reading:
             self._take_record(key, value, offset)
         self.end = offset + 1
         self.read_bytes += len(key) + len(value or b"")
-
-    def _delete(self, key: bytes) -> None:
-        """Forget a record. It has no epoch; it is written long after the state that it ends (see `Stage`).
-
-        A piece is not forgotten: a former owner, which did not notice that it is one, may have deleted what a record
-        that counts still names. The bytes of a piece never change.
-        """
-        if is_piece(key):
-            self.deleted.add(key)
-        self.newest.pop(key, None)
-        self.refused.pop(key, None)
-        self.late.discard(key)
 
     def _take_record(self, key: bytes, value: bytes, offset: int) -> None:
         try:
@@ -119,6 +114,7 @@ class _Reading:
         claimed = self.position.claimed
         is_behind_claim = claimed is not None and offset >= claimed and record.epoch < self.position.epoch
         if record.epoch < self.epoch or is_behind_claim:
+            # Written by a former owner that did not notice that it is one.
             self.late.add(key)
             return
         self.epoch = record.epoch

@@ -145,14 +145,14 @@ class JobStage(Stage[JobMonitor]):
             return await self._run(tracked, None, partial(self.encode, state, tracked))
 
     def record(self, state: State, positions: Offsets) -> PositionRecord:
-        """Return the partition's record; revisions that are in no stored state yet stand behind its ends."""
+        """Return the partition's record; revisions that are in no stored state yet lie behind its ends."""
         ends = self._ends[state]
         for topic, by_partition in ends.items():
             name = self.services.settings.topics.name(topic)
             for partition, end in by_partition.items():
                 by_partition[partition] = max(end, self.services.outbox.end_offset(name, partition) or 0)
         published = self._published[state]
-        # Once all evidence was heard again; where there was none, the first hop is still to make it again.
+        # Once all evidence was read again; where there was none, the first hop is still to make it again.
         if 0 < self._evidence_ends[state] <= positions.get(EVIDENCE, 0):
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
@@ -172,6 +172,7 @@ class JobStage(Stage[JobMonitor]):
             with self._reading:
                 self._spans.close()
 
+        # First: `close_spans` waits for the reader, which a judge may hold for as long as the broker is away.
         self._spans.give_up()
         self._judges.close(close_spans)
 
@@ -185,6 +186,7 @@ class JobStage(Stage[JobMonitor]):
 
     def _queue(self, state: State, tracked: TrackedJob, message: Any, rows: Rows) -> None:
         work = self._work(tracked)
+        # Once a message is left to Kafka all later ones are: they must not overtake it.
         if work.left or (len(work.inbox) >= _MAX_QUEUED and work.is_slow):
             work.left.append(message.offset)
         else:
@@ -209,6 +211,7 @@ class JobStage(Stage[JobMonitor]):
         for one in found:
             place = one.topic() or "", one.partition() or 0, one.offset() or 0, one.timestamp()[1] / 1000
             work.inbox.append(QueuedMessage(*place, one.key(), one.value(), _decode(one.key(), one.value())))
+        # Only now: if reading failed above, they are left for the next round.
         for _ in offsets:
             work.left.popleft()
         for offset in {*offsets} - {one.offset for one in work.inbox}:  # deleted meanwhile
@@ -242,6 +245,7 @@ class JobStage(Stage[JobMonitor]):
             return
         finally:
             work.judging_since_s = None
+        # Revoked: the next owner reads the message again, and publishes its verdicts.
         if not self.holds(state):
             return
         if message is not None and refused is not None:
@@ -270,6 +274,7 @@ class JobStage(Stage[JobMonitor]):
         judge: Callable[[], tuple[Judgements, str | None]] = partial(self._judge, tracked, message, until_s, changes)
         try:
             return await self._run(tracked, message, judge)
+        # No fault of the monitor: a broker that stays away ends the worker, and `_judge_one` handles work given up.
         except (ServiceError, WorkGivenUp):
             raise
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
@@ -309,6 +314,7 @@ class JobStage(Stage[JobMonitor]):
         except Exception as error:  # it can't even learn who takes part
             self.faults.raised(self.hop, tracked.key, error)
             tracked.monitor = self._make(job)
+        # Verdicts that are still on their way must be on the topics before these are read.
         await self.services.outbox.barrier()
         told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)
         self._published[state].begin_anew(tracked.key, told)
@@ -345,8 +351,6 @@ class JobStage(Stage[JobMonitor]):
         return judgements, refused
 
     def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
-        """Read operators of a job again."""
-
         def read() -> Sequence[Batch]:
             with self._reading:
                 return self._spans.read(spans)
@@ -359,6 +363,7 @@ class JobStage(Stage[JobMonitor]):
         judgements = self._published[state].in_known_words(judgements)
         self.services.counters.judged(judgements.iterations, self._clocks.now_s())
         for verdict in map(bounded, judgements.verdicts):
+            # After a restart a monitor repeats revisions: only those that are sent are logged and counted.
             if VERDICTS in await self._send_once(state, verdict):
                 log_verdict(verdict)
                 self.services.counters.told(verdict, judgements.iterations, self._clocks.now_s())
@@ -366,7 +371,7 @@ class JobStage(Stage[JobMonitor]):
             await self.services.sink.write(judgements)
 
     async def _send_once(self, state: State, verdict: Verdict) -> list[str]:
-        """Send a revision to the topics where it does not stand yet, and return these."""
+        """Send a revision to the topics that do not have it yet, and return these."""
         if not self.holds(state):  # the partition's next owner has read the topics by now
             return []
         sent = []

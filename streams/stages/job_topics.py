@@ -41,9 +41,9 @@ class JobTopics:
     # --- verdicts ---------------------------------------------------------------------------------------------------
 
     def read_results(self, own: int, ends: Ends | None, published: PublishedVerdicts) -> Ends:
-        """Read which verdicts stand behind `ends` of jobs of the partition `own`; return where that is.
+        """Note the verdicts published behind `ends` on jobs of the partition `own`; return `ends`.
 
-        Without `ends` nothing was ever judged in this partition, and nothing can stand there.
+        Without `ends` nothing was ever judged in this partition: there are none, and the present ends are returned.
         """
         if ends is None:
             return self._result_ends()
@@ -69,7 +69,12 @@ class JobTopics:
 
     def _history(self, own: int, keys: Set[bytes] | None, ends: Ends) -> Iterator[tuple[str, Verdict]]:
         """Yield verdicts published up to `ends` on these jobs (None: all of the partition), with their topics."""
-        partitions, since_ms = self._partitions(), self._first_evidence_ms(own) - _TOLD_BEFORE_MS
+        partitions = self._partitions()
+        evidence = self._reader.messages(self._name(EVIDENCE), own)
+        oldest = next(evidence, None)
+        evidence.close()
+        oldest_ms = int(time.time() * 1000) if oldest is None else oldest.timestamp()[1]
+        since_ms = oldest_ms - _TOLD_BEFORE_MS
         prefixes = (b"",) if keys is None else tuple(keys)  # an id begins with the name of its job
         for topic, partition, end in _places(ends):
             name = self._name(topic)
@@ -110,9 +115,11 @@ class JobTopics:
                 if (message.key() or b"").startswith(f"{job}/".encode()):
                     newest[message.key()] = message
         found = []
+        # The newest first: where no rows name a start, theirs counts.
         for message in sorted(newest.values(), key=lambda message: -message.timestamp()[1]):
             with suppress(Exception):  # deleted, or among the dead letters
                 found.append(decode_announcement(message.value()))
+        # A job's name may hold a slash: keys of ``a/b`` begin with ``a/`` as well.
         found = [one for one in found if one.job == job]
         members = [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in found]
         start = start_of(rows or members)
@@ -121,16 +128,9 @@ class JobTopics:
     def _partitions(self) -> int:
         return len(self._reader.partitions(self._name(EVIDENCE)))
 
-    def _first_evidence_ms(self, partition: int) -> int:
-        """Return the time of the oldest evidence that is kept; without any, the present."""
-        messages = self._reader.messages(self._name(EVIDENCE), partition)
-        first = next(messages, None)
-        messages.close()
-        return int(time.time() * 1000) if first is None else first.timestamp()[1]
-
 
 def place(job: str, partitions: int) -> int:
-    """Return the partition of ``evidence`` where a job's rows are: what every producer's partitioner computes."""
+    """Return the partition of ``evidence`` of a job's rows, as every producer's partitioner computes it."""
     return partition_of(job.encode(), partitions)
 
 

@@ -127,6 +127,7 @@ class Judges:
             async with self._turn:
                 self._pool.submit(judge)
                 waited = asyncio.wrap_future(outcome)
+                # One that takes longer goes on outside of the turn, beside the next one.
                 await asyncio.wait([waited], timeout=TURN_S)
             return await waited
 

@@ -84,7 +84,7 @@ class PartitionState(Generic[M]):
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))
 
     def skip_to(self, topic: str, offset: int) -> None:
-        """Note that no message stands before this offset that was not read."""
+        """Note that all messages before this offset have been read."""
         self._next[topic] = max(offset, self._next.get(topic, 0))
 
     def begin(self, topic: str, offset: int) -> None:
@@ -108,7 +108,7 @@ class PartitionState(Generic[M]):
 
     @property
     def is_changed(self) -> bool:
-        """Whether a snapshot would say more than the last one."""
+        """Whether a snapshot would hold more than the last one."""
         return self.position() != self.stored_position or any(t.is_dirty for t in self.tracked.values())
 
     def is_covered(self, tracked: Tracked[M]) -> bool:
@@ -147,6 +147,7 @@ class Continuity:
         if offset <= wanted:
             return offset == wanted
         to, at_s = self._sent_back.get(state, {}).get(topic, (-1, 0.0))
+        # Sent back a moment ago: messages that were fetched before still come.
         if to == wanted and time.monotonic() - at_s < _AGAIN_S:
             return False
         try:

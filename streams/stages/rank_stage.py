@@ -97,6 +97,7 @@ class RankStage(Stage[GroupMonitor]):
         messages = await self.services.reading.run(self.reader.read_tail, topic, state.partition)
         newest = {message.key(): message for message in messages}
         for message in newest.values():
+            # Reading goes on at the stored position: later announcements come by themselves.
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
                 self._announce_again(state, keys, message)
         return stored
@@ -116,6 +117,7 @@ class RankStage(Stage[GroupMonitor]):
             tracked.given_up = tracked.given_up._replace(start=code_of_start(record.attempt, record.start))
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             self.faults.raised(self.hop, key, error)
+            # Its messages are then those of unannounced ranks: parked, and buried in the end.
             state.tracked.pop(key, None)
 
     async def take(self, topic: str, messages: Sequence[Message]) -> None:
@@ -123,6 +125,7 @@ class RankStage(Stage[GroupMonitor]):
         await super().take(topic, messages)
         states = list(self.states.values())
         works = [self._work(state) for state in states]
+        # Over all partitions: a job's ranks lie in many of them, and their rows travel in one message.
         if sum(one.rows for one in works) >= _MOST_ROWS or sum(one.messages for one in works) >= _MOST_MESSAGES:
             await self._settle_rows(states)
         for state in states:
@@ -166,6 +169,7 @@ class RankStage(Stage[GroupMonitor]):
         elif tracked.has_seen("jobs", message.offset):
             return
         is_fed = await self._feed_or_bury(state, tracked, "jobs", message, record)
+        # Only an announcement makes a monitor: without one, messages of these ranks are parked until it comes.
         if is_new and not is_fed:
             del state.tracked[key]
             return
@@ -281,6 +285,7 @@ class RankStage(Stage[GroupMonitor]):
 
     def _follow_silence(self, monitor: GroupMonitor) -> None:
         """Let a monitor wait for silent ranks as long as the changed threshold says."""
+        # No threshold was ever changed: spare thousands of monitors the look-up each second.
         if self._changed is None or not self._changed.known.words:
             return
         known, silences = self._silences
@@ -300,21 +305,24 @@ class RankStage(Stage[GroupMonitor]):
                 rows = tracked.monitor.take_rows_over()
                 self.services.counters.attempt_over_rows.inc(rows)
                 job = tracked.monitor.job
-                if rows and job not in self._told_over:  # rows of attempts that are over are told of once a job
+                if rows and job not in self._told_over:  # rows of attempts that are over are logged once a job
                     self._told_over.add(job)
                     log_over(job, rows)
             except WorkGivenUp as why:
                 self._begin_over(tracked, why)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
+            # Time alone may have closed iterations: the next drain takes them.
             self._work(state).touched[tracked.key] = tracked
 
     async def tell_progress(self, log: ProgressLog) -> None:
-        """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
+        """Publish how far each partition has been read, once all evidence of it is on the broker."""
+        # Noted before the rows are sent: only of messages up to here is all evidence on the broker afterwards.
         told = [(state, state.read_to()) for state in list(self.states.values())]
         await self._settle_rows([state for state, _ in told])
         await self.services.outbox.barrier()
         for state, positions in told:
+            # The next owner publishes its own progress, which an old one must not overwrite.
             if self.holds(state):
                 await log.write(state.partition, positions)
 
@@ -331,6 +339,7 @@ class RankStage(Stage[GroupMonitor]):
         """Let a monitor begin anew behind the message that it was at, and return the reason to bury that with."""
         reason = self.faults.gave_up(self.hop, tracked, why, messages)
         self.services.counters.gave_up(self.hop)
+        # Callers in the drain do not know the partition; after a revocation none of ours holds the monitor.
         for state in self.states.values():
             if state.tracked.get(tracked.key) is tracked:
                 tracked.monitor, tracked.is_dirty = self._make(tracked.monitor.job, state.partition), True
@@ -358,12 +367,14 @@ class RankStage(Stage[GroupMonitor]):
         self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
     ) -> Sequence[Refused]:
         """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
+        # Before the question whether it is broken: another start lets it work again.
         if isinstance(record, Announcement):
             hear_start(tracked, code_of_start(record.attempt, record.start))
         if is_broken(tracked):
             raise _NotFed(BROKEN)
         try:
             return self._guarded(tracked, partial(self._feed, state, tracked, topic, offset, record), offset)
+        # In all three cases the message counts as seen: it is buried, and a restart must not feed it again.
         except WorkGivenUp as why:
             tracked.saw(topic, offset)
             raise _NotFed(self._begin_over(tracked, why, messages=1)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -37,7 +37,8 @@ def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:
         record = decode_heartbeat(value) if topic == "heartbeats" else decode_rows(value, topic)
         wanted = monitor_key(record)
     if key != wanted:
-        raise RecordError(f"key must be {wanted!r}, the {_owner(record)} inside; got {key!r}")
+        is_group = isinstance(record, Bundle) or (isinstance(record, Heartbeat) and record.group is not None)
+        raise RecordError(f"key must be {wanted!r}, the {'group' if is_group else 'rank'} inside; got {key!r}")
     return record
 
 
@@ -55,11 +56,6 @@ def require_job(record: Record, job: str) -> None:
     own = record.header if isinstance(record, Batch | Bundle) else record
     if own.job != job:
         raise RecordError(f"job must be {job!r}, whose key this was first; got {own.job!r}")
-
-
-def _owner(record: Record) -> str:
-    is_bundle = isinstance(record, Bundle) or (isinstance(record, Heartbeat) and record.group is not None)
-    return "group" if is_bundle else "rank"
 
 
 def encode_rows(batch: Batch) -> bytes:
@@ -95,6 +91,7 @@ class LeftSamples:
         """Yield all that were noted, some hundreds of one topic at a time, in order, and forget them."""
         offsets, self._offsets = self._offsets, {}
         for topic, own in offsets.items():
+            # A topic that was read twice has its messages noted twice.
             ordered = sorted(set(own))
             for first in range(0, len(ordered), _AT_ONCE):
                 yield topic, ordered[first : first + _AT_ONCE]
@@ -107,20 +104,15 @@ def read_samples(
 
     Raises `ServiceUnavailable` if the broker does not give them within the reader's deadline.
     """
-    wanted = set(offsets)
-    found: Mapping[int, Sequence[Batch]] = {
-        offset: _batches(topic, message.key(), message.value())
-        for message in reader.messages(topics.name(topic), partition, offsets[0], offsets[-1] + 1)
-        if (offset := message.offset()) is not None and offset in wanted
-    }
+    wanted, found = set(offsets), dict[int, Sequence[Batch]]()
+    for message in reader.messages(topics.name(topic), partition, offsets[0], offsets[-1] + 1):
+        if (offset := message.offset()) is not None and offset in wanted:
+            record = decode(topic, message.key(), message.value())  # it was decoded before
+            if isinstance(record, Bundle):
+                found[offset] = list(record.batches())
+            else:
+                found[offset] = [record] if isinstance(record, Batch) else []
     return [batch for offset in sorted(found) for batch in found[offset]], len(wanted) - len(found)
-
-
-def _batches(topic: str, key: bytes | None, value: bytes | None) -> Sequence[Batch]:
-    record = decode(topic, key, value)  # it was decoded before
-    if isinstance(record, Bundle):
-        return list(record.batches())
-    return [record] if isinstance(record, Batch) else []
 
 
 @dataclass(slots=True)
@@ -159,6 +151,7 @@ class ParkingLot:
         overdue = []
         for key in list(self._by_key):
             first = self._by_key[key][0]
+            # Keys are in the order of their first messages: the oldest go until the rest fits.
             if now_s - first.parked_at_s >= self._limit_s or self.size_bytes > self._limit_bytes:
                 overdue += self.take(key)
         return overdue
@@ -197,6 +190,7 @@ class PartitionWork:
     sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for rows to the database and dead letters
 
 
+# Monitors that are drained at once, before the event loop has a turn.
 _GIVE_WAY: Final = 32
 
 Rows = Sequence[Evidence | Membership]
@@ -233,7 +227,6 @@ class RankDrain:
         return rows
 
     def _take_closed(self, some: Sequence[TrackedRanks]) -> dict[str, list[_Closed]]:
-        """Take closed iterations from monitors, by job."""
         closed: dict[str, list[_Closed]] = {}
         for tracked in some:
             if is_broken(tracked):

@@ -119,8 +119,9 @@ _SAY_AGAIN_S: Final = 60.0
 class SinkWriter:
     """Writes judgements and samples; without a sink it does nothing.
 
-    `write` returns when rows are in a queue; `flush` when all rows that were given before are stored. Only what a
-    flush has stored may be covered by a snapshot, so whatever is in the queue when a worker dies is judged again.
+    `write` returns when rows are in a queue; `flush` when all rows that were given before are stored. Only rows that
+    a flush has stored may be covered by a snapshot, so iterations with rows in the queue of a worker that dies are
+    judged again.
     While the sink is busy the queue grows up to `limit_bytes`; then `write` waits, and with it the judge, and in the
     end reading: back-pressure up to Kafka, where there is room. Rows that the sink will never take go to the
     dead-letter topic, as Arrow streams.
@@ -145,6 +146,7 @@ class SinkWriter:
         self._failure: BaseException | None = None
         self._said_at_s = 0.0
         self._busy_since_s: float | None = None
+        # A thread of its own: rows are converted and queued while the sink's thread hangs in a call.
         self._converter: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-rows")
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-sink")
         self._is_closed = False
@@ -208,6 +210,7 @@ class SinkWriter:
                 self._limit_bytes >> 20,
             )
         while self._queue.size_bytes >= self._limit_bytes:
+            # A writer that has failed never makes room.
             self._require()
             await asyncio.sleep(_ROOM_S)
         if self._counters.store_is_full:
@@ -261,9 +264,11 @@ class SinkWriter:
             if not flushes:
                 return
             await self._call(sink.flush)
+        # Back on the list, so that `_talk_until_stored` hands the error to those who wait.
         except Exception:
             self._flushes += flushes
             raise
+        # Rows that are left came after this round began.
         self._counters.unstored_since_s = began_s if self._queue.size_bytes else None
         self._settle_flushes(flushes)
 

@@ -1,8 +1,9 @@
 """The base of both hops: restoring partitions, and the snapshot cycle from which a worker goes on.
 
-A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send what
-the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write the states,
-and after them the position; (5) wait for the acknowledgement; (6) commit the position, for those who watch the group.
+A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send the
+rows that the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write
+the states, and after them the position; (5) wait for the acknowledgement; (6) commit the position, for tools that
+watch the group.
 Messages that arrive meanwhile are in a state or not; those that are will be skipped by offset after a restart.
 
 A state that can't be read (an older or newer version wrote it, or it is damaged) does not stop a worker, which would
@@ -72,7 +73,7 @@ class Services:
 
     settings: WorkerSettings
     outbox: Outbox
-    reading: ReadingThread  # for both stages: restoring, and what is read again
+    reading: ReadingThread  # for both stages: restoring, and messages that are read again
     dead_letters: DeadLetters
     sink: SinkWriter
     # Lets the group know how far a partition's snapshot is; offsets by topic, named without prefix
@@ -172,13 +173,16 @@ class Stage(ABC, Generic[M]):
 
         Raises `TopicMismatch` if a stored state is of another topic of the same name.
         """
+        # First: while states are read, messages find no partition here, and are not taken.
         self.drop()
         self._ids = {topic: known for topic, known in (topic_ids or {}).items() if topic in self.rests_on}
-        async with self._writing:  # a cycle of what was held before may still write
+        async with self._writing:  # a cycle of partitions held before may still write
             restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
             await self.services.outbox.barrier()
+        # Behind the barrier: only then the offsets of the first records are known.
         for state in restored.values():
             await self._settle_writer(state)
+        # Last, and all at once: no message is taken into a partition that is not claimed on the broker yet.
         self.states = restored
 
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
@@ -195,13 +199,14 @@ class Stage(ABC, Generic[M]):
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
-        # In the thread: a large job's state takes seconds, in which the broker must hear of us.
+        # In the thread: a large job's state takes seconds, for which the event loop must not stand still.
         tracked, refused = await self.services.reading.run(self._revive, stored)
         position = stored.position
         writer = self.log.writer(partition, stored)
         state: PartitionState[M] = PartitionState(partition, generation, writer.epoch, position.positions)
         state.tracked = tracked
         self._writers[state] = writer
+        # Their old records hold up the offset at which reading begins: the next cycle writes them again.
         for key in writer.overdue() & tracked.keys():
             tracked[key].is_dirty = True
         if refused:
@@ -211,6 +216,7 @@ class Stage(ABC, Generic[M]):
             )  # fmt: skip
             position = await self.begin_anew(state, refused.keys() - {POSITION_KEY}, position)
             state.go_on_at(position.positions)
+        # The first writer's epoch is 1: no record was ever stored.
         elif not position.epoch:
             position = await self.begin_first(state, position)
         await self.prepare(state, position)
@@ -263,7 +269,7 @@ class Stage(ABC, Generic[M]):
         """Take in messages of one topic (named without prefix), in their order."""
         for message in messages:
             state = self.states.get(message.partition)
-            # Faust may still hand over what it had buffered before a rebalance: it will be read again.
+            # Faust may still hand over messages from before a rebalance, which are read again.
             if state is None or message.generation_id != state.generation:
                 continue
             if await self.services.continuity.is_next(state, topic, message.offset) and self.holds(state):
@@ -306,6 +312,7 @@ class Stage(ABC, Generic[M]):
     async def _run_cycle(self, state: PartitionState[M]) -> float:
         """Run one cycle if it is due; return how long it waited for the database, s."""
         async with self._cycle(state):
+            # Asked behind the lock: the partition may have gone meanwhile, or the cycle before has stored all.
             if self.holds(state) and self._is_due(state):
                 return await self._snapshot(state)
             return 0.0
@@ -323,6 +330,7 @@ class Stage(ABC, Generic[M]):
         return time.monotonic() - tracked.heard_at_s > self.forget_s
 
     async def _snapshot(self, state: PartitionState[M]) -> float:
+        # Before any state: messages that come meanwhile are read again, and those in a state skipped by their offset.
         position = state.position()
         record = self.record(state, position)
         drafts: dict[bytes, Draft] = {}
@@ -332,12 +340,14 @@ class Stage(ABC, Generic[M]):
             draft = await self._capture(state, tracked)
             drafts |= {} if draft is None else {tracked.key: draft}
             await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
+        # Also samples of messages before `position` must be with the sink: `store` then covers them.
         await self.settle(state)
         began_s = time.monotonic()
         await self.store(state)  # first, since rows that the database refuses go to the dead letters
         waited_s = time.monotonic() - began_s
         await self.services.outbox.barrier()
         async with self._writing:
+            # Revoked meanwhile: the next owner may have claimed the partition, and these states are old.
             if not self.holds(state):
                 return waited_s
             ended, writer = self._forget_ended(state), self._writers[state]
@@ -345,6 +355,7 @@ class Stage(ABC, Generic[M]):
                 if key in state.tracked and state.tracked[key].given_up.times <= draft.given_up.times:
                     await writer.write_monitor(key, draft)  # else it has begun anew since, and that is stored
             await writer.delete_monitors(ended)
+            # Last: a reader that finds the position finds all records before it.
             await writer.write_position(record)
             await self.services.outbox.barrier()
         await self._settle_writer(state)
@@ -368,6 +379,7 @@ class Stage(ABC, Generic[M]):
         """Encode a monitor's state; `None` if that fails, and then the last one that was stored stays."""
         try:
             return await self.capture(state, tracked)
+        # No fault of the monitor: a service is away, or the worker stops.
         except (IrregularsError, asyncio.CancelledError):
             raise
         except WorkGivenUp as why:
@@ -381,6 +393,7 @@ class Stage(ABC, Generic[M]):
         """Drop monitors that ended or fell silent long ago, if a restart would not read their messages again."""
         now_s, old = time.monotonic(), []
         for tracked in state.tracked.values():
+            # It may have begun again with another attempt: a later end counts anew.
             if not tracked.monitor.is_ended:
                 tracked.ended_at_s = None
             elif tracked.ended_at_s is None:

@@ -59,10 +59,12 @@ class ReadThrough(Generic[Place]):
 
     def look(self, at_s: float, ends: Mapping[Place, int]) -> None:
         """Note that at a moment the places ended at these offsets (of the next message)."""
+        # The newest look is replaced until it is far enough from the one before it.
         is_close = len(self._looks) > 1 and at_s - self._looks[-2][0] < self._apart_s
         if self._looks and (ends == self._looks[-1][1] or is_close):
             self._looks.pop()  # the newer one says as much, or more
         self._looks.append((at_s, ends))
+        # Reading lags: half as many looks cover the same time, only less finely.
         if len(self._looks) > MOST_LOOKS:
             self._looks = deque(look for number, look in enumerate(self._looks) if number % 2 == 0)
             self._apart_s = 2 * (self._looks[-1][0] - self._looks[0][0]) / MOST_LOOKS
@@ -71,14 +73,16 @@ class ReadThrough(Generic[Place]):
         """Return `until_s` after reading has come to these offsets (of the next message to read)."""
         while self._looks and all(positions.get(place, 0) >= end for place, end in self._looks[0][1].items()):
             self._until_s = self._looks.popleft()[0]
+        # Caught up: every look is worth keeping again.
         if not self._looks:
             self._apart_s = 0.0
         return self._until_s
 
 
 LOG: Final = logging.getLogger("irregulars.worker")
-EVERY_S: Final = 2.0  # between two looks, and between two words to the others
+EVERY_S: Final = 2.0  # between two looks, and between two records of progress
 _ANSWER_S: Final = 10.0
+# A clock that stands still for longer is logged, and not again for as long, s.
 _STANDS_S: Final = 60.0
 
 
@@ -107,6 +111,7 @@ class StreamTime:
 
     def forget(self) -> None:
         """Begin anew with the partitions of a new assignment: their monitors were restored."""
+        # Everybody's clocks stay: they do not depend on which partitions are ours.
         self._own, self._jobs = {}, {}
 
     async def look(self) -> None:
@@ -133,6 +138,7 @@ class StreamTime:
             LOG.warning("event=time_stands for_s=%d partitions=%s", _STANDS_S, ",".join(map(str, behind)) or "all")
 
     async def _look(self) -> None:
+        # Before the question: ends in a later answer are at or behind those of this moment.
         now_s = self.now_s()
         for partition, own in (await self._ask_ends(self._rank_topics)).items():
             self._own.setdefault(partition, ReadThrough()).look(now_s, own)
@@ -140,6 +146,7 @@ class StreamTime:
         told = await self._progress.read()
         until = [clock.advance(told.get(partition, {})) for partition, clock in self._everybodys.items()]
         known = [one for one in until if one is not None]
+        # One partition that no worker reads holds back all jobs: any of their ranks may have sent to it.
         if len(known) == len(until) and known:
             # Only now: the evidence of these positions is on the broker.
             for partition, own in (await self._ask_ends((self._evidence,))).items():
@@ -159,8 +166,8 @@ class StreamTime:
 class ProgressLog:
     """Writes on the topic ``progress`` how far this worker has read the first hop's partitions, and follows it.
 
-    One record for each partition, keyed by its number. It is written after all evidence that follows from what was
-    read stands on the bus, and again every few seconds, so that a worker that starts needs nothing from before.
+    One record for each partition, keyed by its number. It is written once all evidence of the messages that were read
+    is on the broker, and again every few seconds, so that a worker that starts needs nothing from before.
     """
 
     def __init__(self, topic: str, reading: ReadingThread, outbox: Outbox) -> None:
@@ -171,13 +178,13 @@ class ProgressLog:
         self._told: dict[int, Offsets] = {}
 
     async def write(self, partition: int, positions: Offsets) -> None:
-        """Tell the others; all evidence must have been acknowledged before."""
+        """Publish how far a partition was read; all evidence must have been acknowledged before."""
         record = {"partition": partition, "positions": positions, "release": VERSION}
         value = json.dumps(record, separators=(",", ":")).encode()
         await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
 
     async def read(self) -> dict[int, Offsets]:
-        """Return how far each partition has been read, as far as it was told by now."""
+        """Return how far each partition has been read, by the records that were published so far."""
         return await self._reading.run(self._follow)
 
     def _follow(self) -> dict[int, Offsets]:
@@ -186,16 +193,10 @@ class ProgressLog:
             self._read_to, self._told = end, {}
         for message in self._reading.reader.read_tail(self._topic, 0, self._read_to):
             self._read_to = (message.offset() or 0) + 1
-            found = _decode(message.value())
-            if found is not None:
-                self._told[found[0]] = found[1]
+            try:
+                record = json.loads(message.value() or b"")
+                positions = {str(topic): int(at) for topic, at in record["positions"].items()}
+                self._told[int(record["partition"])] = positions
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # no worker wrote it: the clocks stand still, and accuse no rank
         return dict(self._told)
-
-
-def _decode(value: bytes | None) -> tuple[int, Offsets] | None:
-    """Return partition and positions; `None` of what no worker wrote: then the clocks stand, and accuse nobody."""
-    try:
-        record = json.loads(value or b"")
-        return int(record["partition"]), {str(topic): int(at) for topic, at in record["positions"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None

@@ -17,7 +17,7 @@ from irregulars.kafka.log_reader import ReadingThread
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0
 """Seconds between two readings of the changed thresholds; see `messages.threshold_changes.LEAD_NS`."""
-OPINIONS_S: Final = 10.0  # seconds between two readings for the database: nobody waits for a row of feedback
+OPINIONS_S: Final = 10.0  # seconds between two readings for the database: no one waits for a row of feedback
 
 
 class Word(Protocol):
@@ -93,6 +93,7 @@ class WordLog(Generic[W]):
 
     def _read(self, known: ReadWords[W]) -> ReadWords[W]:
         _, end = self._reading.reader.bounds(self._topic, 0)
+        # The same object: monitors compare by identity to see whether words have come.
         if end <= known.revision:
             return known
         words: list[W] = []

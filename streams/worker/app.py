@@ -82,7 +82,7 @@ class WorkerApp(faust.App):
         self.second_hop: Final = settings.topics.name(EVIDENCE)
         self.deadline: Final = StopDeadline(settings.stop_s)
         self.broker: Final = BrokerWatch(settings.bootstrap, settings.broker_away_s)
-        # Longer than the broker may be away: that is told by the watch, in better words.
+        # Longer than the broker may be away: the watch reports that, in better words.
         outbox = Outbox(settings.bootstrap, settings.security, settings.broker_away_s + _MARGIN_S)
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
@@ -129,7 +129,7 @@ class WorkerApp(faust.App):
         return cast(Consumer, self.consumer)
 
     async def restore(self, assignment: set[TP]) -> dict[TP, int]:
-        """Restore both stages for `assignment`, if that was not done in this generation, and say where to read on.
+        """Restore both stages for `assignment`, if that was not done in this generation, and return where to read on.
 
         While the broker does not answer this waits; another failure stops the worker, and nothing is read then.
         """
@@ -167,7 +167,7 @@ class WorkerApp(faust.App):
             stage: RankStage | JobStage = self.job_stage if topic == EVIDENCE else self.rank_stage
             for partition, state in stage.states.items():
                 place = TP(self.settings.topics.name(topic), partition)
-                # Retention may have deleted what was still to be read.
+                # Retention may have deleted messages that were still to be read.
                 positions[place] = max(state.stored_position.get(topic, 0), begin.get(place, 0))
                 state.begin_at(topic, positions[place])
         return positions
@@ -198,6 +198,7 @@ class WorkerApp(faust.App):
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
         try:
+            # Without a broker no snapshot can be written, and the time to stop is short.
             await asyncio.wait_for(work, 0.1 if self.broker.is_away else self.settings.stop_s * _SNAPSHOT_SHARE)
         except (ServiceError, TimeoutError) as error:
             LOG.warning("event=last_snapshot_missed reason=%r", str(error) or type(error).__name__)
@@ -220,12 +221,12 @@ class WorkerApp(faust.App):
                 await work()
             except SendingGivenUp:  # the partitions were dropped as well
                 continue
-            except Exception as error:  # nobody else would see it, and the work would never be done again
+            except Exception as error:  # it would go unseen, and the work would never be done again
                 self.fail(error)
                 return
 
     async def start_snapshots(self) -> None:
-        """Begin the snapshot cycles of both stages; nobody waits for them."""
+        """Begin the snapshot cycles of both stages, and do not wait for them."""
         self.rank_stage.start_snapshots()
         self.job_stage.start_snapshots()
 
@@ -235,6 +236,7 @@ class WorkerApp(faust.App):
 
     async def look_after_broker(self) -> None:
         """Ask whether the broker answers."""
+        # The group's thread can't have learned meanwhile that the session ended: others may have our partitions.
         if self.reader.silent_s > self.settings.session_s and self._states:
             self.let_go()
         loop = asyncio.get_running_loop()
@@ -256,12 +258,12 @@ class WorkerApp(faust.App):
         await asyncio.get_running_loop().run_in_executor(self._asker, self._memory.look)
 
     async def tick(self) -> None:
-        """Let time speak: of what was sent until when everything has been read."""
+        """Tick all monitors by the clocks of how far everything that was sent has been read."""
         await self.rank_stage.tick(self.clocks)
         await self.job_stage.tick()
 
     async def tell_progress(self) -> None:
-        """Tell the others how far this worker has read."""
+        """Publish how far this worker has read."""
         await self.rank_stage.tell_progress(self.progress)
 
     async def store_opinions(self) -> None:
@@ -270,6 +272,7 @@ class WorkerApp(faust.App):
         if self._unstored_opinions:
             await self.services.sink.write_opinions(self._unstored_opinions)
             await self.services.sink.flush()
+            # Only when they are stored: a round that was cut short gives them again.
             self._unstored_opinions = []
 
     async def follow_thresholds(self) -> None:
@@ -285,7 +288,7 @@ class WorkerApp(faust.App):
     async def _read_words(self, log: WordLog[W]) -> tuple[W, ...]:
         try:
             return await log.read()
-        except ServiceUnavailable as error:  # what holds goes on to hold; the watch tells of a broker that is away
+        except ServiceUnavailable as error:  # known words stay in force; the watch logs a broker that is away
             LOG.debug("event=words_unread reason=%r", str(error))
             return ()
 
@@ -307,9 +310,10 @@ class WorkerApp(faust.App):
                 LOG.warning("event=stalled topic=%s partition=%d position=%d", *place, positions[place])
             if stalled:
                 await consumer.read_on({place: positions[place] for place in stalled})
-        except ServiceError as error:  # also while somebody changes our rights: if they are gone, the group says so
+        except ServiceError as error:  # also while our rights are being changed: if they are gone, the group fails
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
+        # Where our driver itself has come to the end, reading is not at fault.
         lost = [place for place in self._reading.lost() if consumer.position_of(place) < ends[place]]
         if lost:
             raise ServiceUnavailable(
@@ -318,7 +322,6 @@ class WorkerApp(faust.App):
             )
 
     async def _go_back(self, topic: str, partition: int, offset: int) -> None:
-        """Read a partition again from an offset."""
         await self.reader.read_on({TP(self.settings.topics.name(topic), partition): offset})
 
     def _commit_snapshot(self, partition: int, positions: Offsets) -> None:
@@ -327,7 +330,7 @@ class WorkerApp(faust.App):
 
     @property
     def _states(self) -> list[PartitionState[Any]]:
-        """What this worker has of both hops."""
+        """The partitions of both hops that this worker has."""
         return [*self.rank_stage.states.values(), *self.job_stage.states.values()]
 
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
@@ -348,7 +351,7 @@ class WorkerApp(faust.App):
         return {number: own for number, own in found.items() if own}  # evidence may have more partitions
 
     async def close_gaps(self) -> None:
-        """Move on over what holds no message at the ends of partitions."""
+        """Move on over offsets without messages at the ends of partitions."""
         await self.gaps.move_on(self._states, self._newest_ends)
 
     async def revoke(self, revoked: set[TP]) -> None:
@@ -379,15 +382,18 @@ class WorkerApp(faust.App):
                 "may have been deleted. Run: irregulars topics create; then start the worker again"
             )
         ends = await self._ends_of(assignment)
+        # Before any state is read: none of a topic that was made anew may be restored.
         await self.topics_watch.require_same((), ends)
         self._note_changes(await self.thresholds.read())
         await self.rank_stage.restore(by_topic["jobs"], generation, self.topics_watch.ids)
         await self.job_stage.restore(by_topic[EVIDENCE], generation, self.topics_watch.ids)
+        # And once the positions are known: a topic that ends before one of them was cut.
         stored = [(state.partition, state.stored_position) for state in self._states]
         await self.topics_watch.require_same(stored, ends)
         self.clocks.forget()
         self._reading.forget()
         self._partition_counts = await self._count_partitions()
+        # Last: the observer reports both stages as restored from here on.
         self._generation = generation
 
     async def _ends_of(self, places: Collection[TP]) -> dict[int, Offsets]:
@@ -432,8 +438,8 @@ def faust_config(settings: WorkerSettings) -> dict[str, Any]:
         "value_serializer": "raw",
         "autodiscover": False,
         "broker_session_timeout": settings.session_s,  # Faust complains of rebalances that take longer
-        "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,  # what it gives a restore
-        # Of blocks: what is read ahead must be bounded in bytes.
+        "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,  # its limit of a restore
+        # In blocks: messages that are read ahead must be bounded in bytes.
         "stream_buffer_maxsize": _MOST_BLOCKS,
         "stream_wait_empty": False,  # a message that is cut off in a rebalance is read again
         "topic_allow_declare": False,

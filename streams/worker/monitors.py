@@ -11,7 +11,6 @@ from typing import Final
 from irregulars.detectors.plugins.peers import PeerDeviation
 from irregulars.detectors.plugins.protocol import has_state, name_of
 from irregulars.messages.judgements import Verdict
-from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
@@ -28,8 +27,7 @@ class Monitors:
     """The objects that the stages feed, as functions that make them.
 
     `make_rank`, `make_job`: new ones: of job and partition; of a job.
-    `restore_rank`, `restore_job`: of what their ``state()`` returned, encoded; raise `RecordError` where that can't
-    be read.
+    `restore_rank`, `restore_job`: those of an encoded ``state()``; raise `RecordError` where it can't be read.
     """
 
     make_rank: MakeRankMonitor
@@ -49,18 +47,19 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
         detector = make()
         if not has_state(detector) and not isinstance(getattr(detector, "detector", None), PeerDeviation):
             LOG.warning("event=detector_without_state detector=%s begins=cold", name_of(detector))
+
+    def restore_job(value: EncodedState) -> JobMonitor:
+        state = decode_monitor(value, JobMonitorState)
+        monitor = JobMonitor.from_state(state, own)
+        for name in monitor.cold_detectors:
+            LOG.warning("event=detector_begun_cold detector=%s job=%r reason=%r", name, state.job,
+                        "its state was too large, or it did not take it")  # fmt: skip
+        return monitor
+
     return Monitors(
         make_rank=lambda job, partition: GroupMonitor(job, own, partition=partition),
         restore_rank=lambda value: GroupMonitor.from_state(decode_monitor(value, GroupMonitorState), own),
         make_job=partial(JobMonitor, settings=own),
-        restore_job=lambda value: _restored_job(decode_monitor(value, JobMonitorState), own),
+        restore_job=restore_job,
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
     )
-
-
-def _restored_job(state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:
-    monitor = JobMonitor.from_state(state, settings)
-    for name in monitor.cold_detectors:
-        LOG.warning("event=detector_begun_cold detector=%s job=%r reason=%r", name, state.job,
-                    "its state was too large, or it did not take it")  # fmt: skip
-    return monitor

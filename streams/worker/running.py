@@ -97,9 +97,9 @@ def _repeating(app: WorkerApp, every_s: float, work: Callable[[], Awaitable[None
 def share_the_interpreter() -> None:
     """Let threads take turns ten times as often as Python does by itself, and look for cyclic garbage less often.
 
-    Numpy lets go of the interpreter's lock in each call, and whoever wants it back waits for as long as a turn of the
-    event loop's thread may last: with Python's 5 ms judging 1,024 ranks stood still for ten seconds beside a busy
-    first hop. What is alive when a worker starts stays alive, and rows are arrays, which are in no cycles.
+    Numpy lets go of the interpreter's lock in each call, and a thread that wants it back waits for as long as a turn
+    of the event loop's thread may last: with Python's 5 ms judging 1,024 ranks stood still for ten seconds beside a
+    busy first hop. Objects that exist when a worker starts live on, and rows are arrays, which are in no cycles.
     """
     sys.setswitchinterval(_TURN_S)
     gc.freeze()
@@ -127,13 +127,13 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
                         str(error),
                     )
             needs = [Need("broker", partial(require_topics, settings), settings.broker_away_s)]
-            if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
+            if "oauth_cb" in settings.security:  # before the broker, which would only report a failed login
                 needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
             wait_for(needs)
     except stopping.StopAsked:
         deadline = StopDeadline(settings.stop_s)
         deadline.leave_with(0)
-        deadline.arm()  # a question that nobody has answered yet holds the sink's lock
+        deadline.arm()  # a question without an answer yet holds the sink's lock
         LOG.info("event=stop status=0")
         return False
     return True
@@ -143,7 +143,7 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
 def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> int:
     """Run one worker until a signal asks to stop, and return its exit status: 0 when it was asked to stop, else 1.
 
-    This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
+    This owns the process: once stopping has begun, the process has ``stop_s`` to end, the caller included.
 
     `sink`: where rows go; it is opened here, and the caller closes it.
 
@@ -169,7 +169,7 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
         except Exception as error:  # of Faust's own
             app.failure = app.failure or error
             LOG.debug("event=crashed", exc_info=True)
-        app.deadline.arm()  # what is left, down to the end of the interpreter, must end in time too
+        app.deadline.arm()  # the rest, down to the end of the interpreter, must end in time too
     if app.failure is not None:
         print(f"irregulars worker: {printable(app.failure)}", file=sys.stderr)
         return 1

@@ -25,11 +25,11 @@ from irregulars.streams.worker_settings import WorkerSettings
 LOG: Final = logging.getLogger("irregulars.worker")
 _LOOK_S: Final = 10.0
 _LOOKS: Final = 2
-"""Topics are called missing after so many looks at which they were: a busy broker forgets one for a moment."""
+"""Looks in a row at which topics are missing before that is logged: a busy broker forgets one for a moment."""
 _END_S: Final = 5.0
 _END_AGAIN_S: Final = 0.5
-"""A log counts as cut if it has ended before what was read of it for `_END_S`: a new leader may need a moment to know
-its end."""
+"""A log counts as cut if for `_END_S` it has ended before the position up to which it was read: a new leader may need
+a moment to know its end."""
 
 
 class TopicWatch:
@@ -67,13 +67,13 @@ class TopicWatch:
                 LOG.error("event=topics_missing waits_s=%g reason=%r", most_s, str(error))
             if self._missed > _LOOKS and now_s - self._since_s > most_s:
                 raise error
-        except ServiceError:  # the broker's watch tells of that; what is connected stays connected
+        except ServiceError:  # `BrokerWatch` logs that; connections stay
             return
         else:
             self._missed = 0
 
     async def require_same(self, read_to: Iterable[tuple[int, Offsets]], ends: Mapping[int, Offsets]) -> None:
-        """Require that no topic was made anew, and that none ends before what was read of it.
+        """Require that no topic was made anew, and that none ends before the position up to which it was read.
 
         `read_to`, `ends`: how far partitions were read by topic (without prefix), and where they ended then or later.
 
@@ -90,6 +90,7 @@ class TopicWatch:
             if at > ends.get(partition, {}).get(topic, at)
         ]
         for topic, partition, at in behind:
+            # The newest message that was read must still be there: an end alone may be an outdated answer.
             if not await self._reading.run(self._holds, topics.name(topic), partition, at - 1):
                 raise TopicMismatch(
                     f"topic must hold what was read of it; got {topics.name(topic)}/{partition}, which ends at "
@@ -97,7 +98,7 @@ class TopicWatch:
                 )
 
     def _holds(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether a message is there at an offset, or behind it; some brokers say that a log ends before its end."""
+        """Whether a message is there at an offset, or behind it; some brokers report an end before the true one."""
         until_s = time.monotonic() + _END_S
         while not self._reading.reader.holds(topic, partition, offset):
             if time.monotonic() > until_s:
@@ -121,7 +122,7 @@ class LogGaps:
 
     A transaction leaves a marker at its end, which no consumer is given; retention may delete a tail that was never
     read. In both cases the partition ends behind the last message that comes. The log is asked only where reading
-    stands still before an end: a consumer's own position is of what it has fetched, not of what is in a monitor.
+    stands still before an end: a consumer's own position counts messages that it has fetched and no monitor has yet.
     """
 
     def __init__(self, reading: ReadingThread, topics: TopicSettings) -> None:
@@ -130,7 +131,7 @@ class LogGaps:
         self._standing: dict[tuple[PartitionState[Any], str], tuple[int, int]] = {}  # offset, and looks at it
 
     async def move_on(self, states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]) -> None:
-        """Look where reading stands before one of the `ends`, and ask the log about those that stood there before."""
+        """Find where reading stands still before one of the `ends`; ask the log where it has done so for a while."""
         seen, self._standing = self._standing, {}
         for state in states:
             for topic, end in ends.get(state.partition, {}).items():
@@ -145,7 +146,7 @@ class LogGaps:
             del self._standing[state, topic]
             try:
                 found = await self.first_offset(topic, state.partition, at)
-            except ServiceError as error:  # the clock stands, which accuses nobody
+            except ServiceError as error:  # the clock stands still, which accuses no rank
                 LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
                 continue
             if found > at:
@@ -155,6 +156,6 @@ class LogGaps:
     async def first_offset(self, topic: str, partition: int, at: int) -> int:
         """Return the offset of the first message at or behind `at`; if there is none, where the next may come.
 
-        Raises `ServiceError` if the broker does not say.
+        Raises `ServiceError` if the broker does not answer.
         """
         return await self._reading.run(self._reading.reader.next_offset, self._name(topic), partition, at)
