@@ -1,7 +1,7 @@
-"""Which calls of ranks are one: a trace numbers none, and captures begin at different moments.
+"""Pair the calls of ranks that are one collective: a trace numbers none, and captures begin at different moments.
 
-The members of a collective leave it together. So where the right calls are paired, their ends lie apart by the same
-time, that of the clocks; where a wrong one is, by what iterations differ in length.
+The members of a collective leave it together. So where the right calls are paired, their ends are apart by the same
+time, the offset of the clocks; where wrong ones are, by times that vary as the lengths of iterations do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def find_shifts(series: Mapping[int, Series]) -> dict[int, int]:
 
 
 def _shift(own: Series, other: Series) -> int:
-    """Return which call of another rank the first call of one is; 0 where nothing tells."""
+    """Return the place of `own`'s first call among `other`'s, which may be negative; 0 where none fits better."""
     by_clock = int(np.searchsorted(other.end_ns, own.end_ns[0])) if len(own.end_ns) else 0
     tried = {0, *range(-_MOST_APART, _MOST_APART + 1), *range(by_clock - 2, by_clock + 3)}
     apart_ns = {shift: _apart_ns(own, other, shift) for shift in sorted(tried, key=abs)}

@@ -39,7 +39,7 @@ SHARED_NAME: Final = "calls on communicators that share a name with others of th
 
 
 class Ranks(NamedTuple):
-    """Global rank of each log, by its name; `root` is the communicator that told them, None if file names did."""
+    """Global rank of each log, by its name; `root`: the communicator of these ranks, None if file names have them."""
 
     of: Mapping[str, int]
     world_size: int
@@ -50,7 +50,7 @@ def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]
     """Return the global ranks: those in the largest communicator that all logs joined.
 
     `named`: the rank in each file's name. Raises InputError if two logs are of one rank, or neither a communicator
-    nor the names of the files tell all ranks.
+    nor the names of the files have all ranks.
     """
     for (text, size), found in sorted(_joined(logs).items(), key=lambda one: -one[0][1]):
         if len(found) == len(logs):
@@ -241,9 +241,9 @@ def job_of_logs(
 ) -> ImportedJob:
     """Join the logs of a job.
 
-    `named`: the rank that each file's name tells. `now_ms`: when the logs were read, ms since the epoch: from a job
-    that still writes them calls without an end are left out. None: it is over. Raises InputError if there is nothing
-    in them that can be judged, or the ranks can't be told.
+    `named`: the rank in each file's name. `now_ms`: when the logs were read, ms since the epoch: from a job that
+    still writes them calls without an end are left out. None: it is over. Raises InputError if there is nothing in
+    them that can be judged, or the ranks are not known.
     """
     parsers = {name: log.parser for name, log in logs.items()}
     _require_ends(parsers)
@@ -262,7 +262,7 @@ def job_of_logs(
     open_calls = 0
 
     def opened(log: Log, standing: Set[Collective]) -> Iterator[Call]:
-        """Yield calls, those of which the end means nothing without it; of a job that goes on these are left out."""
+        """Yield the calls, without ends that mean nothing; of a job that goes on, those without one are left out."""
         nonlocal open_calls
         for call in log:
             is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in standing

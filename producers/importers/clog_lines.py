@@ -131,7 +131,7 @@ class Split(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of an operator; `start_ms` and `end_ms` are None where the log does not say them (yet)."""
+    """One call of an operator; `start_ms` and `end_ms` are None where the log does not hold them (yet)."""
 
     communicator: str
     operator: int

@@ -5,8 +5,8 @@ Three forms are recognised by their content:
 * the output of ``ibnetdiscover``: the leafs are the switches with host adapters, and each switch is below its
   neighbours that are one further from these;
 * Slurm's ``topology.conf``: ``SwitchName=leaf-1 Nodes=node[0-3]``, ``SwitchName=spine-1 Switches=leaf-[1-4]``;
-* a table: a line for each cable with what is below and what is above, as ``node-0/mlx5_0 leaf-1``, ``node-0 leaf-1``
-  for all NICs of a host, ``leaf-1 spine-1``; words are parted by blanks, tabs or commas.
+* a table: a line for each cable with its lower and its upper end, as ``node-0/mlx5_0 leaf-1``, ``node-0 leaf-1`` for
+  all NICs of a host, ``leaf-1 spine-1``; words are parted by blanks, tabs or commas.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Plug = tuple[str, str | None]  # a host and its NIC; None: all of its NICs
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Where NICs are plugged in, and what joins the switches."""
+    """The switch of each NIC, and the switches above each switch."""
 
     leaf_of: Mapping[Plug, str] = field(default_factory=dict)
     above: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)  # what was recognised and is not used, by reason
 
     def place(self, own: Announcement) -> Announcement:
-        """Add a rank's switch and what is above it, as far as they are known here and it said nothing itself.
+        """Add a rank's switch and those above it, where they are known here and the rank names none itself.
 
-        A host is sought by its name, then by what stands before the first dot in it.
+        A host is looked up by its name, then by the part of its name before the first dot.
         """
         hosts = dict.fromkeys((own.host, own.host.split(".")[0])) if own.host else ()
         found = (self.leaf_of.get((host, nic)) for host in hosts for nic in (own.nic, None))

@@ -284,8 +284,8 @@ def _by_status(
     """Return for each group the last collective that completed, and the last that was enqueued.
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
-    rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status
-    counts sends and recvs too.
+    rank has none, names that are numbers are in the same order. Groups with p2p are left out: there the status counts
+    sends and recvs too.
     """
     names = _names_of_ids(status, rows, groups)
     pairs = {_name_of_group(one) for one in rows if one.get("is_p2p") is True}
@@ -457,7 +457,7 @@ def load_plain(value: bytes) -> Any:
 
 
 def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
-    """Match an opcode and as many bytes as its length says; a regular expression can only list the lengths."""
+    """Match an opcode and the bytes that its length counts; a regular expression can only list the lengths."""
     each = (re.escape(bytes([n]) + head) + b".{%d}" % n for n in lengths)
     return opcode + b"(?:" + b"|".join(each) + b")"
 
@@ -508,7 +508,7 @@ class _Plain(pickle.Unpickler):
 
 
 def _with_plain_keys(opcode: int) -> Callable[[Any], None]:
-    """Return what reads an opcode that fills a dictionary, and looks at the keys before they are hashed."""
+    """Return a reader of an opcode that fills a dictionary, which checks the keys before they are hashed."""
     read = pickle._Unpickler.dispatch[opcode]
 
     def checked(reader: Any) -> None:
@@ -521,7 +521,7 @@ def _with_plain_keys(opcode: int) -> Callable[[Any], None]:
 
 
 class _Careful(pickle._Unpickler):
-    """The same in Python, many times slower."""
+    """The same in Python, many times slower: here each key is checked before it is hashed."""
 
     find_class = _no_class
     dispatch: ClassVar = pickle._Unpickler.dispatch | {

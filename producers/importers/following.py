@@ -291,8 +291,8 @@ def follow(
 
     `kind`: as of `producers.importers.importing.KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
     needs it: a process's rank in the communicator of that size is its global rank. Without it clog's first
-    communicator is taken as the one of all ranks. `position`: where an earlier source of the same directory stood;
-    None: from the beginning. `settle_s`: a trace or a dump that has not changed for so long is complete, seconds.
+    communicator is taken as the one of all ranks. `position`: that of an earlier source of the same directory; None:
+    from the beginning. `settle_s`: time without a change after which a trace or a dump is complete, seconds.
     Raises InputError if the kind is unknown, the world size is missing, or the position is none of a followed source.
     """
     if kind not in KINDS:
@@ -328,8 +328,8 @@ def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:
 class NewFileReader:
     """Reads new files of a directory, those of all ranks together, since process groups show only across ranks.
 
-    New is by the time of the last change, which is also where the reader stands. Files that can't be read are logged
-    and left out.
+    Files are new by the time of their last change, which is also the reader's position. Files that can't be read are
+    logged and left out.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ class LogReader:
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
     One that can't be used is logged and left out from there on: the others go on, and its earlier lines count.
 
-    `open_live`: makes the object that adds the lines, of its state after the reading before.
+    `open_live`: makes the object that adds the lines, from its state after the reading before.
     """
 
     def __init__(self, directory: Path, job: str, open_live: Callable[[Mapping[str, Any]], LiveRows]) -> None:
@@ -418,7 +418,7 @@ class LogReader:
             at = stand
 
     def _advance(self, before: Stand, after: Stand | None) -> tuple[Stand, ImportedJob | None]:
-        """Read a part of each file; give where the reader stands then, and the rows."""
+        """Read a part of each file; return the reader's new position, and the rows."""
         live = self._open_live(before.get("live", {}))
         known, refused = _place_of(before)
         refused_later = set() if after is None else _place_of(after)[1]

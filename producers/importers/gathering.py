@@ -1,4 +1,4 @@
-"""What people have of a job, found and sorted by kind: a file, folders, archives, in any mixture.
+"""Files that people have of a job, found and sorted by kind: a file, folders, archives, in any mixture.
 
 Kinds are recognised by content (`producers.trace.foreign_files`). An archive is unpacked into a folder of the
 caller's, member by member: only plain files, under names of our own making, and within the bounds below.
@@ -40,7 +40,7 @@ class Gathered:
     unpacked_bytes: int = 0
 
     def leave_out(self, path: Path, reason: str) -> None:
-        """Leave out a file, whose name may tell its rank."""
+        """Leave out a file, with the rank in its name."""
         self.left_out.append(LeftOut(str(path), reason.removeprefix(f"{path}: "), rank_of_name(path)))
 
 

@@ -106,7 +106,7 @@ def _tried_in_parallel(read: Callable[[Path], T], paths: Sequence[Path], process
 
 
 def identify(claims: Sequence[Claim]) -> Identified:
-    """Tell which rank wrote each file: the rank of its own words, else that of its name.
+    """Find the rank that wrote each file: the rank of its own words, else that of its name.
 
     Where own words give several files of one time the same rank (a process that recorded before it knew its own), and
     each file's name another one, names are right.
@@ -158,12 +158,12 @@ def _are_at_once(one: Claim, other: Claim) -> bool:
 
 
 def has_twice(ranks: Iterable[int | None]) -> bool:
-    """Whether a rank stands there more than once."""
+    """Whether a rank occurs more than once."""
     return any(count > 1 for rank, count in Counter(ranks).items() if rank is not None)
 
 
 def _told_by_names(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
-    """Return the ranks of the names if they can tell what own words do not; else None."""
+    """Return the ranks in the files' names if these can tell files of the same own rank apart; else None."""
     named = [rank for claim in claims if (rank := rank_of_name(claim.path)) is not None]
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_each = len(named) == len(claims) and not has_twice(named)

@@ -1,6 +1,6 @@
 """Import files of other tools as a trace directory: one reader for each kind, around its parser.
 
-`take_anything` takes whatever people have of one job: kinds are told by content, and what was taken is said. Evidence
+`take_anything` takes any files of one job: kinds are recognised by content, and the files taken are named. Evidence
 of a hang (dumps, watchdog lines, answers of RAS) is joined. Where it shows operators that never ended it is judged;
 else the recording that times operators and covers most ranks is.
 """
@@ -65,8 +65,8 @@ def import_trace(
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
     `kind`: one of `KINDS`. `job`: name of the job; by default that of the source. `hosts`: host of a rank; it wins
-    over the one in the files. `fabric`: where the switches are told. Raises InputError if the kind is unknown, files
-    are unusable, or the directory can't be written; one line that names the file.
+    over the one in the files. `fabric`: the switches, where they are known. Raises InputError if the kind is unknown,
+    files are unusable, or the directory can't be written; one line that names the file.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
@@ -114,7 +114,7 @@ def naming_members(scratch: Path) -> Iterator[None]:
 
 
 def write_imported(imported: ImportedJob, directory: Path, fabric: Fabric | None = None) -> None:
-    """Write a trace directory; InputError if that is not possible. `fabric`: where the switches are told."""
+    """Write a trace directory; InputError if that is not possible. `fabric`: the switches, where they are known."""
     try:
         write_trace(directory, map((fabric or Fabric()).place, imported.announcements()), imported.batches())
     except OSError as error:
@@ -174,7 +174,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
 
 
 def read_dump_file(path: Path) -> Dump:
-    """Read one dump; its rank is -1 where neither file nor name says it."""
+    """Read one dump; its rank is -1 where neither the file nor its name holds it."""
     with naming(path):
         value = read_bounded(path, MAX_PICKLE_BYTES)
         is_json = value.lstrip()[:1] == b"{"
@@ -273,7 +273,7 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Give the lines of a file; InputError if a line is longer than any that NCCL Inspector or clog writes."""
+    """Yield the lines of a file; InputError if a line is longer than any that NCCL Inspector or clog writes."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
             raise InputError(f"lines must be at most {MAX_LINE_BYTES} bytes; got a longer one")
@@ -338,7 +338,7 @@ _NOUNS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A trace directory to judge, and what it was made of."""
+    """A trace directory to judge, and lines about the files that it was made of."""
 
     directory: Path
     lines: tuple[str, ...] = ()  # at most six, for people

@@ -117,7 +117,7 @@ def job_of_operations(
 ) -> ImportedJob:
     """Join the operators of a job's processes; those of one process in the order of its log.
 
-    `waited_us`: what sends waited for, as in `LogParser.waited_us`. Raises InputError if there are none.
+    `waited_us`: the waits of sends, as in `LogParser.waited_us`. Raises InputError if there are no operators.
     """
     if not len(whole):
         found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
@@ -162,7 +162,7 @@ def job_of_operations(
 def _note_waits(
     waited_us: Mapping[Connection, Sequence[int]], ranks: ProcessRanks, members: Mapping[tuple[str, int], int]
 ) -> str:
-    """Say where sends waited more than everywhere else: a second opinion on who is late, or which way is slow."""
+    """Return a note on where sends waited most by far: a second opinion on which rank is late, or which link slow."""
     sums = Counter[tuple[int, str]]()
     for one, own in waited_us.items():
         sender, receiver = ranks.of.get(one.process), members.get((one.member.communicator, one.peer))

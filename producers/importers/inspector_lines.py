@@ -2,7 +2,7 @@
 
 Up to v4.2 each line names its communicator; in v4.3 a marker line does, for as many bare lines as it counts. Start
 times are there in verbose logs alone: `dump_timestamp_us` is when a line was written, not when the operator ran.
-Records of proxies tell for what each step of a send waited, by the clock of a CPU thread.
+Records of proxies hold the waits of each step of a send, by the clock of a CPU thread.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class LogParser:
 
 
 def _waits(step: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the lengths of the waits of one step, µs; 0 where the record does not tell one."""
+    """Yield the lengths of the waits of one step, µs; 0 where the record has none."""
     moments = step.get("event_trace_ts")
     at_us = [_count(moments.get(name)) for name in WAITS] if isinstance(moments, dict) else []
     for place, name in enumerate(_LENGTHS):

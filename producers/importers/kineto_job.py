@@ -157,7 +157,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
 
 
 def none_usable(skipped: Iterable[Mapping[str, int]]) -> InputError:
-    """Return the error of traces without a usable collective; `skipped`: what was left out, by reason."""
+    """Return the error of traces without a usable collective; `skipped`: numbers of those left out, by reason."""
     left_out = sum(map(Counter, skipped), Counter[str]())
     found = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
     rule = "kernels of NCCL, RCCL or an engine's own all-reduce, or gloo:* annotations"
@@ -168,7 +168,7 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
     """Join the captures of each rank, in the order of time.
 
     Where steps repeat (a profiler that is made anew counts from 0), those of the second captures go on behind those
-    of the first ones, on all ranks alike, and one number is left out: nothing tells what happened between.
+    of the first ones, on all ranks alike, and one number is left out: the time between was not recorded.
     """
     parts: dict[int, list[Capture]] = {}
     for one in captures:
@@ -214,7 +214,7 @@ def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capt
 
 
 def _holds_its_calls(capture: Capture) -> bool:
-    """Whether steps tell the iterations of a capture's calls.
+    """Whether steps show the iterations of a capture's calls.
 
     They do if it is known when calls were issued. If not, the CPU that marks steps may be ahead of the GPU by some of
     them; it was not if each call lies within one step.
@@ -271,7 +271,7 @@ class Lane(NamedTuple):
 
 
 def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
-    """Return the calls of a rank in their order, by what they are numbered in."""
+    """Return the calls of a rank in their order, by the lane in which they are numbered."""
     # Steps on whichever thread they were marked
     steps = SpansByThread(step._replace(thread=None) for step in capture.steps)
     found: dict[Lane, list[Call]] = {}
@@ -290,7 +290,7 @@ def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
 def _incomplete(
     calls: Mapping[int, Mapping[Lane, list[Call]]], told: Container[ProcessGroup]
 ) -> list[tuple[int, Lane]]:
-    """Find the steps of ranks that lack calls of a group: nothing tells which, so none of them can be paired."""
+    """Find the steps of ranks that lack calls of a group: which ones is not known, so none of them can be paired."""
     most = Counter[Lane]()
     for own in calls.values():
         most |= Counter({lane: len(those) for lane, those in own.items()})
@@ -303,7 +303,7 @@ def _incomplete(
 
 
 def _shifts(calls: Mapping[int, Mapping[Lane, list[Call]]]) -> dict[tuple[int, Lane], int]:
-    """Return what to add to the numbers of calls that no step holds, by rank."""
+    """Return the number of the first call that no step holds, by rank and lane: captures begin apart."""
     series: dict[Lane, dict[int, Series]] = {}
     for rank, own in calls.items():
         for lane, those in own.items():

@@ -1,7 +1,7 @@
-"""One Kineto trace: collectives, launches, steps and groups of one rank, as its events and properties say.
+"""One Kineto trace: collectives, launches, steps and groups of one rank, from its events and properties.
 
-GPU collectives are kernels, told by the arguments that PyTorch copies onto them, else by their names: those of NCCL
-and RCCL, and of all-reduces that engines bring themselves. A kernel's name may not tell its operator (an all_to_all
+GPU collectives are kernels, known by the arguments that PyTorch copies onto them, else by their names: those of NCCL
+and RCCL, and of all-reduces that engines bring themselves. A kernel's name may not name its operator (an all_to_all
 runs as ``SendRecv``, with RCCL all are ``rcclGenericKernel``); then the ``nccl:*`` annotation around its launch does.
 On the CPU the ``gloo:*`` annotations are the collectives. Annotations of other backends (``hccl:*``) only issue one,
 and the trace does not tell when it ran. Events are plain values of any type: nothing about them is trusted.
@@ -31,7 +31,7 @@ from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors
 
 
 class TimedSpan(NamedTuple):
-    """Something that a thread did: ns since the epoch."""
+    """An action of a thread: ns since the epoch."""
 
     start_ns: int
     end_ns: int
@@ -243,7 +243,7 @@ class TraceParser:
     # --- the capture ------------------------------------------------------------------------------------------------
 
     def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
-        """Return the contents of the trace; `unreadable`: events that may have told more."""
+        """Return the contents of the trace; `unreadable`: number of wanted events that were no JSON."""
         base_ns = properties.get("baseTimeNanoseconds")
         self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
         told = properties.get("distributedInfo")
@@ -496,7 +496,7 @@ class EventReader:
                 raise InputError("must be a complete trace; got the end of the file inside of traceEvents")
 
     def properties(self) -> dict[str, Any]:
-        """Give the file's object without its events, empty for a list; call it after `read` has ended.
+        """Return the file's object without its events, empty for a list; call it after `read` has ended.
 
         Raises InputError if it is no complete JSON object or list.
         """

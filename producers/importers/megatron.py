@@ -174,7 +174,7 @@ class MegatronLog:
     # --- the job ----------------------------------------------------------------------------------------------------
 
     def job(self, name: str, world_size: int) -> ImportedJob | None:
-        """Return what the lines tell as a job; None without any."""
+        """Return the reports and rejected results as a job; None without any."""
         named = Counter(rank for report in self._reports for rank in report.took_ms)
         rejecting = {rank for rank, _ in self._results}
         if not named and not rejecting:
@@ -255,7 +255,7 @@ def _is_finite(value: bytes) -> bool:
 
 
 def _ns_of(text: str) -> int | None:
-    """Read a log's time, which tells no zone: as UTC."""
+    """Read a log's time, which has no zone, as UTC; None: it is no time."""
     try:
         return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
     except ValueError:

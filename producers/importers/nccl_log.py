@@ -1,7 +1,7 @@
-"""NCCL's and RCCL's own log lines in training logs: who called which collective last, and what NCCL warned of.
+"""NCCL's and RCCL's own log lines in training logs: the last collectives of each rank, and NCCL's warnings.
 
 ``NCCL_DEBUG=INFO`` with ``NCCL_DEBUG_SUBSYS=INIT,COLL`` writes a line when a collective is called, and none when it
-ends: what all ranks of a communicator have called may have ended, and who has called more waits for the others.
+ends: a collective that all ranks have called may have ended, and a rank that has called more waits for the others.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class NcclLog:
         return {rank: RankLocation(gpu[0].decode(), gpu[2], lost_rows=0) for gpu, rank in ranks.items()}
 
     def dumps(self) -> list[Dump]:
-        """Return the last calls of each rank as dumps; none where the ranks of no communicator are told."""
+        """Return the last calls of each rank as dumps; none where the ranks of no communicator are known."""
         ranks = self.ranks()
         instances: dict[bytes, dict[int, tuple[_Gpu, bytes]]] = {}  # of a communicator, by rank in it
         for instance, one in self._joined.items():

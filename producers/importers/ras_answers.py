@@ -58,7 +58,7 @@ class Worker(NamedTuple):
 
 
 def unknown_worker(rank: int) -> Worker:
-    """Return a stand-in for the process of a rank of which the service does not say where it runs."""
+    """Return a stand-in for the process of a rank that the service does not know."""
     return Worker(UNKNOWN_HOST, rank, -1)
 
 
@@ -196,7 +196,7 @@ def _communicator(told: Any) -> tuple[str, RasCommunicator] | None:
 
 
 def _by_rank(listed: Any, size: int, read: Any) -> dict[int, Any] | None:
-    """Read a list of ranks; None where it is none, or a rank stands in it twice or outside the communicator."""
+    """Read a list of ranks; None where it is none, or a rank occurs twice or is outside of the communicator."""
     if not isinstance(listed, list):
         return None
     found: dict[int, Any] = {}

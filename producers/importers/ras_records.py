@@ -186,7 +186,7 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
 
 
 def _with_all_workers(answer: Answer, world_size: int) -> Answer:
-    """Give the ranks of the largest communicators stand-ins where the answer does not say where they run."""
+    """Give the ranks of the largest communicators stand-ins where the answer does not name their processes."""
 
     def known(found: Mapping[int, Any]) -> dict[int, Any]:
         return {

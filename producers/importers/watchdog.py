@@ -1,7 +1,7 @@
-"""Lines of PyTorch's and TorchComms' watchdogs in training logs: where each rank stood when it gave up.
+"""Lines of PyTorch's and TorchComms' watchdogs in training logs: the collective in which each rank gave up.
 
-Nearly all reports of hangs hold nothing else. Lines of many ranks are mixed, begin with what torchrun, Slurm,
-Kubernetes or Ray put before them, and are broken where a terminal ended. A watchdog names the rank inside its process
+Nearly all reports of hangs hold nothing else. Lines of many ranks are mixed, begin with prefixes of torchrun, Slurm,
+Kubernetes or Ray, and are broken where a terminal ended. A watchdog names the rank inside its process
 group; the rank in the job is that of the default group's lines, or of a prefix (``[rank3]:``; Slurm's ``3:``). The
 line that names the collective leaves out the group, which is told by the status that fits its number.
 
@@ -116,7 +116,7 @@ class _Process:
 
     @property
     def stands_in(self) -> int:
-        """Number of its oldest collective that has not ended, as far as is told; 0: none."""
+        """Number of its oldest collective that has not ended, as far as the lines show it; 0: none."""
         past = max(self.completed or 0, 0)
         return min((number for number in self.open if number > past), default=past)
 
@@ -225,7 +225,6 @@ class WatchdogLog:
                     self._process(rank, _BARRIERS)
 
     def _add_work(self, process: _Process, found: re.Match[bytes]) -> None:
-        """Add a collective that timed out."""
         name = found[2].decode()
         taken, given = (_elements(one, None) for one in (found[3], found[4]))
         operator = operator_of(name)
@@ -256,7 +255,7 @@ class WatchdogLog:
                 self._process(int(who), _DEFAULT).open[number] = _Call(operator, _elements(None, shape))
 
     def _read_desync(self, block: bytes) -> None:
-        """Read PyTorch's report of what each rank of a group last began and ended."""
+        """Read PyTorch's report of the collectives that each rank of a group began and ended last."""
         number = 0
         for found in _DESYNC.finditer(block):
             number = int(found[5]) if found[5] else number
@@ -296,7 +295,7 @@ class WatchdogLog:
         return self._of.setdefault((rank, group), _Process())
 
     def _forget_file(self) -> None:
-        """Forget what the file told so far, which was of an earlier start of the job."""
+        """Forget the processes of the file so far: they are of an earlier start of the job."""
         for one in self._of_file:
             self._of.pop(one, None)
 
@@ -347,7 +346,7 @@ class WatchdogLog:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the libraries wrote that names no rank, and limits of what was read, a sentence each."""
+        """Errors of the libraries that name no rank, and limits of the lines, a sentence each."""
         error = (f"the log says: {self._error}",) if self._error else ()
         died = (f"torchrun saw this one end first: {self._died[-1]}",) if self._died else ()
         return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
@@ -401,7 +400,7 @@ _NO_SIZE: Final = (1 << 64) - 1  # elements of a work without tensors, as a batc
 
 
 def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entry]:
-    """Yield the operators in which a rank stands: those that timed out, else the one after the last completed."""
+    """Yield the operators in which a rank waits: those that timed out, else the one after the last completed."""
     completed = -1 if process.completed is None else process.completed
     standing = {number: one for number, one in process.open.items() if number > completed}
     if not standing and process.enqueued is not None and process.enqueued > max(completed, 0):
@@ -416,7 +415,7 @@ def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entr
 
 
 def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
-    """Return the ranks of a group by those of its members that were heard, which stand at equal distances.
+    """Return the ranks of a group by those of its members that have lines, which are at equal distances.
 
     `size`: how many they are; 0: not told.
 

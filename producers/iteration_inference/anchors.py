@@ -129,7 +129,7 @@ def rows_of_rank(operators: Operators, rank: int) -> Operators:
 
 
 def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> AnchorLane:
-    """Join the reductions of a communicator as its members logged them."""
+    """Join the reductions that the members of a communicator logged."""
     own = operators.only((operators.communicator == communicator) & operators.is_collective)
     reductions = own.only(np.isin(own.operator, REDUCTIONS))
     # The reductions, and the missing ones between them: rows were lost, unless numbers count otherwise.
@@ -158,7 +158,10 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
 
 
 def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) -> list[Array]:
-    """How many operators of each training kind a rank ran before each operator of the lane."""
+    """Return the number of operators of each training kind that a rank ran before each operator of the lane.
+
+    NaN where it has no row of that operator, or of the one before.
+    """
     rows = rows_of_rank(operators, rank)
     rows = rows.only(rows.start_ns > 0)
     is_anchor = (rows.communicator == communicator) & np.isin(rows.operator, REDUCTIONS)
@@ -222,7 +225,7 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     `classes`: class of each operator of one lane in order of sequence; `HOLE` where unknown. `sides`: of each kind of
     training communication beside the lane, how many there were before each operator of the lane since the one before
     (float64, NaN where not known). `is_scalar`: whether each operator carries single numbers: a loss or a norm, which
-    comes when people want to see it.
+    has an interval of its own.
     """
     longest = len(classes) // REPEATS
     # Where each class of the lane comes, except holes and single numbers
@@ -262,7 +265,7 @@ def _correlate(values: Array, size: int) -> Array:
 
 
 def _periods(classes: Array, longest: int) -> Array:
-    """Lags that may be periods, ascending."""
+    """Return the lags that may be periods, ascending."""
     if longest < 1:
         return np.empty(0, dtype=np.int64)
     # Share of equal pairs among the known pairs of each lag ``0 .. longest``

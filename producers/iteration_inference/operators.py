@@ -37,7 +37,7 @@ def are_counted_apart(operator: Array, sequence: Array) -> bool:
 
 
 def split(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Let each kind of collective have a communicator of its own, on which its numbers are dense again."""
+    """Give each kind of collective a communicator of its own, on which its numbers are dense again."""
     operator = columns["operator"].astype(np.int64)
     is_collective = operator < SEND
     communicator = columns["communicator"].astype(np.int64) * _OPERATORS
