@@ -36,7 +36,7 @@ class Fabric:
 
     leaf_of: Mapping[Plug, str] = field(default_factory=dict)
     above: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)  # what was recognised and is not used, by reason
+    skipped: Mapping[str, int] = field(default_factory=dict)  # number of lines recognised and not used, by reason
 
     def place(self, own: Announcement) -> Announcement:
         """Add a rank's switch and those above it, where they are known here and the rank names none itself.
@@ -109,6 +109,7 @@ def _of_slurm(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str,
     cables, skipped = [], Counter[str]()
     begun = ""
     for number, line in lines:
+        # Slurm continues a line behind a backslash.
         line = begun + line.partition("#")[0].rstrip()
         begun = line[:-1] if line.endswith("\\") else ""
         keys = {name.lower(): value for name, value in _KEY.findall(line)}
@@ -119,6 +120,7 @@ def _of_slurm(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str,
             continue
         skipped.update(f"key {name}" for name in keys.keys() - _SLURM_KEYS)
         for name in ("nodes", "switches"):
+            # Bounded while they are listed: a line of 20 bytes can stand for a million names.
             names = _names(keys.get(name, ""), f"{path}, line {number}")
             cables += [(lower, keys["switchname"]) for lower in islice(names, _MOST_NAMES + 1)]
             if len(cables) > _MOST_NAMES:
@@ -194,12 +196,14 @@ def _of_ibnetdiscover(path: Path, lines: list[tuple[int, str]]) -> Fabric:
         names[one]: tuple(sorted(names[other] for other in beside.get(one, ()) if level.get(other, 0) == own + 1))
         for one, own in level.items()
     }
+    # Each of these links is counted from both of its ends.
     sideways = sum(level[one] == level.get(other) for one in level for other in beside[one]) // 2
     skipped.update({"link between switches of one level": sideways} if sideways else {})
     cables = []
     for node in adapters:
         host, _, nic = descriptions[node].partition(" ")
         leafs = [names[one] for one in beside.get(node, ()) if one in names]
+        # On several switches, the one that its traffic takes is not known.
         if not host or len(leafs) != 1:
             skipped["adapter without a host's name, or not on one switch"] += 1
             continue

@@ -32,7 +32,7 @@ from irregulars.producers.importers.groups import (
 from irregulars.producers.importers.imported import Array, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
-UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may tell
+UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may name
 ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
@@ -87,7 +87,7 @@ class PackedEntries:
             numbers = sequence, source, destination, start_ns
             try:
                 self._rows += self._ROW.pack(name, operator, *numbers, elapsed_ns, size_bytes)
-            except StructError:  # a log may tell any number; no row may have the largest
+            except StructError:  # a log may hold any number; no row may have the largest
                 bounded = (max(-_LARGEST, min(one, _LARGEST)) for one in numbers)
                 self._rows += self._ROW.pack(name, operator, *bounded, elapsed_ns, size_bytes)
 
@@ -246,6 +246,7 @@ def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup], *, has_st
         first, second = group.ranks[int(found[1])], group.ranks[int(found[3])]
         ends = (first, second) if found[2] == "->" else (second, first)
     sequence = one.get("collective_seq_id")
+    # Batches carry a sequence in 32 bits.
     if type(sequence) is not int or not 0 <= sequence < 1 << 32:
         return None
     start_ns = _time(one.get("time_created_ns"))
@@ -314,6 +315,7 @@ def _names_of_ids(
 
 
 def _integer(value: Any) -> int | None:
+    # The same keys are numbers in a pickle and texts in JSON.
     if type(value) is int:
         return value
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value):
@@ -408,6 +410,7 @@ def _rows(
     rows.add_columns([ids[name] for name in names], {name: column[is_own] for name, column in columns.items()})
     seen = set(zip(group[is_own].tolist(), number[is_own].tolist(), strict=True))
     places = {name: at for at, name in enumerate(names)}
+    # A rank whose entries were dropped, or that has none, still shows by its status that it has left a collective.
     for name, last in dump.completed.items():
         known = called.get((ids[name], last))
         is_seen = (places.get(name), last) in seen
@@ -448,6 +451,7 @@ def load_plain(value: bytes) -> Any:
                     raise ValueError(f"the instruction {opcode.name}, which builds more than plain data")
                 if opcode.name in _INTEGERS and number.bit_length() > MAX_INTEGER_BITS:
                     raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
+            # Latin-1 has a character for each byte: the texts of Python 2 can't fail to decode.
             return _Careful(io.BytesIO(value), encoding="latin-1").load()
         return _Plain(io.BytesIO(value)).load()
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, UnicodeError,
@@ -479,6 +483,7 @@ _PLAIN: Final = re.compile(
 _AFTER_TEXT: Final = re.compile(_PUT, re.DOTALL)
 _LONG_TEXT: Final = Struct("<cI")  # the opcode and the length: ranks of large groups
 _CONTAINERS: Final = b"]})(\x85\x86\x87"
+# A pickle beyond either of these bounds is counted instruction by instruction.
 _MOST_CONTAINERS: Final = 1_000_000  # bytes that may each make one, of some 60 bytes
 _MOST_PLAIN_BYTES: Final = 16 << 20
 
@@ -487,8 +492,10 @@ def _is_plain(value: bytes) -> bool:
     if len(value) > _MOST_PLAIN_BYTES or sum(value.count(one) for one in _CONTAINERS) > _MOST_CONTAINERS:
         return False
     at = 0
+    # Protocols 0 and 1 do not begin with this opcode, and have others than PyTorch writes.
     while value[:1] == b"\x80" and (found := _PLAIN.match(value, at)):
         at = found.end()
+        # Only a text of 256 bytes or more may stop the expression: it is stepped over by its length.
         if value[at : at + 1] != b"X" or len(value) < at + _LONG_TEXT.size:
             return len(value) == at + 1 and value[at : at + 1] == b"."
         at += _LONG_TEXT.size + _LONG_TEXT.unpack_from(value, at)[1]

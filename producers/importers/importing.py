@@ -166,6 +166,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
         raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *log.notes))}")
     imported = job_of_dumps([*dumps, *told], job)
     notes = (*who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
+    # NCCL's lines name hosts and GPUs, which dumps do not.
     places = {**imported.places, **log.nccl.places(imported.world_size)}
     return replace(
         imported, left_out=(*broken, *who.left_out), notes=notes,
@@ -203,6 +204,7 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
         with naming(files[0].parent if len(files) > 1 else files[0]):
             raise none_usable(one.skipped for _, one in read)
     who = identify([Claim(path, one.rank, one.digest, one.world_size, one.span_ns) for path, one in read])
+    # Two processes of one time are two ranks: without one of them the job would be judged wrongly.
     second = next((one for one in who.left_out if one.reason.startswith(SECOND.format(rank=one.rank))), None)
     if second is not None:
         other = second.reason.rpartition(": ")[2]
@@ -258,6 +260,7 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
                 for operation in filter(None, map(parser.parse, bounded_lines(stream))):
                     table.add(operation)
         except InputError:
+            # The file is left out as a whole, so the operators before its bad line go too.
             table.cut(before)
             raise
         skipped.update(parser.skipped)
@@ -364,6 +367,7 @@ def take_anything(source: Path, scratch: Path, hosts: Mapping[int, str] | None =
         raise InputError(_nothing_usable(source, found, left_out))
     hung = [kind for kind, job in jobs.items() if kind in _HANG_KINDS and job.has_open]
     timed = sorted((kind for kind in jobs if kind not in _HANG_KINDS), key=lambda kind: -len(jobs[kind].ranks))
+    # Last comes evidence of a hang in which all has ended: it times nothing, and is used where there is nothing else.
     order = [*hung, *([TRACE] if traces else []), *timed, *jobs]
     chosen, others = order[0], [kind for kind in dict.fromkeys(order[1:]) if kind != order[0]]
     if chosen == TRACE:

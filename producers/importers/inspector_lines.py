@@ -21,7 +21,8 @@ from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.groups import MAX_RANKS, operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3", "v4.4")
-MAX_LINE_BYTES: Final = 1 << 20
+MAX_LINE_BYTES: Final = 1 << 20  # more than any line of NCCL Inspector or clog has
+# Beyond it floats no longer hold each µs; as a time it is in the year 2255.
 _MOST_US: Final = 1 << 53
 _WORD: Final = re.compile(r"[^\w.:#-]")
 
@@ -138,6 +139,7 @@ class LogParser:
         """Return process and communicator of a record: by itself, else by the marker, for as many as that counted."""
         if "header" in value:
             return self._read_context(value)
+        # Lines beyond those that the marker counted follow a marker that was lost: their process is not known.
         self._left[kind] = self._left.get(kind, 0) - 1
         return (self.process, self._member) if self._left[kind] >= 0 else (None, None)
 

@@ -150,6 +150,7 @@ class TraceParser:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in an event; InputError if there are more collectives than a trace can have."""
+        # Only complete events (X) have a start and a length; the others are flows, counters and names of threads.
         name, category, arguments = event.get("name"), event.get("cat"), event.get("args")
         start_us, length_us = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
@@ -174,6 +175,7 @@ class TraceParser:
             (self._gloo if name.startswith("gloo:") else self._notes).append(span._replace(size_bytes=size_bytes))
         elif (step := _STEP.match(name)) is not None:
             self._keep("process", event.get("pid"))
+            # Two threads may mark one step at the same time; apart, the file holds two captures.
             known = self._steps.setdefault(int(step[1]), span)
             if known is not span and (known.end_ns <= span.start_ns or span.end_ns <= known.start_ns):
                 raise InputError(f"{name} must be there once; got it twice, as when captures are merged")
@@ -257,6 +259,7 @@ class TraceParser:
         sizes = (kernel.arguments.get("Group size") for kernel in self._kernels)  # the job has no fewer ranks
         largest = max((size for size in sizes if _is_count(size)), default=None)
         world_size = told["world_size"] if _is_count(told.get("world_size")) else largest
+        # A size that the rank contradicts is not believed.
         if world_size is not None and world_size <= (rank or 0):
             world_size = None
         config = told.get("pg_config")
@@ -321,7 +324,7 @@ class TraceParser:
     def _count_unseen(self, calls: Sequence[Call], skipped: dict[str, int]) -> None:
         """Count the issued collectives that no kernel shows, as those of a CPU-only trace or of another device."""
         seen = Counter(call.operator for call in calls)
-        unnamed = len(self._kernels) - len(calls)
+        unnamed = len(self._kernels) - len(calls)  # kernels of unknown operators, which may be any of those issued
         for name, count in Counter(note.name for note in self._notes).items():
             own = operator_of(name)
             shown = 0 if own is None else min(count, seen[own])
@@ -392,6 +395,7 @@ def _word(name: str) -> str:
 
 
 def _count(skipped: dict[str, int], reason: str, count: int = 1) -> None:
+    # Reasons hold names of the file: a strange one must not fill the memory with them.
     if reason in skipped or len(skipped) < 20:
         skipped[reason] = skipped.get(reason, 0) + count
 
@@ -546,6 +550,7 @@ class EventReader:
         """Yield the wanted events that are complete so far; return whether the list has ended."""
         block = self._rest
         structure = find_structure(block)
+        # The block begins inside of the list: the bracket that goes below depth 0 closes it.
         after = np.flatnonzero(structure.depth < 0)
         is_over = bool(len(after))
         if is_over:

@@ -49,7 +49,7 @@ _TRACKED: Final = re.compile(
 )
 _ASSERTED: Final = re.compile(rb"Rank (\d+): (found (?:NaN|Inf)[^\n.]{0,200})\. Device: (\d+)(?:, node: (\S+))?")
 _NOT_FINITE: Final = re.compile(r"\bnan\b|\binf(inity)?\b", re.IGNORECASE)
-# What a line says of a result, the least first: words of lines and of the tracker's file, and what they mean
+# Outcomes of a rejected result, the least first: words of a line, word of the tracker's file, their meaning
 _OUTCOMES: Final = (
     ("Unexpected result", "rerun_disabled", "it was not computed again"),
     ("Unexpected result", "initial_run", "it was not computed again"),
@@ -100,6 +100,7 @@ class MegatronLog:
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line. InputError if more results were rejected than runs have."""
+        # Most blocks hold none of its lines, and fixed words are found much faster than patterns.
         if not any(sign in block for sign in MEGATRON_SIGNS):
             return
         takes = {
@@ -158,6 +159,7 @@ class MegatronLog:
             result.message = result.message or _text(line[7])
 
     def _take_asserted(self, line: re.Match[bytes]) -> None:
+        # The log names an iteration when it has ended: a result that is not finite stops the one after it.
         iteration = b"%d" % (0 if self._iteration is None else self._iteration + 1)
         result = self._result(line[1], iteration, 0, line[4], line[3])
         result.is_finite, result.message = False, _text(line[2])
@@ -167,6 +169,7 @@ class MegatronLog:
     ) -> Result:
         result = self._results.setdefault((_rank(rank), int(iteration[:15])), Result(time_ns=self._time_ns))
         result.outcome = max(result.outcome, outcome)
+        # Lines of these two outcomes are of the GPU on which it was computed again.
         if result.place.gpu is None and device is not None and outcome not in (_CORRECT, _BROKEN):
             result.place = RankLocation(host=None if node is None else _text(node), gpu=int(device[:4]))
         return result
@@ -203,6 +206,7 @@ class MegatronLog:
         for at, report in enumerate(self._reports):
             number = known[at] if is_rising else at
             most_ns = round(max(report.took_ms.values()) * 1e6)
+            # Ranks that a report does not name took a time between those that it names.
             middle_ms = (min(report.took_ms.values()) + max(report.took_ms.values())) / 2
             for rank, rows in ranks.items():
                 took_ns = round(report.took_ms.get(rank, middle_ms) * 1e6)

@@ -113,7 +113,7 @@ class RasWatch:
         self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
         self._watch.compare(answer, now_ns)
         restored = _restored_run(self._restored, self._settings.job, self._world, workers)
-        self._restored = {}
+        self._restored = {}  # any later run is another one
         # Later than that of any run before, also where no state was kept.
         self._run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
         self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
@@ -242,7 +242,7 @@ class RasSource:
 
     def _look(self) -> None:
         if len(self._records) > _MOST_WAITING:
-            return
+            return  # the agent can't publish just now: further looks would only fill the memory
         try:
             answer = read_answer(self._ask())
             self._note_failure("")
@@ -259,6 +259,7 @@ class RasSource:
                 self._records.extend(records)
                 self._position = state
             if self._state_path is not None:
+                # Through another file: a crash leaves the old state or the new one, and never a half.
                 try:
                     make_private_directory(self._state_path.parent)
                     fresh = self._state_path.with_name(f"{self._state_path.name}.new")

@@ -112,6 +112,7 @@ def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Ba
     found: defaultdict[int, set[DeviceEvent]] = defaultdict(set)
     rejected = Rejected()
     users: dict[tuple[str, str], int] = {}  # the lowest rank of each host and device; an empty one is the host itself
+    # In the order of ranks, so that the lowest one of a host or device stays.
     for rank, place in sorted(job.places.items()):
         for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
             if place.host is not None and device is not None:

@@ -98,6 +98,7 @@ class TraceSource:
             if match is None:
                 raise InputError(f"position must be 'announcements=N rows=N'; got {position!r}")
             self._announced, rows = int(match[1]), int(match[2])
+            # A batch that was polled in part is cut at the same row.
             while self._next is not None and self._rows < rows:
                 self._take(self._next, rows - self._rows)
             if self._rows < rows or self._announced > len(trace.announcements):
