@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -65,11 +65,7 @@ def read_fabric(path: Path) -> Fabric:
     if not cables:
         rule = "must hold cables, output of ibnetdiscover, or Slurm's topology.conf"
         raise InputError(f"{path}: {rule}; got none of them")
-    return _of_cables(cables, skipped)
-
-
-def _of_cables(cables: Iterable[tuple[str, str]], skipped: Counter[str]) -> Fabric:
-    """Return a fabric by pairs of names, below and above: a switch is above something."""
+    # A name that is above another one is a switch, all others are hosts and NICs.
     uppers: dict[str, list[str]] = {}
     for lower, upper in dict.fromkeys(cables):
         uppers.setdefault(lower, []).append(upper)
@@ -121,24 +117,20 @@ def _of_slurm(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str,
         skipped.update(f"key {name}" for name in keys.keys() - _SLURM_KEYS)
         for name in ("nodes", "switches"):
             # Bounded while they are listed: a line of 20 bytes can stand for a million names.
-            names = _names(keys.get(name, ""), f"{path}, line {number}")
+            parts = re.findall(r"(?:[^,\[]|\[[^\]]*\]|\[)+", keys.get(name, ""))
+            names = (one for part in parts for one in _expanded(part, f"{path}, line {number}"))
             cables += [(lower, keys["switchname"]) for lower in islice(names, _MOST_NAMES + 1)]
             if len(cables) > _MOST_NAMES:
                 raise InputError(f"{path}, line {number}: names must be at most {_MOST_NAMES} together; got more")
     return cables, skipped
 
 
-def _names(text: str, where: str) -> Iterator[str]:
-    """Yield the names of one of Slurm's lists of hosts.
-
-    >>> list(_names("node[08-10,12],gpu[0-1]-ib,login", ""))
-    ['node08', 'node09', 'node10', 'node12', 'gpu0-ib', 'gpu1-ib', 'login']
-    """
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]|\[)+", text):
-        yield from _expanded(part, where)
-
-
 def _expanded(part: str, where: str) -> Iterator[str]:
+    """Yield the names of one part of Slurm's lists of hosts.
+
+    >>> list(_expanded("node[08-10,12]-ib", ""))
+    ['node08-ib', 'node09-ib', 'node10-ib', 'node12-ib']
+    """
     found = re.search(r"\[([^\]]*)\]", part)
     if found is None:
         if "[" in part or len(part) > MAX_NAME_CHARACTERS:

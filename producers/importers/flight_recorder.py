@@ -249,10 +249,17 @@ def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup], *, has_st
     # Batches carry a sequence in 32 bits.
     if type(sequence) is not int or not 0 <= sequence < 1 << 32:
         return None
-    start_ns = _time(one.get("time_created_ns"))
+    start_ns, end_ns = _time(one.get("time_created_ns")), _time(one.get("time_discovered_completed_ns"))
+    elapsed_ns, duration_ms = ENDED_NS, one.get("duration_ms")
+    # Retired and not completed: it timed out. Where no entry was ever completed states are not kept.
+    if one.get("state") != "completed" and (has_states or one.get("retired") is not True):
+        elapsed_ns = np.nan
+    elif isinstance(duration_ms, (int, float)) and 0 <= duration_ms < 1e9:
+        elapsed_ns = float(round(duration_ms * 1e6))
+    elif UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns:
+        elapsed_ns = float(end_ns - start_ns)
     size_bytes = bytes_of_tensors(one.get("input_sizes"), one.get("input_dtypes"))
-    number = -1 if ends else sequence
-    return Entry(group.name, operator, number, ends, start_ns, _elapsed(one, start_ns, has_states), size_bytes)
+    return Entry(group.name, operator, -1 if ends else sequence, ends, start_ns, elapsed_ns, size_bytes)
 
 
 def _name_of_group(one: Mapping[str, Any]) -> str:
@@ -262,17 +269,6 @@ def _name_of_group(one: Mapping[str, Any]) -> str:
 
 def _time(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1 << 62 else UNKNOWN  # JSON has 0 where a pickle has None
-
-
-def _elapsed(one: Mapping[str, Any], start_ns: int, has_states: bool) -> float:
-    # Retired and not completed: it timed out. Where no entry was ever completed states are not kept.
-    if one.get("state") != "completed" and (has_states or one.get("retired") is not True):
-        return np.nan
-    duration_ms = one.get("duration_ms")
-    if isinstance(duration_ms, (int, float)) and 0 <= duration_ms < 1e9:
-        return float(round(duration_ms * 1e6))
-    end_ns = _time(one.get("time_discovered_completed_ns"))
-    return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
 
 
 _NAMELESS: Final = OPERATOR_CODES["barrier"]
@@ -288,7 +284,13 @@ def _by_status(
     rank has none, names that are numbers are in the same order. Groups with p2p are left out: there the status counts
     sends and recvs too.
     """
-    names = _names_of_ids(status, rows, groups)
+    names = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
+    ids = sorted(_integer(number) for number in status if _integer(number) is not None)  # type: ignore[type-var]
+    in_order = sorted(int(name) for name in groups if name.isdecimal() and len(name) < 10)
+    if len(status) == len(ids) == len(in_order) == len(groups):
+        by_order = {str(number): str(name) for number, name in zip(ids, in_order, strict=True)}
+        if all(by_order.get(number) == name for number, name in names.items()):  # no entry contradicts it
+            names = by_order
     pairs = {_name_of_group(one) for one in rows if one.get("is_p2p") is True}
     found: tuple[dict[str, int], dict[str, int]] = {}, {}
     for number, one in status.items():
@@ -298,20 +300,6 @@ def _by_status(
             if last is not None and 0 <= last < 1 << 32 and name is not None and name not in pairs:
                 told[name] = last
     return found
-
-
-def _names_of_ids(
-    status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]
-) -> dict[str, str]:
-    """Return the group's name of each ``pg_id``; by the order of both only where no entry contradicts it."""
-    said = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
-    ids = sorted(_integer(number) for number in status if _integer(number) is not None)  # type: ignore[type-var]
-    names = sorted(int(name) for name in groups if name.isdecimal() and len(name) < 10)
-    if len(ids) != len(status) or len(names) != len(groups) or len(ids) != len(names):
-        return said
-    by_order = {str(number): str(name) for number, name in zip(ids, names, strict=True)}
-    is_true = all(by_order.get(number) == name for number, name in said.items())
-    return by_order if is_true else said
 
 
 def _integer(value: Any) -> int | None:

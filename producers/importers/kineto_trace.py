@@ -493,7 +493,16 @@ class EventReader:
         Raises InputError if the file is no such trace, is cut off, or an event or the rest are larger than any
         profiler writes. Events that are no JSON (names with bare quotes) are counted.
         """
-        if not self._find_list():
+        # Up to the list of events (Chrome's format: in an object, or alone); the text before it is kept.
+        while self._fill():
+            self._rest = self._rest.removeprefix(BOM_UTF8)
+            begin = self._begin_of_list()
+            if begin is not None:
+                self._head, self._rest = self._rest[:begin], self._rest[begin:]
+                break
+            if len(self._rest) > MAX_HEAD_BYTES:
+                raise InputError(f"what precedes traceEvents must be at most {MAX_HEAD_BYTES} bytes; got more")
+        else:
             raise InputError("must be a JSON object with a list 'traceEvents', or a list of events; got none")
         while not (yield from self._read_block()):
             if not self._fill():
@@ -519,18 +528,6 @@ class EventReader:
         return bool(block)
 
     # --- before the events ------------------------------------------------------------------------------------------
-
-    def _find_list(self) -> bool:
-        """Read up to the list of events (Chrome's format: in an object, or alone), and keep the text before it."""
-        while self._fill():
-            self._rest = self._rest.removeprefix(BOM_UTF8)
-            begin = self._begin_of_list()
-            if begin is not None:
-                self._head, self._rest = self._rest[:begin], self._rest[begin:]
-                return True
-            if len(self._rest) > MAX_HEAD_BYTES:
-                raise InputError(f"what precedes traceEvents must be at most {MAX_HEAD_BYTES} bytes; got more")
-        return False
 
     def _begin_of_list(self) -> int | None:
         if self._rest.lstrip()[:1] == b"[":

@@ -110,15 +110,12 @@ class MegatronLog:
         }  # fmt: skip
         found = [(one.start(), one, take) for pattern, take in takes.items() for one in pattern.finditer(block)]
         for start, one, take in sorted(found, key=lambda line: line[0]):
-            self._take_time(_TIME.search(block, max(start - 60, block.rfind(b"\n", 0, start) + 1), start))
+            if time := _TIME.search(block, max(start - 60, block.rfind(b"\n", 0, start) + 1), start):
+                self._time_ns = _ns_of(time[1].decode()) or self._time_ns
             take(one)
         del self._reports[:-_MOST_REPORTS]
         if len(self._results) > _MOST_RESULTS:
             raise InputError(f"results that Megatron rejected must be at most {_MOST_RESULTS}; got more")
-
-    def _take_time(self, found: re.Match[bytes] | None) -> None:
-        if found is not None:
-            self._time_ns = _ns_of(found[1].decode()) or self._time_ns
 
     def _take_iteration(self, line: re.Match[bytes]) -> None:
         self._iteration = int(line[1][:15])

@@ -446,18 +446,16 @@ class _Search:
             if skipped is None:
                 return past
             at = past + step * skipped
-            self._add_block(classes, min(at, past), max(at, past))
-
-    def _add_block(self, classes: Array, first: int, past: int) -> None:
-        """Add a block between iterations: either it holds other iterations, or it belongs to the one before."""
-        self.cuts.update((first, past))
-        if (past - first) % len(classes) == 0 and self._has_operators(classes, first, past):
-            self.cuts.update(range(first, past, len(classes)))
-        elif first > len(classes):
-            start_ns = self._lane.start_ns
-            usual_ns = start_ns[first - 1] - start_ns[first - 1 - len(classes)]
-            if start_ns[past - 1] - start_ns[first - 1] < _BRIEF * usual_ns:  # they trail the iteration before
-                self.cuts.discard(first)
+            # The block between either holds other iterations, or belongs to the one before.
+            first, past = min(at, past), max(at, past)
+            self.cuts.update((first, past))
+            if (past - first) % period == 0 and self._has_operators(classes, first, past):
+                self.cuts.update(range(first, past, period))
+            elif first > period:
+                start_ns = self._lane.start_ns
+                usual_ns = start_ns[first - 1] - start_ns[first - 1 - period]
+                if start_ns[past - 1] - start_ns[first - 1] < _BRIEF * usual_ns:  # they trail the iteration before
+                    self.cuts.discard(first)
 
     def _has_operators(self, classes: Array, first: int, past: int) -> bool:
         """Whether a block has the operators of the template, with other sizes."""
