@@ -39,7 +39,7 @@ SHARED_NAME: Final = "calls on communicators that share a name with others of th
 
 
 class Ranks(NamedTuple):
-    """Global rank of each log, by its name; `root` is the communicator that told them, None if file names did."""
+    """Global rank of each log, by its name; `root`: the communicator of these ranks, None if file names have them."""
 
     of: Mapping[str, int]
     world_size: int
@@ -50,8 +50,9 @@ def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]
     """Return the global ranks: those in the largest communicator that all logs joined.
 
     `named`: the rank in each file's name. Raises InputError if two logs are of one rank, or neither a communicator
-    nor the names of the files tell all ranks.
+    nor the names of the files have all ranks.
     """
+    # The largest first: that of all ranks, where a smaller one that all of these logs joined numbers its own.
     for (text, size), found in sorted(_joined(logs).items(), key=lambda one: -one[0][1]):
         if len(found) == len(logs):
             return Ranks(_distinct(found, f"of {text}"), size, text)
@@ -119,7 +120,7 @@ def groups_of_log(
     for split in splits:
         parent = groups.get(split.parent)
         if parent is None or max(split.ranks) >= len(parent.ranks) or len(set(split.ranks)) < len(split.ranks):
-            continue
+            continue  # its calls are counted as untold when they come
         inside = tuple(parent.ranks[at] for at in split.ranks)
         if rank in inside:
             group = ProcessGroup(str(inside[0]), split.child, inside)
@@ -129,6 +130,7 @@ def groups_of_log(
 
 
 def _name(groups: dict[str, ProcessGroup | None], name: str, group: ProcessGroup) -> None:
+    # Once two groups had the name it stays None: the log does not tell their calls apart.
     known = groups.get(name, group)
     groups[name] = group if known is not None and known.ranks == group.ranks else None
 
@@ -170,6 +172,7 @@ def given_up(
 MOST_CALLS: Final = 8_000_000  # of all ranks together, 65 bytes each
 _CALL: Final = Struct("=4qd?3q")  # a communicator's place among the names, and the rest of a `Call`
 _MS_NS: Final = 1_000_000
+# A rank may end these before all others have called them: an end proves nothing about the other ranks.
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 # Number of the only iteration where the durations of operators are unknown: then none can be judged.
@@ -241,9 +244,9 @@ def job_of_logs(
 ) -> ImportedJob:
     """Join the logs of a job.
 
-    `named`: the rank that each file's name tells. `now_ms`: when the logs were read, ms since the epoch: from a job
-    that still writes them calls without an end are left out. None: it is over. Raises InputError if there is nothing
-    in them that can be judged, or the ranks can't be told.
+    `named`: the rank in each file's name. `now_ms`: when the logs were read, ms since the epoch: from a job that
+    still writes them calls without an end are left out. None: it is over. Raises InputError if there is nothing in
+    them that can be judged, or the ranks are not known.
     """
     parsers = {name: log.parser for name, log in logs.items()}
     _require_ends(parsers)
@@ -262,7 +265,7 @@ def job_of_logs(
     open_calls = 0
 
     def opened(log: Log, standing: Set[Collective]) -> Iterator[Call]:
-        """Yield calls, those of which the end means nothing without it; of a job that goes on these are left out."""
+        """Yield the calls, without ends that mean nothing; of a job that goes on, those without one are left out."""
         nonlocal open_calls
         for call in log:
             is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in standing
@@ -402,6 +405,7 @@ class LiveClog:
                 add_calls(own, calls, trusted, groups[file], communicators, self._left_out)
             else:
                 self._left_out["calls of ranks that were not told yet, or of their earlier logs"] += len(calls)
+        # A rank of which all rows are unusable stays, so that the reader can count them.
         rows = {rank: own for rank, own in rows.items() if len(own) or own.unusable}
         if not rows:
             return None
@@ -438,6 +442,7 @@ class LiveClog:
         """Return the global ranks that are known; of two logs of one rank the one that was begun last counts."""
         size = self._size()
         found: dict[int, str] = {}
+        # In the order of their begin: a restarted rank's log takes the place of its earlier one.
         for file, parser in self._in_order():
             told = _told(parser, size)
             if told is not None:

@@ -30,12 +30,13 @@ _OPERATORS: Final = {
 }  # fmt: skip
 # Sends and recvs issued together: the log counts them, and names neither the operators nor their peers.
 BATCH: Final = "batch_op_issue"
+# Bytes of an element, by TorchComms' name of its type; the size of any other type is unknown.
 _BYTES: Final = {
     "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
     "fp8e4m3": 1, "fp8e5m2": 1,
 }  # fmt: skip
 _WORD: Final = re.compile(r"[^\w.:#-]")
-_COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)
+_COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)  # no more digits than a float holds exactly
 _MOST_NAME: Final = 100
 
 
@@ -91,6 +92,7 @@ def _count(text: str) -> int:
 VERSION: Final = 1
 # Calls of one rank that have not ended: a log without ends would fill the memory with them.
 MOST_OPEN: Final = 100_000
+# Signatures stay in memory and in a follower's state; there is one for each operator, size and communicator.
 MOST_SIGNATURES: Final = 200_000
 MOST_MEMBERSHIPS: Final = 2_000
 MOST_LISTED: Final = 1 << 21  # ranks in all split lines of a log
@@ -131,7 +133,7 @@ class Split(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of an operator; `start_ms` and `end_ms` are None where the log does not say them (yet)."""
+    """One call of an operator; `start_ms` and `end_ms` are None where the log does not hold them (yet)."""
 
     communicator: str
     operator: int
@@ -289,6 +291,7 @@ class LogParser:
             at_ms = (self.base_ms or 0) + (-after_ms if found[1] else after_ms)
             self.backwards += at_ms < self.newest_ms - _BACKWARDS_MS
             self.newest_ms = at_ms
+        # A call has at most four fields (C3|Q|work_id=7|+0.004), the others have three.
         if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) > (4 if kind == "Q" else 3):
             self.skipped[BAD] += 1
             if kind == "E":  # it ended at an unknown time: the next end is that of the next call
@@ -305,7 +308,7 @@ class LogParser:
                 self.skipped[NO_CALL] += 1
         elif kind == "E":
             return self._end(fields[0], at_ms)
-        return None  # a wait of the host (W) says nothing of the operator
+        return None  # a wait of the host (W) shows nothing of the operator
 
     def _take_communicator(self, fields: list[str]) -> bool:
         named = dict(field.partition("=")[::2] for field in fields[1:])
@@ -318,6 +321,7 @@ class LogParser:
             one = Membership(name_of(named["comm"]), int(rank), int(size))
             if not one.comm_rank < one.size <= _MOST_RANKS:
                 return False
+            # Two ranks that write into one file: their calls can't be told apart any more.
             if any(other[::2] == one[::2] and other.comm_rank != one.comm_rank for other in self.members):
                 text = f"rank {one.comm_rank} of {one.communicator}"
                 raise self._error("be of the same rank as those before", text, "each rank needs a file of its own")
@@ -361,6 +365,7 @@ class LogParser:
         call = Call(signature.communicator, signature.operator, self._numbers[key], *signature[2:], at_ms)
         self._numbers[key] += 1
         self.calls += 1
+        # Before this call is counted itself: whether an earlier one that blocks is still open.
         self.times.followed += self._is_after_sync
         self.times.overlapped += self._open_sync > 0
         self._is_after_sync = not call.is_async
@@ -405,6 +410,7 @@ class LogParser:
         call = calls.popleft()
         self._open -= 1
         self._open_sync -= not call.is_async
+        # An end beside another call is a sign of a watchdog, which looks at each call; beside its own it is none.
         is_last = not self._running.get(identity) and not self._called.get(identity)
         other_ms = None if is_last and identity == self._newest_call else self._newest_call_ms
         self.times.add_end(call, at_ms, other_ms)
@@ -426,10 +432,14 @@ def _unpacked(values: list[Any]) -> list[Any]:
 
 
 LONG_MS: Final = 2  # from the call to the end: of a shorter operator, either of both times may be its begin
-_SAME_MS: Final = 1
+_SAME_MS: Final = 1  # a start and an end that were written together may be rounded apart by this
+# Share of long operators that began where they ended from which starts are not believed.
 _MOST_HOLLOW: Final = 0.9
+# Share of blocking calls that may have no end when the next one comes: lines of ends can be lost.
 _MOST_OVERLAPPED: Final = 0.05
+# Share of ends written at another call from which a watchdog wrote them.
 _MOST_AT_CALLS: Final = 0.5
+# Fewer ended operators, or calls after one that should block, prove nothing.
 _LEAST_ENDED: Final = 20
 _LEAST_CALLS: Final = 50
 # Share of the operators that ended; fewer calls that should block prove nothing about the others.

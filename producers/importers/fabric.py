@@ -5,15 +5,15 @@ Three forms are recognised by their content:
 * the output of ``ibnetdiscover``: the leafs are the switches with host adapters, and each switch is below its
   neighbours that are one further from these;
 * Slurm's ``topology.conf``: ``SwitchName=leaf-1 Nodes=node[0-3]``, ``SwitchName=spine-1 Switches=leaf-[1-4]``;
-* a table: a line for each cable with what is below and what is above, as ``node-0/mlx5_0 leaf-1``, ``node-0 leaf-1``
-  for all NICs of a host, ``leaf-1 spine-1``; words are parted by blanks, tabs or commas.
+* a table: a line for each cable with its lower and its upper end, as ``node-0/mlx5_0 leaf-1``, ``node-0 leaf-1`` for
+  all NICs of a host, ``leaf-1 spine-1``; words are parted by blanks, tabs or commas.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -32,16 +32,16 @@ Plug = tuple[str, str | None]  # a host and its NIC; None: all of its NICs
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Where NICs are plugged in, and what joins the switches."""
+    """The switch of each NIC, and the switches above each switch."""
 
     leaf_of: Mapping[Plug, str] = field(default_factory=dict)
     above: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)  # what was recognised and is not used, by reason
+    skipped: Mapping[str, int] = field(default_factory=dict)  # number of lines recognised and not used, by reason
 
     def place(self, own: Announcement) -> Announcement:
-        """Add a rank's switch and what is above it, as far as they are known here and it said nothing itself.
+        """Add a rank's switch and those above it, where they are known here and the rank names none itself.
 
-        A host is sought by its name, then by what stands before the first dot in it.
+        A host is looked up by its name, then by the part of its name before the first dot.
         """
         hosts = dict.fromkeys((own.host, own.host.split(".")[0])) if own.host else ()
         found = (self.leaf_of.get((host, nic)) for host in hosts for nic in (own.nic, None))
@@ -65,11 +65,7 @@ def read_fabric(path: Path) -> Fabric:
     if not cables:
         rule = "must hold cables, output of ibnetdiscover, or Slurm's topology.conf"
         raise InputError(f"{path}: {rule}; got none of them")
-    return _of_cables(cables, skipped)
-
-
-def _of_cables(cables: Iterable[tuple[str, str]], skipped: Counter[str]) -> Fabric:
-    """Return a fabric by pairs of names, below and above: a switch is above something."""
+    # A name that is above another one is a switch, all others are hosts and NICs.
     uppers: dict[str, list[str]] = {}
     for lower, upper in dict.fromkeys(cables):
         uppers.setdefault(lower, []).append(upper)
@@ -109,6 +105,7 @@ def _of_slurm(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str,
     cables, skipped = [], Counter[str]()
     begun = ""
     for number, line in lines:
+        # Slurm continues a line behind a backslash.
         line = begun + line.partition("#")[0].rstrip()
         begun = line[:-1] if line.endswith("\\") else ""
         keys = {name.lower(): value for name, value in _KEY.findall(line)}
@@ -119,24 +116,21 @@ def _of_slurm(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str,
             continue
         skipped.update(f"key {name}" for name in keys.keys() - _SLURM_KEYS)
         for name in ("nodes", "switches"):
-            names = _names(keys.get(name, ""), f"{path}, line {number}")
+            # Bounded while they are listed: a line of 20 bytes can stand for a million names.
+            parts = re.findall(r"(?:[^,\[]|\[[^\]]*\]|\[)+", keys.get(name, ""))
+            names = (one for part in parts for one in _expanded(part, f"{path}, line {number}"))
             cables += [(lower, keys["switchname"]) for lower in islice(names, _MOST_NAMES + 1)]
             if len(cables) > _MOST_NAMES:
                 raise InputError(f"{path}, line {number}: names must be at most {_MOST_NAMES} together; got more")
     return cables, skipped
 
 
-def _names(text: str, where: str) -> Iterator[str]:
-    """Yield the names of one of Slurm's lists of hosts.
-
-    >>> list(_names("node[08-10,12],gpu[0-1]-ib,login", ""))
-    ['node08', 'node09', 'node10', 'node12', 'gpu0-ib', 'gpu1-ib', 'login']
-    """
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]|\[)+", text):
-        yield from _expanded(part, where)
-
-
 def _expanded(part: str, where: str) -> Iterator[str]:
+    """Yield the names of one part of Slurm's lists of hosts.
+
+    >>> list(_expanded("node[08-10,12]-ib", ""))
+    ['node08-ib', 'node09-ib', 'node10-ib', 'node12-ib']
+    """
     found = re.search(r"\[([^\]]*)\]", part)
     if found is None:
         if "[" in part or len(part) > MAX_NAME_CHARACTERS:
@@ -194,12 +188,14 @@ def _of_ibnetdiscover(path: Path, lines: list[tuple[int, str]]) -> Fabric:
         names[one]: tuple(sorted(names[other] for other in beside.get(one, ()) if level.get(other, 0) == own + 1))
         for one, own in level.items()
     }
+    # Each of these links is counted from both of its ends.
     sideways = sum(level[one] == level.get(other) for one in level for other in beside[one]) // 2
     skipped.update({"link between switches of one level": sideways} if sideways else {})
     cables = []
     for node in adapters:
         host, _, nic = descriptions[node].partition(" ")
         leafs = [names[one] for one in beside.get(node, ()) if one in names]
+        # On several switches, the one that its traffic takes is not known.
         if not host or len(leafs) != 1:
             skipped["adapter without a host's name, or not on one switch"] += 1
             continue

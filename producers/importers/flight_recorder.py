@@ -32,7 +32,7 @@ from irregulars.producers.importers.groups import (
 from irregulars.producers.importers.imported import Array, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
-UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may tell
+UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may name
 ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
@@ -87,7 +87,7 @@ class PackedEntries:
             numbers = sequence, source, destination, start_ns
             try:
                 self._rows += self._ROW.pack(name, operator, *numbers, elapsed_ns, size_bytes)
-            except StructError:  # a log may tell any number; no row may have the largest
+            except StructError:  # a log may hold any number; no row may have the largest
                 bounded = (max(-_LARGEST, min(one, _LARGEST)) for one in numbers)
                 self._rows += self._ROW.pack(name, operator, *bounded, elapsed_ns, size_bytes)
 
@@ -246,12 +246,20 @@ def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup], *, has_st
         first, second = group.ranks[int(found[1])], group.ranks[int(found[3])]
         ends = (first, second) if found[2] == "->" else (second, first)
     sequence = one.get("collective_seq_id")
+    # Batches carry a sequence in 32 bits.
     if type(sequence) is not int or not 0 <= sequence < 1 << 32:
         return None
-    start_ns = _time(one.get("time_created_ns"))
+    start_ns, end_ns = _time(one.get("time_created_ns")), _time(one.get("time_discovered_completed_ns"))
+    elapsed_ns, duration_ms = ENDED_NS, one.get("duration_ms")
+    # Retired and not completed: it timed out. Where no entry was ever completed states are not kept.
+    if one.get("state") != "completed" and (has_states or one.get("retired") is not True):
+        elapsed_ns = np.nan
+    elif isinstance(duration_ms, (int, float)) and 0 <= duration_ms < 1e9:
+        elapsed_ns = float(round(duration_ms * 1e6))
+    elif UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns:
+        elapsed_ns = float(end_ns - start_ns)
     size_bytes = bytes_of_tensors(one.get("input_sizes"), one.get("input_dtypes"))
-    number = -1 if ends else sequence
-    return Entry(group.name, operator, number, ends, start_ns, _elapsed(one, start_ns, has_states), size_bytes)
+    return Entry(group.name, operator, -1 if ends else sequence, ends, start_ns, elapsed_ns, size_bytes)
 
 
 def _name_of_group(one: Mapping[str, Any]) -> str:
@@ -261,17 +269,6 @@ def _name_of_group(one: Mapping[str, Any]) -> str:
 
 def _time(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1 << 62 else UNKNOWN  # JSON has 0 where a pickle has None
-
-
-def _elapsed(one: Mapping[str, Any], start_ns: int, has_states: bool) -> float:
-    # Retired and not completed: it timed out. Where no entry was ever completed states are not kept.
-    if one.get("state") != "completed" and (has_states or one.get("retired") is not True):
-        return np.nan
-    duration_ms = one.get("duration_ms")
-    if isinstance(duration_ms, (int, float)) and 0 <= duration_ms < 1e9:
-        return float(round(duration_ms * 1e6))
-    end_ns = _time(one.get("time_discovered_completed_ns"))
-    return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
 
 
 _NAMELESS: Final = OPERATOR_CODES["barrier"]
@@ -284,10 +281,16 @@ def _by_status(
     """Return for each group the last collective that completed, and the last that was enqueued.
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
-    rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status
-    counts sends and recvs too.
+    rank has none, names that are numbers are in the same order. Groups with p2p are left out: there the status counts
+    sends and recvs too.
     """
-    names = _names_of_ids(status, rows, groups)
+    names = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
+    ids = sorted(_integer(number) for number in status if _integer(number) is not None)  # type: ignore[type-var]
+    in_order = sorted(int(name) for name in groups if name.isdecimal() and len(name) < 10)
+    if len(status) == len(ids) == len(in_order) == len(groups):
+        by_order = {str(number): str(name) for number, name in zip(ids, in_order, strict=True)}
+        if all(by_order.get(number) == name for number, name in names.items()):  # no entry contradicts it
+            names = by_order
     pairs = {_name_of_group(one) for one in rows if one.get("is_p2p") is True}
     found: tuple[dict[str, int], dict[str, int]] = {}, {}
     for number, one in status.items():
@@ -299,21 +302,8 @@ def _by_status(
     return found
 
 
-def _names_of_ids(
-    status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]
-) -> dict[str, str]:
-    """Return the group's name of each ``pg_id``; by the order of both only where no entry contradicts it."""
-    said = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
-    ids = sorted(_integer(number) for number in status if _integer(number) is not None)  # type: ignore[type-var]
-    names = sorted(int(name) for name in groups if name.isdecimal() and len(name) < 10)
-    if len(ids) != len(status) or len(names) != len(groups) or len(ids) != len(names):
-        return said
-    by_order = {str(number): str(name) for number, name in zip(ids, names, strict=True)}
-    is_true = all(by_order.get(number) == name for number, name in said.items())
-    return by_order if is_true else said
-
-
 def _integer(value: Any) -> int | None:
+    # The same keys are numbers in a pickle and texts in JSON.
     if type(value) is int:
         return value
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value):
@@ -408,6 +398,7 @@ def _rows(
     rows.add_columns([ids[name] for name in names], {name: column[is_own] for name, column in columns.items()})
     seen = set(zip(group[is_own].tolist(), number[is_own].tolist(), strict=True))
     places = {name: at for at, name in enumerate(names)}
+    # A rank whose entries were dropped, or that has none, still shows by its status that it has left a collective.
     for name, last in dump.completed.items():
         known = called.get((ids[name], last))
         is_seen = (places.get(name), last) in seen
@@ -448,6 +439,7 @@ def load_plain(value: bytes) -> Any:
                     raise ValueError(f"the instruction {opcode.name}, which builds more than plain data")
                 if opcode.name in _INTEGERS and number.bit_length() > MAX_INTEGER_BITS:
                     raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
+            # Latin-1 has a character for each byte: the texts of Python 2 can't fail to decode.
             return _Careful(io.BytesIO(value), encoding="latin-1").load()
         return _Plain(io.BytesIO(value)).load()
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, UnicodeError,
@@ -457,7 +449,7 @@ def load_plain(value: bytes) -> Any:
 
 
 def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
-    """Match an opcode and as many bytes as its length says; a regular expression can only list the lengths."""
+    """Match an opcode and the bytes that its length counts; a regular expression can only list the lengths."""
     each = (re.escape(bytes([n]) + head) + b".{%d}" % n for n in lengths)
     return opcode + b"(?:" + b"|".join(each) + b")"
 
@@ -479,6 +471,7 @@ _PLAIN: Final = re.compile(
 _AFTER_TEXT: Final = re.compile(_PUT, re.DOTALL)
 _LONG_TEXT: Final = Struct("<cI")  # the opcode and the length: ranks of large groups
 _CONTAINERS: Final = b"]})(\x85\x86\x87"
+# A pickle beyond either of these bounds is counted instruction by instruction.
 _MOST_CONTAINERS: Final = 1_000_000  # bytes that may each make one, of some 60 bytes
 _MOST_PLAIN_BYTES: Final = 16 << 20
 
@@ -487,8 +480,10 @@ def _is_plain(value: bytes) -> bool:
     if len(value) > _MOST_PLAIN_BYTES or sum(value.count(one) for one in _CONTAINERS) > _MOST_CONTAINERS:
         return False
     at = 0
+    # Protocols 0 and 1 do not begin with this opcode, and have others than PyTorch writes.
     while value[:1] == b"\x80" and (found := _PLAIN.match(value, at)):
         at = found.end()
+        # Only a text of 256 bytes or more may stop the expression: it is stepped over by its length.
         if value[at : at + 1] != b"X" or len(value) < at + _LONG_TEXT.size:
             return len(value) == at + 1 and value[at : at + 1] == b"."
         at += _LONG_TEXT.size + _LONG_TEXT.unpack_from(value, at)[1]
@@ -508,7 +503,7 @@ class _Plain(pickle.Unpickler):
 
 
 def _with_plain_keys(opcode: int) -> Callable[[Any], None]:
-    """Return what reads an opcode that fills a dictionary, and looks at the keys before they are hashed."""
+    """Return a reader of an opcode that fills a dictionary, which checks the keys before they are hashed."""
     read = pickle._Unpickler.dispatch[opcode]
 
     def checked(reader: Any) -> None:
@@ -521,7 +516,7 @@ def _with_plain_keys(opcode: int) -> Callable[[Any], None]:
 
 
 class _Careful(pickle._Unpickler):
-    """The same in Python, many times slower."""
+    """The same in Python, many times slower: here each key is checked before it is hashed."""
 
     find_class = _no_class
     dispatch: ClassVar = pickle._Unpickler.dispatch | {

@@ -117,6 +117,7 @@ class FollowingSource:
         self._batches: Iterator[Batch] = iter(())
         self._next: Batch | None = None
         self._totals: dict[str, list[int | None]] = dict(self._progress.totals)
+        # One piece ahead of `poll`: a piece holds all rows of some traces or dumps.
         self._pieces: Queue[_Ready | None] = Queue(maxsize=1)
         self._stop = threading.Event()
         self._is_over = False
@@ -154,6 +155,7 @@ class FollowingSource:
     def close(self) -> None:
         """Stop reading."""
         self._stop.set()
+        # A reading that takes longer is left to the thread, which ends with the process.
         self._thread.join(timeout=10.0)
 
     # --- pieces -----------------------------------------------------------------------------------------------------
@@ -179,6 +181,7 @@ class FollowingSource:
             self._failure = InputError(f"followed files must be readable; got {type(error).__name__}: {error}")
 
     def _put(self, ready: _Ready | None) -> None:
+        # In short waits: once the source is closed nothing takes a piece out of the queue.
         while not self._stop.is_set():
             try:
                 self._pieces.put(ready, timeout=_WAIT_S)
@@ -197,11 +200,13 @@ class FollowingSource:
             self._is_over = True
             return
         piece, announcements, ready_batches = ready
+        # The first rows of a piece that an earlier source began have left; the totals kept are those before it.
         is_resumed = self._progress.after == piece.after and self._progress.rows > 0
         skipped = self._progress.rows if is_resumed else 0
         if not is_resumed:
             self._progress.totals = {key: list(total) for key, total in self._totals.items()}
         self._progress.before, self._progress.after, self._progress.rows = piece.before, piece.after, 0
+        # A rank is announced once; rows of a schema that its announcement does not name are left out.
         known = self._progress.announced
         fresh = [one for one in announcements if str(one.rank) not in known]
         if self._world_size is not None:
@@ -211,6 +216,7 @@ class FollowingSource:
         batches = [b for b in ready_batches if b.header.schema in sources.get(str(b.header.rank), ())]
         self._batches = heapq.merge(*map(self._cut, batches), key=published_ns)
         self._next = next(self._batches, None)
+        # Taking the rows again, and dropping them, brings the totals to where the earlier source was.
         while skipped > 0 and self._next is not None:
             skipped -= len(self._take_rows(skipped))
 
@@ -267,11 +273,11 @@ def _key(batch: Batch) -> str:
     return f"{batch.header.rank}/{batch.header.schema}"
 
 
-SETTLE_S: Final = 2.0  # a file that has not changed for so long is complete
+SETTLE_S: Final = 2.0  # time without a change after which a file is complete
 # Longest wait of complete files for others that still change: one that never rests must not block the rest.
 MOST_WAIT_S: Final = 60.0
 MOST_PIECE_BYTES: Final = 4 << 20  # of logs, read at once
-_MOST_UNSEEN: Final = 1000
+_MOST_UNSEEN: Final = 1000  # files that are not listed just now, and whose offsets are kept
 KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")  # kinds of files that can be followed
 LiveRows = LiveClog | LiveLog  # Turns the lines of several logs into rows, from one reading to the next
 
@@ -291,8 +297,8 @@ def follow(
 
     `kind`: as of `producers.importers.importing.KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
     needs it: a process's rank in the communicator of that size is its global rank. Without it clog's first
-    communicator is taken as the one of all ranks. `position`: where an earlier source of the same directory stood;
-    None: from the beginning. `settle_s`: a trace or a dump that has not changed for so long is complete, seconds.
+    communicator is taken as the one of all ranks. `position`: that of an earlier source of the same directory; None:
+    from the beginning. `settle_s`: time without a change after which a trace or a dump is complete, seconds.
     Raises InputError if the kind is unknown, the world size is missing, or the position is none of a followed source.
     """
     if kind not in KINDS:
@@ -328,8 +334,8 @@ def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:
 class NewFileReader:
     """Reads new files of a directory, those of all ranks together, since process groups show only across ranks.
 
-    New is by the time of the last change, which is also where the reader stands. Files that can't be read are logged
-    and left out.
+    Files are new by the time of their last change, which is also the reader's position. Files that can't be read are
+    logged and left out.
     """
 
     def __init__(
@@ -384,6 +390,7 @@ class NewFileReader:
                 _LOG.warning("event=file_refused reason=%s", error)
                 return None
             reason = str(error)
+        # Each by itself finds the files at fault. Where each is good, they do not fit together, and none is used.
         good = [path for path in files if self._read_all([path]) is not None]
         if len(good) == len(files):
             _LOG.warning("event=files_refused files=%d reason='must be of one job: %s'", len(files), reason)
@@ -396,31 +403,34 @@ class LogReader:
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
     One that can't be used is logged and left out from there on: the others go on, and its earlier lines count.
 
-    `open_live`: makes the object that adds the lines, of its state after the reading before.
+    `open_live`: makes the object that adds the lines, from its state after the reading before.
     """
 
     def __init__(self, directory: Path, job: str, open_live: Callable[[Mapping[str, Any]], LiveRows]) -> None:
         self._directory, self._job, self._open_live = Directory(directory), job, open_live
         self._left_out: Counter[str] = Counter()
-        self._foreign: set[Path] = set()  # files of which it was said that they can't be read
+        self._foreign: set[Path] = set()  # files that were logged as unreadable
         self._empty: tuple[Stand, Stand] | None = None  # from the first to the second there were no rows
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
         """Read up to `MOST_PIECE_BYTES` of each file; see `producers.importers.following.FileReader`."""
+        # Lines without rows are not read again and again: the caller passes the same object until a piece has come.
         at = self._empty[1] if after is None and self._empty and self._empty[0] is before else before
         while True:
             stand, job = self._advance(at, after)
             if job is not None:
                 return Piece(at, after or stand, job)
+            # Without rows it goes on only as long as there are new lines.
             if after is not None or _place_of(stand) == _place_of(at):
                 self._empty = before, at
                 return None
             at = stand
 
     def _advance(self, before: Stand, after: Stand | None) -> tuple[Stand, ImportedJob | None]:
-        """Read a part of each file; give where the reader stands then, and the rows."""
+        """Read a part of each file; return the reader's new position, and the rows."""
         live = self._open_live(before.get("live", {}))
         known, refused = _place_of(before)
+        # A piece that is read again ends before the line for which a file was refused: only its position names it.
         refused_later = set() if after is None else _place_of(after)[1]
         offsets: dict[str, int] = {}
         for name, path in self._named_files():
@@ -453,6 +463,7 @@ class LogReader:
                     first = stream.readline(MAX_LINE_BYTES)
                     if first.startswith(GZIP_MAGIC):  # its rows were read as they were written, before it was packed
                         continue
+                    # A first line that is still being written gives the file no name yet: it would change.
                     if first.endswith(b"\n"):
                         named.append((f"{os.fstat(stream.fileno()).st_ino}-{crc32(first):08x}", path))
                     elif len(first) == MAX_LINE_BYTES and path not in self._foreign:

@@ -1,4 +1,4 @@
-"""What people have of a job, found and sorted by kind: a file, folders, archives, in any mixture.
+"""Files that people have of a job, found and sorted by kind: a file, folders, archives, in any mixture.
 
 Kinds are recognised by content (`producers.trace.foreign_files`). An archive is unpacked into a folder of the
 caller's, member by member: only plain files, under names of our own making, and within the bounds below.
@@ -40,7 +40,7 @@ class Gathered:
     unpacked_bytes: int = 0
 
     def leave_out(self, path: Path, reason: str) -> None:
-        """Leave out a file, whose name may tell its rank."""
+        """Leave out a file, with the rank in its name."""
         self.left_out.append(LeftOut(str(path), reason.removeprefix(f"{path}: "), rank_of_name(path)))
 
 
@@ -77,6 +77,7 @@ def _take_folder(folder: Path, scratch: Path, found: Gathered, depth: int) -> No
     except OSError as error:
         found.left_out.append(LeftOut(str(folder), str(error.strerror)))
         return
+    # All files beside it are the trace directory's own: it is used as it is.
     if any(path.name == "job.json" for path in inside):
         found.files.setdefault(TRACE, []).append(folder)
         return
@@ -93,7 +94,7 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         raise InputError(f"{path}: must be among at most {MOST_FILES} files; got more")
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return
+            return  # reading a pipe or a device might block for ever
         if path.stat().st_size == 0:
             found.leave_out(path, "empty")
             return
@@ -106,6 +107,7 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         found.leave_out(path, str(error))
         return
     if members is not None:
+        # `shown` in importing.py takes this folder out of texts; the count keeps archives of one name apart.
         folder = scratch / f"{len(found.files)}-{found.seen}" / path.name
         _unpack(path, folder, found, members)
         if folder.is_dir():
@@ -127,6 +129,7 @@ def _members(path: Path) -> Iterator[_Member] | None:
     def of_zip() -> Iterator[_Member]:
         with zipfile.ZipFile(path) as archive:
             for one in archive.infolist():
+                # Archives of Windows have no mode: 0.
                 is_plain = stat.S_IFMT(one.external_attr >> 16) in (0, stat.S_IFREG)
                 if not one.is_dir() and is_plain:
                     with archive.open(one) as stream:
@@ -141,6 +144,7 @@ def _members(path: Path) -> Iterator[_Member] | None:
 
     if zipfile.is_zipfile(path):
         return of_zip()
+    # Looking unpacks its begin: a gzip file that is cut raises here, and is reported when its kind is read.
     try:
         return of_tar() if tarfile.is_tarfile(path) else None
     except (tarfile.TarError, EOFError, zlib.error):

@@ -45,7 +45,7 @@ def operator_of(name: str) -> int | None:
     >>> [OPERATORS[operator_of(name)] for name in names]
     ['reduce_scatter', 'all_reduce', 'recv', 'all_gather']
     """
-    return _operator_of(name[:200])
+    return _operator_of(name[:200])  # bounded before it is kept: names come from files
 
 
 @lru_cache(maxsize=1024)  # dumps and traces have millions of a few names
@@ -80,6 +80,7 @@ def bytes_of_tensors(shapes: Any, types: Any) -> float:
             return math.nan
         if any(type(length) is not int or length < 0 for length in shape):
             return math.nan
+        # Bounded: an integer of more than 308 digits is no float, and a file may hold one.
         total += math.prod(float(min(length, 1 << 60)) for length in shape) * bytes_of_type(kind)
     return total
 
@@ -141,6 +142,7 @@ def communicators_of(
 def ranks_of(value: Any) -> tuple[int, ...] | None:
     """Read the ranks of a group, a list or a text such as ``"[0, 1]"``; None if they are none, or not all there."""
     if isinstance(value, str):
+        # A rank takes at most nine characters, with comma and blank.
         if len(value) > 16 * MAX_RANKS:
             return None
         try:

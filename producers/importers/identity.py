@@ -41,7 +41,7 @@ class Claim:
     """One file's words about its writer."""
 
     path: Path
-    rank: int | None = None  # global rank by the file's own words; None: it does not say
+    rank: int | None = None  # global rank by the file's own words; None: it holds none
     digest: bytes = b""  # of the content: files with equal ones are copies; empty: not known
     world_size: int | None = None  # number of ranks of the job by the file's own words
     span_ns: tuple[int, int] | None = None  # from when to when it recorded; None: not known
@@ -54,7 +54,7 @@ class Identified:
     ranks: Mapping[int, int]  # position of each rank's claim among all claims
     left_out: Sequence[LeftOut] = ()  # files without a rank, copies, and second files of one rank
     later: Mapping[int, Sequence[int]] = field(default_factory=dict)  # further claims of a rank, of other times
-    notes: Sequence[str] = field(default_factory=tuple)  # how ranks were told, where that is not plain
+    notes: Sequence[str] = field(default_factory=tuple)  # how ranks were found, where that is not plain
 
 
 T = TypeVar("T")
@@ -99,6 +99,7 @@ def _tried_in_parallel(read: Callable[[Path], T], paths: Sequence[Path], process
         try:
             yield from pool.map(partial(_tried, read), paths, chunksize=8)
         except BaseException as error:
+            # Leaving the pool would wait for all files that are still queued.
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 raise InputError("files must fit into memory; a process that read some was killed") from None
@@ -106,7 +107,7 @@ def _tried_in_parallel(read: Callable[[Path], T], paths: Sequence[Path], process
 
 
 def identify(claims: Sequence[Claim]) -> Identified:
-    """Tell which rank wrote each file: the rank of its own words, else that of its name.
+    """Find the rank that wrote each file: the rank of its own words, else that of its name.
 
     Where own words give several files of one time the same rank (a process that recorded before it knew its own), and
     each file's name another one, names are right.
@@ -158,12 +159,12 @@ def _are_at_once(one: Claim, other: Claim) -> bool:
 
 
 def has_twice(ranks: Iterable[int | None]) -> bool:
-    """Whether a rank stands there more than once."""
+    """Whether a rank occurs more than once."""
     return any(count > 1 for rank, count in Counter(ranks).items() if rank is not None)
 
 
 def _told_by_names(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
-    """Return the ranks of the names if they can tell what own words do not; else None."""
+    """Return the ranks in the files' names if these can tell files of the same own rank apart; else None."""
     named = [rank for claim in claims if (rank := rank_of_name(claim.path)) is not None]
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_each = len(named) == len(claims) and not has_twice(named)
@@ -194,6 +195,7 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
         return None
     if any(map(_PLACE.search, of_host)):  # tp0_dp1: nothing tells which of them counts faster
         return None
+    # Copies of one host's files in several folders look like hosts, unless the job is known to be that large.
     if not sizes and _has_copies(claims):
         return None
     first = {host: at * size for at, host in enumerate(of_host)}

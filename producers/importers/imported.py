@@ -93,6 +93,7 @@ class RankRows:
         rows = np.empty(len(kept), _COLUMNS)
         for name in (*_INTEGERS, *_FLOATS):
             rows[name] = columns[name][kept]
+        # Only rows that are kept give a communicator a code, as in `add`.
         codes = np.zeros(len(communicators), np.int64)
         for at in np.unique(rows["communicator"]):
             codes[at] = self._names.setdefault(communicators[at], len(self._names))
@@ -118,6 +119,7 @@ class RankRows:
             start_ns = min(start_ns, known[0])
             elapsed_ns = end_ns - start_ns
         self._iterations[number] = start_ns, elapsed_ns
+        # The number that is known wins over NaN.
         self._not_finite[number] = np.fmax(not_finite, self._not_finite.get(number, np.nan))
 
     def operators(self, header: Header) -> Batch | None:
@@ -129,6 +131,7 @@ class RankRows:
         columns["communicator"] = columns["communicator"].astype(np.uint16)
         columns["operator"] = columns["operator"].astype(np.uint8)
         end_ns = ends_ns(columns["start_ns"], columns["elapsed_ns"])
+        # Rows without an end come last, as `arrange` puts those of a trace directory.
         order = np.lexsort((columns["start_ns"], np.where(end_ns == UNKNOWN, np.iinfo(np.int64).max, end_ns)))
         return _batch(header, {name: column[order] for name, column in columns.items()}, end_ns, tuple(self._names))
 

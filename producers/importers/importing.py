@@ -1,6 +1,6 @@
 """Import files of other tools as a trace directory: one reader for each kind, around its parser.
 
-`take_anything` takes whatever people have of one job: kinds are told by content, and what was taken is said. Evidence
+`take_anything` takes any files of one job: kinds are recognised by content, and the files taken are named. Evidence
 of a hang (dumps, watchdog lines, answers of RAS) is joined. Where it shows operators that never ended it is judged;
 else the recording that times operators and covers most ranks is.
 """
@@ -65,8 +65,8 @@ def import_trace(
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
     `kind`: one of `KINDS`. `job`: name of the job; by default that of the source. `hosts`: host of a rank; it wins
-    over the one in the files. `fabric`: where the switches are told. Raises InputError if the kind is unknown, files
-    are unusable, or the directory can't be written; one line that names the file.
+    over the one in the files. `fabric`: the switches, where they are known. Raises InputError if the kind is unknown,
+    files are unusable, or the directory can't be written; one line that names the file.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
@@ -114,7 +114,7 @@ def naming_members(scratch: Path) -> Iterator[None]:
 
 
 def write_imported(imported: ImportedJob, directory: Path, fabric: Fabric | None = None) -> None:
-    """Write a trace directory; InputError if that is not possible. `fabric`: where the switches are told."""
+    """Write a trace directory; InputError if that is not possible. `fabric`: the switches, where they are known."""
     try:
         write_trace(directory, map((fabric or Fabric()).place, imported.announcements()), imported.batches())
     except OSError as error:
@@ -166,6 +166,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
         raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *log.notes))}")
     imported = job_of_dumps([*dumps, *told], job)
     notes = (*who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
+    # NCCL's lines name hosts and GPUs, which dumps do not.
     places = {**imported.places, **log.nccl.places(imported.world_size)}
     return replace(
         imported, left_out=(*broken, *who.left_out), notes=notes,
@@ -174,7 +175,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
 
 
 def read_dump_file(path: Path) -> Dump:
-    """Read one dump; its rank is -1 where neither file nor name says it."""
+    """Read one dump; its rank is -1 where neither the file nor its name holds it."""
     with naming(path):
         value = read_bounded(path, MAX_PICKLE_BYTES)
         is_json = value.lstrip()[:1] == b"{"
@@ -203,6 +204,7 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
         with naming(files[0].parent if len(files) > 1 else files[0]):
             raise none_usable(one.skipped for _, one in read)
     who = identify([Claim(path, one.rank, one.digest, one.world_size, one.span_ns) for path, one in read])
+    # Two processes of one time are two ranks: without one of them the job would be judged wrongly.
     second = next((one for one in who.left_out if one.reason.startswith(SECOND.format(rank=one.rank))), None)
     if second is not None:
         other = second.reason.rpartition(": ")[2]
@@ -258,6 +260,7 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
                 for operation in filter(None, map(parser.parse, bounded_lines(stream))):
                     table.add(operation)
         except InputError:
+            # The file is left out as a whole, so the operators before its bad line go too.
             table.cut(before)
             raise
         skipped.update(parser.skipped)
@@ -273,7 +276,7 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Give the lines of a file; InputError if a line is longer than any that NCCL Inspector or clog writes."""
+    """Yield the lines of a file; InputError if a line is longer than any that NCCL Inspector or clog writes."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
             raise InputError(f"lines must be at most {MAX_LINE_BYTES} bytes; got a longer one")
@@ -338,7 +341,7 @@ _NOUNS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A trace directory to judge, and what it was made of."""
+    """A trace directory to judge, and lines about the files that it was made of."""
 
     directory: Path
     lines: tuple[str, ...] = ()  # at most six, for people
@@ -364,6 +367,7 @@ def take_anything(source: Path, scratch: Path, hosts: Mapping[int, str] | None =
         raise InputError(_nothing_usable(source, found, left_out))
     hung = [kind for kind, job in jobs.items() if kind in _HANG_KINDS and job.has_open]
     timed = sorted((kind for kind in jobs if kind not in _HANG_KINDS), key=lambda kind: -len(jobs[kind].ranks))
+    # Last comes evidence of a hang in which all has ended: it times nothing, and is used where there is nothing else.
     order = [*hung, *([TRACE] if traces else []), *timed, *jobs]
     chosen, others = order[0], [kind for kind in dict.fromkeys(order[1:]) if kind != order[0]]
     if chosen == TRACE:

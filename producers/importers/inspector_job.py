@@ -82,6 +82,8 @@ class OperationTable:
         in_order = np.lexsort((place, number, operator, of_place[place]))
         shares = np.stack([of_place[place], operator, number, place])[:, in_order]
         is_new = np.diff(shares, axis=1, prepend=-1) != 0
+        # Sorted, each new communicator, operator or number begins a collective, and with the place a member's share:
+        # the places 0 0 1 of one number are three rows, two shares, one collective.
         own = Counter(zip(*shares[[3, 1]][:, is_new.any(axis=0)].tolist(), strict=True))
         logged = Counter(zip(*shares[:2, is_new[:3].any(axis=0)].tolist(), strict=True))
         kinds: dict[int, list[tuple[int, int]]] = {}
@@ -117,7 +119,7 @@ def job_of_operations(
 ) -> ImportedJob:
     """Join the operators of a job's processes; those of one process in the order of its log.
 
-    `waited_us`: what sends waited for, as in `LogParser.waited_us`. Raises InputError if there are none.
+    `waited_us`: the waits of sends, as in `LogParser.waited_us`. Raises InputError if there are no operators.
     """
     if not len(whole):
         found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
@@ -162,7 +164,7 @@ def job_of_operations(
 def _note_waits(
     waited_us: Mapping[Connection, Sequence[int]], ranks: ProcessRanks, members: Mapping[tuple[str, int], int]
 ) -> str:
-    """Say where sends waited more than everywhere else: a second opinion on who is late, or which way is slow."""
+    """Return a note on where sends waited most by far: a second opinion on which rank is late, or which link slow."""
     sums = Counter[tuple[int, str]]()
     for one, own in waited_us.items():
         sender, receiver = ranks.of.get(one.process), members.get((one.member.communicator, one.peer))
@@ -174,6 +176,7 @@ def _note_waits(
         own_us = {name: us for (at, name), us in sums.items() if at == wait}
         most = max(own_us, key=lambda name: own_us[name])
         whole_us = sum(own_us.values())
+        # Of one or two, one always has half.
         if len(own_us) > 2 and own_us[most] > whole_us / 2:
             parts.append(f"until {most} ({own_us[most] / 1e3:.3g} ms of {whole_us / 1e3:.3g} ms)")
     return f"by the proxies' clocks chunks waited most {', and '.join(parts)}" if parts else NOTE_NO_WAITS
@@ -199,6 +202,7 @@ def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communica
     for identity, found in members.items():
         in_order = sorted((member.comm_rank, ranks.of[process]) for process, member in found.items())
         own = tuple(dict.fromkeys(rank for _, rank in in_order))
+        # Its ranks are the global ones, so that those without a log are known too.
         if ranks.is_known and _size(found) == ranks.world_size:
             own = tuple(range(ranks.world_size))
         groups[identity] = ProcessGroup(identity, next(iter(found.values())).name, own)
@@ -226,6 +230,7 @@ class RowMaker:
     def add(self, rows: RankRows, one: Operation) -> None:
         """Add one operator."""
         communicator = self._communicators[one.member.communicator]
+        # Batches carry a sequence in 32 bits: of a longer job the numbers begin again.
         peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
         if one.operator in P2P:
             if len(communicator.ranks) == one.member.size:

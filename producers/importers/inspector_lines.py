@@ -2,7 +2,7 @@
 
 Up to v4.2 each line names its communicator; in v4.3 a marker line does, for as many bare lines as it counts. Start
 times are there in verbose logs alone: `dump_timestamp_us` is when a line was written, not when the operator ran.
-Records of proxies tell for what each step of a send waited, by the clock of a CPU thread.
+Records of proxies hold the waits of each step of a send, by the clock of a CPU thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -21,7 +21,8 @@ from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.groups import MAX_RANKS, operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3", "v4.4")
-MAX_LINE_BYTES: Final = 1 << 20
+MAX_LINE_BYTES: Final = 1 << 20  # more than any line of NCCL Inspector or clog has
+# Beyond it floats no longer hold each µs; as a time it is in the year 2255.
 _MOST_US: Final = 1 << 53
 _WORD: Final = re.compile(r"[^\w.:#-]")
 
@@ -97,8 +98,13 @@ class LogParser:
         if not isinstance(value, dict):
             self.skipped["lines that are no JSON objects"] += 1
             return None
-        if "dump_stats" in value:
-            self._begin(value)
+        if "dump_stats" in value:  # a marker line: the communicator of the next lines, and the rows its ring lost
+            self.process, self._member = self._read_context(value)
+            stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
+            self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")}
+            if self.process is not None:
+                lost = sum(_count(stats.get(f"{kind}_dropped_since_last_dump")) for kind in ("coll", "p2p"))
+                self.dropped[self.process] += lost
             return None
         if "proxy_trace" in value:
             if not self._take_proxy(value):
@@ -125,19 +131,11 @@ class LogParser:
         parser.written_us = state.get("written_us", 0)
         return parser
 
-    def _begin(self, value: Mapping[str, Any]) -> None:
-        """Take in a marker line: the communicator of the next lines, and how many rows its ring lost."""
-        self.process, self._member = self._read_context(value)
-        stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
-        self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")}
-        if self.process is not None:
-            lost = sum(_count(stats.get(f"{kind}_dropped_since_last_dump")) for kind in ("coll", "p2p"))
-            self.dropped[self.process] += lost
-
     def _writer(self, value: Mapping[str, Any], kind: str) -> tuple[Process | None, Membership | None]:
         """Return process and communicator of a record: by itself, else by the marker, for as many as that counted."""
         if "header" in value:
             return self._read_context(value)
+        # Lines beyond those that the marker counted follow a marker that was lost: their process is not known.
         self._left[kind] = self._left.get(kind, 0) - 1
         return (self.process, self._member) if self._left[kind] >= 0 else (None, None)
 
@@ -151,9 +149,13 @@ class LogParser:
         steps = told["steps"] if isinstance(told.get("steps"), list) else [told]
         if told.get("direction") == "send":
             sums = self.waited_us.setdefault(Connection(process, member, peer), [0] * len(_LENGTHS))
-            for step in steps:
-                for at, length_us in enumerate(_waits(step) if isinstance(step, dict) else ()):
-                    sums[at] += length_us
+            for step in (one for one in steps if isinstance(one, dict)):
+                moments = step.get("event_trace_ts")
+                at_us = [_count(moments.get(name)) for name in WAITS] if isinstance(moments, dict) else []
+                for at, name in enumerate(_LENGTHS):
+                    begin_us, past_us = at_us[at : at + 2] or (0, 0)
+                    length_us = past_us - begin_us if 0 < begin_us <= past_us < _MOST_US else 0  # 0: not recorded
+                    sums[at] += _count(step.get(name), length_us)
         return True
 
     def _operation(self, value: Mapping[str, Any]) -> Operation | None:
@@ -193,15 +195,6 @@ class LogParser:
         self.written_us = max(self.written_us, _count(metadata.get("dump_timestamp_us")))
         named = _WORD.sub("_", name[:100]) if isinstance(name, str) and name != "unknown" else ""
         return Process(host[:200], pid), Membership(_WORD.sub("_", identity[:100]), named, comm_rank, size)
-
-
-def _waits(step: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the lengths of the waits of one step, µs; 0 where the record does not tell one."""
-    moments = step.get("event_trace_ts")
-    at_us = [_count(moments.get(name)) for name in WAITS] if isinstance(moments, dict) else []
-    for place, name in enumerate(_LENGTHS):
-        begin_us, past_us = at_us[place : place + 2] or (0, 0)
-        yield _count(step.get(name), past_us - begin_us if 0 < begin_us <= past_us < _MOST_US else 0)
 
 
 def _times(told: Mapping[str, Any], elapsed_us: float) -> tuple[int, float]:

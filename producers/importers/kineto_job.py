@@ -26,7 +26,7 @@ from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.kineto_trace import Call, Capture, SpansByThread
 from irregulars.producers.trace.job_file import RankLocation
 
-_PASSING: Final = 0.95  # of the calls: profilers place some events a little off
+_PASSING: Final = 0.95  # share of the calls: profilers place some events a little off
 
 
 class Kind(NamedTuple):
@@ -65,6 +65,7 @@ def _is_shared(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, M
     own = [calls[member].get(kind, []) for member in group.ranks if member in calls]
     if any(len(one) != len(calls[rank][kind]) for one in own):
         return False
+    # Of these a rank may leave before others enter: their times need not overlap.
     if kind.operator in ROOTED:
         return True
     starts = np.array([[call.start_ns for call in one] for one in own])
@@ -85,6 +86,7 @@ def _is_pair(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Map
 # in each.
 _NUMBER_BITS: Final = 16
 _OUTSIDE: Final = (1 << _NUMBER_BITS) - 1
+# Ends of a collective that are closer than this, in `_SHARED_SHARE` of all collectives, are of one clock.
 _SHARED_NS: Final = 100_000
 _MARK_NS: Final = 100_000  # by which a mark may end before an operator in it: clocks of CPU and GPU are that close
 _SHARED_SHARE: Final = 0.9
@@ -157,7 +159,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
 
 
 def none_usable(skipped: Iterable[Mapping[str, int]]) -> InputError:
-    """Return the error of traces without a usable collective; `skipped`: what was left out, by reason."""
+    """Return the error of traces without a usable collective; `skipped`: numbers of those left out, by reason."""
     left_out = sum(map(Counter, skipped), Counter[str]())
     found = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
     rule = "kernels of NCCL, RCCL or an engine's own all-reduce, or gloo:* annotations"
@@ -168,7 +170,7 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
     """Join the captures of each rank, in the order of time.
 
     Where steps repeat (a profiler that is made anew counts from 0), those of the second captures go on behind those
-    of the first ones, on all ranks alike, and one number is left out: nothing tells what happened between.
+    of the first ones, on all ranks alike, and one number is left out: the time between was not recorded.
     """
     parts: dict[int, list[Capture]] = {}
     for one in captures:
@@ -214,7 +216,7 @@ def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capt
 
 
 def _holds_its_calls(capture: Capture) -> bool:
-    """Whether steps tell the iterations of a capture's calls.
+    """Whether steps show the iterations of a capture's calls.
 
     They do if it is known when calls were issued. If not, the CPU that marks steps may be ahead of the GPU by some of
     them; it was not if each call lies within one step.
@@ -239,12 +241,13 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
     everybody = tuple(range(world_size))
     named = (group for capture in by_rank.values() for group in capture.groups if group.ranks == everybody)
     world = next(named, ProcessGroup("world", "default_pg", everybody))
-    # Of ranks without a trace nothing tells which streams they use.
+    # The streams of ranks without a trace are not known: they may use each of these.
     is_partial = len(by_rank) < world_size
     streams = {
         lane: ProcessGroup(lane, lane, world.ranks if is_partial else tuple(sorted(ranks)))
         for lane, ranks in lanes.items()
     }
+    # A stream that is alone carries the collectives of all ranks, also of those without a trace.
     if len(lanes) == 1:
         streams = dict.fromkeys(lanes, world)
     found: dict[int, Capture] = {}
@@ -271,12 +274,13 @@ class Lane(NamedTuple):
 
 
 def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
-    """Return the calls of a rank in their order, by what they are numbered in."""
+    """Return the calls of a rank in their order, by the lane in which they are numbered."""
     # Steps on whichever thread they were marked
     steps = SpansByThread(step._replace(thread=None) for step in capture.steps)
     found: dict[Lane, list[Call]] = {}
     for call in capture.calls:
         assert call.group is not None
+        # By its launch: the GPU may run an operator when the CPU is steps ahead.
         around = steps.around(call.start_ns if call.issued_ns is None else call.issued_ns, None)
         ends = (-1, -1)
         if call.operator in P2P:
@@ -290,7 +294,7 @@ def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
 def _incomplete(
     calls: Mapping[int, Mapping[Lane, list[Call]]], told: Container[ProcessGroup]
 ) -> list[tuple[int, Lane]]:
-    """Find the steps of ranks that lack calls of a group: nothing tells which, so none of them can be paired."""
+    """Find the steps of ranks that lack calls of a group: which ones is not known, so none of them can be paired."""
     most = Counter[Lane]()
     for own in calls.values():
         most |= Counter({lane: len(those) for lane, those in own.items()})
@@ -303,7 +307,7 @@ def _incomplete(
 
 
 def _shifts(calls: Mapping[int, Mapping[Lane, list[Call]]]) -> dict[tuple[int, Lane], int]:
-    """Return what to add to the numbers of calls that no step holds, by rank."""
+    """Return the number of the first call that no step holds, by rank and lane: captures begin apart."""
     series: dict[Lane, dict[int, Series]] = {}
     for rank, own in calls.items():
         for lane, those in own.items():
@@ -326,6 +330,7 @@ def _rows(
     for lane, those in calls.items():
         iteration, communicator = lane.iteration, communicators[lane.group].id
         for number, call in enumerate(those, shifts.get((rank, lane), 0)):
+            # More calls would have the numbers of the next iteration's.
             if number >> _NUMBER_BITS:
                 rows.unusable += 1
                 continue
@@ -336,6 +341,7 @@ def _rows(
             times = call.start_ns, call.elapsed_ns
             rows.add(communicator, call.operator, sequence, peer, *times, call.size_bytes, iteration)
     spans.pop(UNKNOWN, None)
+    # With gloo alone all of it ran on the CPU, whose marks are the iterations.
     if all(call.lane == "gloo" for call in capture.calls):
         spans = {step.peer: (step.start_ns, step.end_ns) for step in capture.steps}
     elif capture.steps:

@@ -1,7 +1,7 @@
-"""One Kineto trace: collectives, launches, steps and groups of one rank, as its events and properties say.
+"""One Kineto trace: collectives, launches, steps and groups of one rank, from its events and properties.
 
-GPU collectives are kernels, told by the arguments that PyTorch copies onto them, else by their names: those of NCCL
-and RCCL, and of all-reduces that engines bring themselves. A kernel's name may not tell its operator (an all_to_all
+GPU collectives are kernels, known by the arguments that PyTorch copies onto them, else by their names: those of NCCL
+and RCCL, and of all-reduces that engines bring themselves. A kernel's name may not name its operator (an all_to_all
 runs as ``SendRecv``, with RCCL all are ``rcclGenericKernel``); then the ``nccl:*`` annotation around its launch does.
 On the CPU the ``gloo:*`` annotations are the collectives. Annotations of other backends (``hccl:*``) only issue one,
 and the trace does not tell when it ran. Events are plain values of any type: nothing about them is trusted.
@@ -31,7 +31,7 @@ from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors
 
 
 class TimedSpan(NamedTuple):
-    """Something that a thread did: ns since the epoch."""
+    """An action of a thread: ns since the epoch."""
 
     start_ns: int
     end_ns: int
@@ -150,6 +150,7 @@ class TraceParser:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in an event; InputError if there are more collectives than a trace can have."""
+        # Only complete events (X) have a start and a length; the others are flows, counters and names of threads.
         name, category, arguments = event.get("name"), event.get("cat"), event.get("args")
         start_us, length_us = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
@@ -174,6 +175,7 @@ class TraceParser:
             (self._gloo if name.startswith("gloo:") else self._notes).append(span._replace(size_bytes=size_bytes))
         elif (step := _STEP.match(name)) is not None:
             self._keep("process", event.get("pid"))
+            # Two threads may mark one step at the same time; apart, the file holds two captures.
             known = self._steps.setdefault(int(step[1]), span)
             if known is not span and (known.end_ns <= span.start_ns or span.end_ns <= known.start_ns):
                 raise InputError(f"{name} must be there once; got it twice, as when captures are merged")
@@ -243,7 +245,7 @@ class TraceParser:
     # --- the capture ------------------------------------------------------------------------------------------------
 
     def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
-        """Return the contents of the trace; `unreadable`: events that may have told more."""
+        """Return the contents of the trace; `unreadable`: number of wanted events that were no JSON."""
         base_ns = properties.get("baseTimeNanoseconds")
         self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
         told = properties.get("distributedInfo")
@@ -257,6 +259,7 @@ class TraceParser:
         sizes = (kernel.arguments.get("Group size") for kernel in self._kernels)  # the job has no fewer ranks
         largest = max((size for size in sizes if _is_count(size)), default=None)
         world_size = told["world_size"] if _is_count(told.get("world_size")) else largest
+        # A size that the rank contradicts is not believed.
         if world_size is not None and world_size <= (rank or 0):
             world_size = None
         config = told.get("pg_config")
@@ -321,7 +324,7 @@ class TraceParser:
     def _count_unseen(self, calls: Sequence[Call], skipped: dict[str, int]) -> None:
         """Count the issued collectives that no kernel shows, as those of a CPU-only trace or of another device."""
         seen = Counter(call.operator for call in calls)
-        unnamed = len(self._kernels) - len(calls)
+        unnamed = len(self._kernels) - len(calls)  # kernels of unknown operators, which may be any of those issued
         for name, count in Counter(note.name for note in self._notes).items():
             own = operator_of(name)
             shown = 0 if own is None else min(count, seen[own])
@@ -392,6 +395,7 @@ def _word(name: str) -> str:
 
 
 def _count(skipped: dict[str, int], reason: str, count: int = 1) -> None:
+    # Reasons hold names of the file: a strange one must not fill the memory with them.
     if reason in skipped or len(skipped) < 20:
         skipped[reason] = skipped.get(reason, 0) + count
 
@@ -489,14 +493,23 @@ class EventReader:
         Raises InputError if the file is no such trace, is cut off, or an event or the rest are larger than any
         profiler writes. Events that are no JSON (names with bare quotes) are counted.
         """
-        if not self._find_list():
+        # Up to the list of events (Chrome's format: in an object, or alone); the text before it is kept.
+        while self._fill():
+            self._rest = self._rest.removeprefix(BOM_UTF8)
+            begin = self._begin_of_list()
+            if begin is not None:
+                self._head, self._rest = self._rest[:begin], self._rest[begin:]
+                break
+            if len(self._rest) > MAX_HEAD_BYTES:
+                raise InputError(f"what precedes traceEvents must be at most {MAX_HEAD_BYTES} bytes; got more")
+        else:
             raise InputError("must be a JSON object with a list 'traceEvents', or a list of events; got none")
         while not (yield from self._read_block()):
             if not self._fill():
                 raise InputError("must be a complete trace; got the end of the file inside of traceEvents")
 
     def properties(self) -> dict[str, Any]:
-        """Give the file's object without its events, empty for a list; call it after `read` has ended.
+        """Return the file's object without its events, empty for a list; call it after `read` has ended.
 
         Raises InputError if it is no complete JSON object or list.
         """
@@ -516,18 +529,6 @@ class EventReader:
 
     # --- before the events ------------------------------------------------------------------------------------------
 
-    def _find_list(self) -> bool:
-        """Read up to the list of events (Chrome's format: in an object, or alone), and keep the text before it."""
-        while self._fill():
-            self._rest = self._rest.removeprefix(BOM_UTF8)
-            begin = self._begin_of_list()
-            if begin is not None:
-                self._head, self._rest = self._rest[:begin], self._rest[begin:]
-                return True
-            if len(self._rest) > MAX_HEAD_BYTES:
-                raise InputError(f"what precedes traceEvents must be at most {MAX_HEAD_BYTES} bytes; got more")
-        return False
-
     def _begin_of_list(self) -> int | None:
         if self._rest.lstrip()[:1] == b"[":
             return self._rest.index(b"[") + 1
@@ -546,6 +547,7 @@ class EventReader:
         """Yield the wanted events that are complete so far; return whether the list has ended."""
         block = self._rest
         structure = find_structure(block)
+        # The block begins inside of the list: the bracket that goes below depth 0 closes it.
         after = np.flatnonzero(structure.depth < 0)
         is_over = bool(len(after))
         if is_over:

@@ -49,7 +49,7 @@ _TRACKED: Final = re.compile(
 )
 _ASSERTED: Final = re.compile(rb"Rank (\d+): (found (?:NaN|Inf)[^\n.]{0,200})\. Device: (\d+)(?:, node: (\S+))?")
 _NOT_FINITE: Final = re.compile(r"\bnan\b|\binf(inity)?\b", re.IGNORECASE)
-# What a line says of a result, the least first: words of lines and of the tracker's file, and what they mean
+# Outcomes of a rejected result, the least first: words of a line, word of the tracker's file, their meaning
 _OUTCOMES: Final = (
     ("Unexpected result", "rerun_disabled", "it was not computed again"),
     ("Unexpected result", "initial_run", "it was not computed again"),
@@ -100,6 +100,7 @@ class MegatronLog:
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line. InputError if more results were rejected than runs have."""
+        # Most blocks hold none of its lines, and fixed words are found much faster than patterns.
         if not any(sign in block for sign in MEGATRON_SIGNS):
             return
         takes = {
@@ -109,15 +110,12 @@ class MegatronLog:
         }  # fmt: skip
         found = [(one.start(), one, take) for pattern, take in takes.items() for one in pattern.finditer(block)]
         for start, one, take in sorted(found, key=lambda line: line[0]):
-            self._take_time(_TIME.search(block, max(start - 60, block.rfind(b"\n", 0, start) + 1), start))
+            if time := _TIME.search(block, max(start - 60, block.rfind(b"\n", 0, start) + 1), start):
+                self._time_ns = _ns_of(time[1].decode()) or self._time_ns
             take(one)
         del self._reports[:-_MOST_REPORTS]
         if len(self._results) > _MOST_RESULTS:
             raise InputError(f"results that Megatron rejected must be at most {_MOST_RESULTS}; got more")
-
-    def _take_time(self, found: re.Match[bytes] | None) -> None:
-        if found is not None:
-            self._time_ns = _ns_of(found[1].decode()) or self._time_ns
 
     def _take_iteration(self, line: re.Match[bytes]) -> None:
         self._iteration = int(line[1][:15])
@@ -158,6 +156,7 @@ class MegatronLog:
             result.message = result.message or _text(line[7])
 
     def _take_asserted(self, line: re.Match[bytes]) -> None:
+        # The log names an iteration when it has ended: a result that is not finite stops the one after it.
         iteration = b"%d" % (0 if self._iteration is None else self._iteration + 1)
         result = self._result(line[1], iteration, 0, line[4], line[3])
         result.is_finite, result.message = False, _text(line[2])
@@ -167,6 +166,7 @@ class MegatronLog:
     ) -> Result:
         result = self._results.setdefault((_rank(rank), int(iteration[:15])), Result(time_ns=self._time_ns))
         result.outcome = max(result.outcome, outcome)
+        # Lines of these two outcomes are of the GPU on which it was computed again.
         if result.place.gpu is None and device is not None and outcome not in (_CORRECT, _BROKEN):
             result.place = RankLocation(host=None if node is None else _text(node), gpu=int(device[:4]))
         return result
@@ -174,7 +174,7 @@ class MegatronLog:
     # --- the job ----------------------------------------------------------------------------------------------------
 
     def job(self, name: str, world_size: int) -> ImportedJob | None:
-        """Return what the lines tell as a job; None without any."""
+        """Return the reports and rejected results as a job; None without any."""
         named = Counter(rank for report in self._reports for rank in report.took_ms)
         rejecting = {rank for rank, _ in self._results}
         if not named and not rejecting:
@@ -203,6 +203,7 @@ class MegatronLog:
         for at, report in enumerate(self._reports):
             number = known[at] if is_rising else at
             most_ns = round(max(report.took_ms.values()) * 1e6)
+            # Ranks that a report does not name took a time between those that it names.
             middle_ms = (min(report.took_ms.values()) + max(report.took_ms.values())) / 2
             for rank, rows in ranks.items():
                 took_ns = round(report.took_ms.get(rank, middle_ms) * 1e6)
@@ -255,7 +256,7 @@ def _is_finite(value: bytes) -> bool:
 
 
 def _ns_of(text: str) -> int | None:
-    """Read a log's time, which tells no zone: as UTC."""
+    """Read a log's time, which has no zone, as UTC; None: it is no time."""
     try:
         return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
     except ValueError:

@@ -1,7 +1,7 @@
-"""NCCL's and RCCL's own log lines in training logs: who called which collective last, and what NCCL warned of.
+"""NCCL's and RCCL's own log lines in training logs: the last collectives of each rank, and NCCL's warnings.
 
 ``NCCL_DEBUG=INFO`` with ``NCCL_DEBUG_SUBSYS=INIT,COLL`` writes a line when a collective is called, and none when it
-ends: what all ranks of a communicator have called may have ended, and who has called more waits for the others.
+ends: a collective that all ranks have called may have ended, and a rank that has called more waits for the others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NcclLog:
         for found in _find(block, b"- Init ", _JOINED):
             size = int(found[6])
             if int(found[5]) < size <= MAX_RANKS and len(self._joined) < _MOST_RANKS:
-                # Older ones write no id: communicators of one size count as one
+                # Older NCCL writes no id: communicators of one size count as one
                 self._joined[_gpu(found), found[4]] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
         for found in _find(block, b": opCount ", _CALL):
             operator, kind = operator_of(found[4].decode()), int(found[7])
@@ -69,6 +69,7 @@ class NcclLog:
                 continue
             calls = self._calls.setdefault((_gpu(found), found[8]), {}) if len(self._calls) < _MOST_RANKS else {}
             launch = int(found[5], 16)
+            # The calls of a group are launched as one, and have the same count.
             newest = next(reversed(calls), (-1, 0))
             key = launch, newest[1] + 1 if newest[0] == launch else 0
             calls[key] = operator, int(found[6]) * _TYPE_BYTES[kind] if kind < len(_TYPE_BYTES) else np.nan
@@ -98,7 +99,7 @@ class NcclLog:
         return {rank: RankLocation(gpu[0].decode(), gpu[2], lost_rows=0) for gpu, rank in ranks.items()}
 
     def dumps(self) -> list[Dump]:
-        """Return the last calls of each rank as dumps; none where the ranks of no communicator are told."""
+        """Return the last calls of each rank as dumps; none where the ranks of no communicator are known."""
         ranks = self.ranks()
         instances: dict[bytes, dict[int, tuple[_Gpu, bytes]]] = {}  # of a communicator, by rank in it
         for instance, one in self._joined.items():
@@ -126,6 +127,7 @@ def _find(block: bytes, sign: bytes, form: re.Pattern[bytes]) -> Iterator[re.Mat
     """Yield the matches in lines with a sign: it is found many times faster than a form that begins with a name."""
     at = block.find(sign)
     while at >= 0:
+        # The pattern sees 1,024 bytes on each side at most: a line without end is not searched as a whole.
         begin, past = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
         past = len(block) if past < 0 else past
         found = form.search(block[max(begin, at - 1024) : min(past, at + 1024)])
@@ -146,6 +148,7 @@ def _entries(
     is_plain = all(again == 0 for _, again in keys)
     numbers = {key: key[0] if is_plain else at for at, key in enumerate(keys)}
     common = min(max(own, default=(-1, 0)) for own in calls.values())
+    # From the first call on in which ranks called different operators, none has ended: they wait for each other.
     for key in keys:
         if len({own[key][0] for own in calls.values() if key in own}) > 1:
             common = min(common, (key[0], key[1] - 1))

@@ -58,12 +58,12 @@ class Worker(NamedTuple):
 
 
 def unknown_worker(rank: int) -> Worker:
-    """Return a stand-in for the process of a rank of which the service does not say where it runs."""
+    """Return a stand-in for the process of a rank that the service does not know."""
     return Worker(UNKNOWN_HOST, rank, -1)
 
 
 UNKNOWN_HOST: Final = "(unknown)"
-_IN_PROGRESS: Final = 7  # NCCL's result code of what goes on: no error
+_IN_PROGRESS: Final = 7  # NCCL's result code of an operation that goes on: no error
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _communicator(told: Any) -> tuple[str, RasCommunicator] | None:
 
 
 def _by_rank(listed: Any, size: int, read: Any) -> dict[int, Any] | None:
-    """Read a list of ranks; None where it is none, or a rank stands in it twice or outside the communicator."""
+    """Read a list of ranks; None where it is none, or a rank occurs twice or is outside of the communicator."""
     if not isinstance(listed, list):
         return None
     found: dict[int, Any] = {}
@@ -307,6 +307,7 @@ class _Conversation:
                 "(an older NCCL answers in text alone)"
             )
         self._in_time().sendall(b"STATUS\n")
+        # The answer has no length: it ends where the service closes the connection.
         parts, size = [self._rest], len(self._rest)
         while chunk := self._in_time().recv(_CHUNK_BYTES):
             parts.append(chunk)
@@ -338,7 +339,7 @@ class _Conversation:
 
 # --- answers in text ------------------------------------------------------------------------------------------------
 
-# All that NCCL 2.24 to 2.28.6 gives, and what `nc` or a shell puts around. The text names only ranks that stand out:
+# All that NCCL 2.24 to 2.28.6 gives, with the output of `nc` or a shell around it. The text names only odd ranks:
 # of a communicator with different counts all others have the most frequent one, and of one that it does not name all
 # ranks are alike. Its sentences are those of NCCL's ``src/ras/client_support.cc``.
 _BEGIN: Final = b"NCCL version "
@@ -417,7 +418,7 @@ def _communicator_of_text(name: str, size: int, lines: list[str], dead: tuple[Wo
         if found := _COUNTS.search(line):
             operator, most, is_listing_status = operator_of(found[1]), 0, False
             operator = 0 if operator is None else operator  # "different collective operation counts": of all kinds
-        elif "different status" in line:
+        elif "different status" in line:  # the ranks in the lines below have a status, and no counts
             is_listing_status = True
         elif (found := _SEVERAL.match(line)) and operator is not None:
             value = int(found[2] or 0)

@@ -155,6 +155,7 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
         raise InputError(f"RAS answers must tell of a communicator of all ranks; {text}")
     workers = {rank: unknown_worker(rank) for rank in range(world_size)} if world is None else world.workers
     watch = StandstillWatch({worker: rank for rank, worker in workers.items()})
+    # Numbers in place of times: saved answers may lack them, and their order is all that is needed.
     for second, answer in enumerate(ordered, 1):
         watch.compare(answer, second)
     has_dead = ordered[-1].has_dead
@@ -186,7 +187,7 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
 
 
 def _with_all_workers(answer: Answer, world_size: int) -> Answer:
-    """Give the ranks of the largest communicators stand-ins where the answer does not say where they run."""
+    """Give the ranks of the largest communicators stand-ins where the answer does not name their processes."""
 
     def known(found: Mapping[int, Any]) -> dict[int, Any]:
         return {
@@ -306,6 +307,7 @@ class StandstillWatch:
             if len(group.members) == group.size:
                 for rank, position in group.positions.items():
                     if position.total:
+                        # Of equally frequent kinds the same one on all ranks
                         operator = max(sorted(position.launched), key=lambda one: position.launched[one])
                         yield rank, name, operator, position.total
 
@@ -340,7 +342,7 @@ def _update(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], no
     for at, answered in one.answered.items():
         rank = group.members.get(at)
         if rank is None:
-            continue
+            continue  # its process is not one of the job's: nothing is known of its global rank
         before = group.positions.get(rank)
         if before is None or answered.total > before.total:
             group.positions[rank] = _Position(answered.total, answered.launched, now_ns)

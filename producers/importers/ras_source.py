@@ -83,7 +83,16 @@ class RasWatch:
         if not self._is_ours(host):
             self._log_once("ras_left_to_another", f"rank 0 is on {host}")
             return [*self._end_run("restarted")]
-        return [*self._end_run("restarted"), *self._begin_run(answer, world, now_ns)]
+        ended = [*self._end_run("restarted")]
+        workers = dict(world.workers)
+        self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
+        self._watch.compare(answer, now_ns)
+        restored = _restored_run(self._restored, self._settings.job, self._world, workers)
+        self._restored = {}  # any later run is another one
+        # Later than that of any run before, also where no state was kept.
+        self._run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
+        self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
+        return [*ended, *self._run.announce()]
 
     def miss(self) -> list[Record]:
         """Return the records to publish where the service can't be reached."""
@@ -107,17 +116,6 @@ class RasWatch:
         }  # fmt: skip
 
     # --- a job's run ------------------------------------------------------------------------------------------------
-
-    def _begin_run(self, answer: Answer, world: RasCommunicator, now_ns: int) -> Iterator[Record]:
-        workers = dict(world.workers)
-        self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
-        self._watch.compare(answer, now_ns)
-        restored = _restored_run(self._restored, self._settings.job, self._world, workers)
-        self._restored = {}
-        # Later than that of any run before, also where no state was kept.
-        self._run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
-        self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
-        yield from self._run.announce()
 
     def _end_run(self, reason: str) -> Iterator[Record]:
         """End the run. A standstill counts as a hang only if it lasted."""
@@ -204,7 +202,14 @@ class RasSource:
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._ask, self._settings, self._now_ns, self._state_path = ask, settings, now_ns, state_path
-        self._watch = RasWatch(settings, is_ours, _read_state(state_path))
+        state: Any = {}  # one that is missing or damaged is none: then another attempt begins
+        try:
+            state = {} if state_path is None else json.loads(state_path.read_bytes())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, RecursionError) as error:
+            _LOG.warning("event=ras_state_unusable reason='%s: %s'", state_path, error)
+        self._watch = RasWatch(settings, is_ours, state if isinstance(state, dict) else {})
         self._records: deque[Record] = deque()
         self._lock = threading.Lock()
         self._position = "{}"
@@ -242,7 +247,7 @@ class RasSource:
 
     def _look(self) -> None:
         if len(self._records) > _MOST_WAITING:
-            return
+            return  # the agent can't publish just now: further looks would only fill the memory
         try:
             answer = read_answer(self._ask())
             self._note_failure("")
@@ -259,6 +264,7 @@ class RasSource:
                 self._records.extend(records)
                 self._position = state
             if self._state_path is not None:
+                # Through another file: a crash leaves the old state or the new one, and never a half.
                 try:
                     make_private_directory(self._state_path.parent)
                     fresh = self._state_path.with_name(f"{self._state_path.name}.new")
@@ -286,15 +292,3 @@ def is_this_host(address: str) -> bool:
         own.connect((address, _ANY_PORT))
         return socket.inet_pton(family, own.getsockname()[0].partition("%")[0]) == packed
     return False
-
-
-def _read_state(path: Path | None) -> dict[str, Any]:
-    """Read a state; one that is missing or damaged is none: then another attempt begins."""
-    try:
-        state = {} if path is None else json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        _LOG.warning("event=ras_state_unusable reason='%s: %s'", path, error)
-        return {}
-    return state if isinstance(state, dict) else {}

@@ -1,7 +1,7 @@
-"""Lines of PyTorch's and TorchComms' watchdogs in training logs: where each rank stood when it gave up.
+"""Lines of PyTorch's and TorchComms' watchdogs in training logs: the collective in which each rank gave up.
 
-Nearly all reports of hangs hold nothing else. Lines of many ranks are mixed, begin with what torchrun, Slurm,
-Kubernetes or Ray put before them, and are broken where a terminal ended. A watchdog names the rank inside its process
+Nearly all reports of hangs hold nothing else. Lines of many ranks are mixed, begin with prefixes of torchrun, Slurm,
+Kubernetes or Ray, and are broken where a terminal ended. A watchdog names the rank inside its process
 group; the rank in the job is that of the default group's lines, or of a prefix (``[rank3]:``; Slurm's ``3:``). The
 line that names the collective leaves out the group, which is told by the status that fits its number.
 
@@ -98,7 +98,7 @@ class _Call(NamedTuple):
 
     operator: int
     elements: float = np.nan
-    group_size: int = 0  # by what it takes and gives; 0: not told
+    group_size: int = 0  # by its numbers of elements in and out; 0: not known
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class _Process:
 
     @property
     def stands_in(self) -> int:
-        """Number of its oldest collective that has not ended, as far as is told; 0: none."""
+        """Number of its oldest collective that has not ended, as far as the lines show it; 0: none."""
         past = max(self.completed or 0, 0)
         return min((number for number in self.open if number > past), default=past)
 
@@ -132,7 +132,7 @@ class WatchdogLog:
         self._of: dict[tuple[int, str], _Process] = {}  # by rank in the job, and group
         self._described: dict[str, str] = {}
         self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
-        self._sizes: dict[str, int] = {}  # ranks of a group, by what its collectives take and give
+        self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
         self._heard: set[int] = set()
         self._of_file: set[tuple[int, str]] = set()  # processes of the file that is read
         self.nccl = NcclLog()
@@ -153,6 +153,7 @@ class WatchdogLog:
         if b"orld" in block or b"ORLD" in block:
             sizes = [int(found[1]) for found in _WORLD.finditer(block[: 4 << 20])]
             self.world_size = max([self.world_size, *(size for size in sizes if size < MAX_RANKS)])
+        # Only the newest start of the job counts: the part of the file before it is forgotten.
         *before, last = block.split(_AGAIN)
         for one in before:
             self._read_start(one)
@@ -225,17 +226,17 @@ class WatchdogLog:
                     self._process(rank, _BARRIERS)
 
     def _add_work(self, process: _Process, found: re.Match[bytes]) -> None:
-        """Add a collective that timed out."""
         name = found[2].decode()
         taken, given = (_elements(one, None) for one in (found[3], found[4]))
         operator = operator_of(name)
-        if operator is None and "COALESCED" in name and taken == taken:  # its sizes tell
+        if operator is None and "COALESCED" in name and taken == taken:  # its sizes show the operator
             word = "all_gather" if given > taken else "reduce_scatter" if given < taken else "all_reduce"
             operator = OPERATOR_CODES[word]
         if operator is None:
             self.skipped[f"timeouts of {name[:40]}, which says neither peer nor operator"] += 1
             return
         number = _UNNUMBERED_CALL if found[1] is None else int(found[1])
+        # One side of these operators holds as many times the other's elements as the group has ranks.
         least, most = sorted((taken, given))
         is_of_all = operator in _GATHERING and least > 0 and most % least == 0
         elements = taken if found[3] else _elements(None, found[5])
@@ -244,6 +245,7 @@ class WatchdogLog:
     def _add_fingerprints(self, found: re.Match[bytes]) -> None:
         """Add the calls that ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compared: of two ranks, or a rank's own."""
         numbers = {int(one) for one in (found[2], found[6]) if one}
+        # The ranks are in different calls, so that their operators can't be compared: the mismatch is only reported.
         if len(numbers) > 1:
             text = " and ".join(f"rank {int(found[at])} in its call {int(found[at + 1])}" for at in (1, 5))
             self.skipped[f"mismatch that PyTorch itself found: {text}"] += 1
@@ -256,7 +258,7 @@ class WatchdogLog:
                 self._process(int(who), _DEFAULT).open[number] = _Call(operator, _elements(None, shape))
 
     def _read_desync(self, block: bytes) -> None:
-        """Read PyTorch's report of what each rank of a group last began and ended."""
+        """Read PyTorch's report of the collectives that each rank of a group began and ended last."""
         number = 0
         for found in _DESYNC.finditer(block):
             number = int(found[5]) if found[5] else number
@@ -296,7 +298,7 @@ class WatchdogLog:
         return self._of.setdefault((rank, group), _Process())
 
     def _forget_file(self) -> None:
-        """Forget what the file told so far, which was of an earlier start of the job."""
+        """Forget the processes of the file so far: they are of an earlier start of the job."""
         for one in self._of_file:
             self._of.pop(one, None)
 
@@ -347,7 +349,7 @@ class WatchdogLog:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the libraries wrote that names no rank, and limits of what was read, a sentence each."""
+        """Errors of the libraries that name no rank, and limits of the lines, a sentence each."""
         error = (f"the log says: {self._error}",) if self._error else ()
         died = (f"torchrun saw this one end first: {self._died[-1]}",) if self._died else ()
         return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
@@ -370,6 +372,7 @@ class WatchdogLog:
             told = {call.group_size for process in own.values() for call in process.open.values()}
             sizes[name] = max(sizes.get(name, 0), *told, 0)
         ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
+        # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
         is_plausible = self.world_size <= 64 * (1 + max(self._heard, default=0))
         world_size = max(1 + max(ranks, default=0), self.world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
         groups = {}
@@ -377,6 +380,7 @@ class WatchdogLog:
             inside = self._in_group.get(name)
             if name == _DEFAULT:
                 group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
+            # Members without lines are found by the distances of those with lines.
             elif inside:
                 group = ProcessGroup(name, self._described.get(name, ""), _members(inside, sizes[name]))
             else:
@@ -401,7 +405,7 @@ _NO_SIZE: Final = (1 << 64) - 1  # elements of a work without tensors, as a batc
 
 
 def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entry]:
-    """Yield the operators in which a rank stands: those that timed out, else the one after the last completed."""
+    """Yield the operators in which a rank waits: those that timed out, else the one after the last completed."""
     completed = -1 if process.completed is None else process.completed
     standing = {number: one for number, one in process.open.items() if number > completed}
     if not standing and process.enqueued is not None and process.enqueued > max(completed, 0):
@@ -410,13 +414,13 @@ def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entr
         others = [one for one in group.ranks if one != rank]
         if call.operator not in P2P:
             yield Entry(group.name, call.operator, number, None, UNKNOWN, np.nan, call.elements)
-        elif len(others) == 1:
+        elif len(others) == 1:  # a watchdog names no peer: only in a group of two it is known
             ends = (others[0], rank) if call.operator == RECV else (rank, others[0])
             yield Entry(group.name, call.operator, -1, ends, UNKNOWN, np.nan, call.elements)
 
 
 def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
-    """Return the ranks of a group by those of its members that were heard, which stand at equal distances.
+    """Return the ranks of a group by those of its members that have lines, which are at equal distances.
 
     `size`: how many they are; 0: not told.
 
@@ -429,6 +433,7 @@ def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
     last, far = others[-1]
     step, rest = divmod(far - rank, last - first)
     is_even = not rest and step > 0 and all(rank + (at - first) * step == one for at, one in others)
+    # Uneven distances: only the ranks that were seen are known.
     if not is_even or rank - first * step < 0:
         return tuple(sorted({rank, *(one for _, one in others)}))
     return tuple(rank + (at - first) * step for at in range(max(last + 1, size)))

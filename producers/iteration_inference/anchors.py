@@ -11,10 +11,13 @@ import numpy as np
 from irregulars.producers.iteration_inference.operators import REDUCTIONS, TRAINING, Operators, number_rows
 
 Array = np.ndarray
+# Ranks of a communicator whose other operators are counted: each costs a pass over its rows, and all run alike.
 _SAMPLED: Final = 4
+# An operator of at most these bytes, and this share of the largest one, reduces single numbers: a loss, a norm.
 _SCALAR_BYTES: Final = 4096
 _SCALAR_SHARE: Final = 1 / 64
-_SPREAD: Final = 0.3
+_SPREAD: Final = 0.3  # share of a rank's operators that the iterations must span
+# Times as many iterations by which gradients win over single numbers that all ranks share: those are an evaluation's.
 _FINER: Final = 2.0
 _KIND_ORDER: Final = {"world": 0, "dp": 1, "unknown": 2}
 _OTHER_KIND: Final = 3
@@ -44,6 +47,7 @@ def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:
     found: list[Anchor] = []
     candidates = _candidates(operators, kinds)
     for place, candidate in enumerate(candidates):
+        # Better candidates come first: one whose ranks all have an anchor adds nothing.
         if candidate.used < REPEATS or not uncovered.intersection(candidate.ranks.tolist()):
             continue
         anchor = _learn(operators, candidate)
@@ -113,6 +117,7 @@ def _learn(operators: Operators, candidate: _Candidate) -> Anchor | None:
 
 def _has_finer(operators: Operators, candidate: _Candidate, others: Sequence[_Candidate], anchor: Anchor) -> bool:
     for other in others:
+        # Only gradients of at least two of its ranks can show that iterations end more often.
         if other.is_scalar or not other.is_data_parallel or len(np.intersect1d(other.ranks, candidate.ranks)) < 2:
             continue
         lane = anchor_lane(operators, other.communicator, other.ranks)
@@ -129,7 +134,7 @@ def rows_of_rank(operators: Operators, rank: int) -> Operators:
 
 
 def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> AnchorLane:
-    """Join the reductions of a communicator as its members logged them."""
+    """Join the reductions that the members of a communicator logged."""
     own = operators.only((operators.communicator == communicator) & operators.is_collective)
     reductions = own.only(np.isin(own.operator, REDUCTIONS))
     # The reductions, and the missing ones between them: rows were lost, unless numbers count otherwise.
@@ -153,12 +158,16 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     is_timed = reductions.start_ns > 0
     np.minimum.at(starts, place[is_timed], reductions.start_ns[is_timed].astype(np.float64))
     timed, every = np.flatnonzero(np.isfinite(starts)), np.arange(len(sequence), dtype=np.float64)
+    # Without times each operator counts as one unit after the one before it.
     starts = np.interp(every, timed, starts[timed]) if len(timed) else every
     return AnchorLane(sequence, classes, coarse, size_bytes, is_scalar, starts, sides)
 
 
 def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) -> list[Array]:
-    """How many operators of each training kind a rank ran before each operator of the lane."""
+    """Return the number of operators of each training kind that a rank ran before each operator of the lane.
+
+    NaN where it has no row of that operator, or of the one before.
+    """
     rows = rows_of_rank(operators, rank)
     rows = rows.only(rows.start_ns > 0)
     is_anchor = (rows.communicator == communicator) & np.isin(rows.operator, REDUCTIONS)
@@ -166,7 +175,7 @@ def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) 
     position[np.searchsorted(sequence, rows.sequence[is_anchor])] = np.flatnonzero(is_anchor)
     ends = np.where(np.isnan(position), 0, position).astype(np.int64)
     is_known = ~np.isnan(position) & ~np.isnan(np.roll(position, 1))
-    is_known[:1] = False
+    is_known[:1] = False  # `roll` puts the last one before it
     sides = []
     is_training = np.isin(rows.operator, TRAINING) & ~is_anchor
     largest = np.fmax.reduce(rows.size_bytes, initial=0.0)
@@ -187,12 +196,15 @@ def _is_scalar(size_bytes: Any, largest_bytes: float) -> Any:
 
 HOLE: Final = -1  # class of an operator that is in no rank's rows: it may be any
 REPEATS: Final = 3  # number of exact repeats in a row that make a template
-_CLASSES: Final = 24
-_CORRELATED: Final = 0.3
-_MOST_TRIES: Final = 200
-_COVERED: Final = 0.3
+_CLASSES: Final = 24  # classes that are compared, each by a Fourier transform of the lane
+_CORRELATED: Final = 0.3  # share of equal pairs from which a lag may be a period
+_MOST_TRIES: Final = 200  # lags, the best ones: each costs a pass over the lane
+_COVERED: Final = 0.3  # share of the lane that exact repeats must cover
+# Share of the periods that hold a kind of operator: from 1 / `_RARE` to `_MOSTLY` they are parts of an iteration.
 _RARE: Final = 32
 _MOSTLY: Final = 0.6
+# Numbers of a kind must be alike by `_ALIKE` from period to period. Where they are by more than `_UNEVEN` more alike
+# some periods later, the iteration has that many of them.
 _UNEVEN: Final = 0.3
 _ALIKE: Final = 0.25
 
@@ -222,7 +234,7 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     `classes`: class of each operator of one lane in order of sequence; `HOLE` where unknown. `sides`: of each kind of
     training communication beside the lane, how many there were before each operator of the lane since the one before
     (float64, NaN where not known). `is_scalar`: whether each operator carries single numbers: a loss or a norm, which
-    comes when people want to see it.
+    has an interval of its own.
     """
     longest = len(classes) // REPEATS
     # Where each class of the lane comes, except holes and single numbers
@@ -262,10 +274,11 @@ def _correlate(values: Array, size: int) -> Array:
 
 
 def _periods(classes: Array, longest: int) -> Array:
-    """Lags that may be periods, ascending."""
+    """Return the lags that may be periods, ascending."""
     if longest < 1:
         return np.empty(0, dtype=np.int64)
     # Share of equal pairs among the known pairs of each lag ``0 .. longest``
+    # Twice the length: a Fourier transform correlates in a circle, and the end must not meet the begin.
     size = 1 << int(np.ceil(np.log2(max(2 * len(classes), 2))))
     is_known = classes != HOLE
     names, counts = np.unique(classes[is_known], return_counts=True)
@@ -287,7 +300,7 @@ def _is_whole(side: Array, period: int, runs: Sequence[tuple[int, int]]) -> bool
     blocks = np.concatenate([_blocks(side[first:past], period) for first, past in runs])
     blocks = blocks[~np.isnan(blocks).any(axis=1)]
     if len(blocks) < REPEATS or not blocks.any():
-        return True
+        return True  # too little is known to contradict the period
     if not _is_in_each(blocks):
         return False
     # Less than usual is an evaluation; more than usual, at even distances, shows where the true period begins.
@@ -314,15 +327,17 @@ def _alike(blocks: Array, lag: int) -> float:
     return float(np.minimum(early, late).sum() / max(np.maximum(early, late).sum(), 1.0))
 
 
+# Times the usual number of operators before the first one of a burst: the forward pass runs before it.
 _BURST: Final = 1.5
-_ALL_ALIKE: Final = 0.95
-_LEAST_BURSTS: Final = 1 / 64
-_TIED: Final = 0.8
-_BRIEF: Final = 0.3
+_ALL_ALIKE: Final = 0.95  # share of one class up to which the classes, with their sizes, tell operators apart
+_LEAST_BURSTS: Final = 1 / 64  # share of the operators; fewer are no rhythm, but rows that were lost
+_TIED: Final = 0.8  # of the longest pause: a template whose last one is as long already ends where iterations do
+_BRIEF: Final = 0.3  # of an iteration's length: a block that is shorter trails the iteration before
+# Times as large: a block whose largest operator differs by more from an iteration's is no warm-up of it.
 _SCALAR: Final = 64.0
-_LONG_BLOCK: Final = 8
-_CELLS: Final = 1 << 22
-_SHORTEST_HALF: Final = 32
+_LONG_BLOCK: Final = 8  # periods after a break within which the template must hold again
+_CELLS: Final = 1 << 22  # comparisons at once: they bound the memory
+_SHORTEST_HALF: Final = 32  # operators; shorter stretches are not halved again
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +362,7 @@ def find_cuts(lane: AnchorLane) -> Array:
 
     Returns ascending places in the lane: an iteration lies between each and the next. Empty where nothing repeats.
     """
+    # From the finest classes to the coarsest: the first that repeat are used.
     for classes in (_with_bursts(lane), lane.classes, lane.operators):
         search = _Search(lane, classes)
         search.segment(0, len(lane))
@@ -425,22 +441,21 @@ class _Search:
             is_whole = _is_equal(own[: count * period].reshape(count, period), classes[::step]).all(axis=1)
             past = at + step * (count if is_whole.all() else int(is_whole.argmin())) * period
             self.cuts.update(range(at, past + step, step * period))
+            # The template broke: rows were lost, or an evaluation or a checkpoint came between.
             skipped = _next_match(own[abs(past - at) :], classes[::step])
             if skipped is None:
                 return past
             at = past + step * skipped
-            self._add_block(classes, min(at, past), max(at, past))
-
-    def _add_block(self, classes: Array, first: int, past: int) -> None:
-        """Add a block between iterations: either it holds other iterations, or it belongs to the one before."""
-        self.cuts.update((first, past))
-        if (past - first) % len(classes) == 0 and self._has_operators(classes, first, past):
-            self.cuts.update(range(first, past, len(classes)))
-        elif first > len(classes):
-            start_ns = self._lane.start_ns
-            usual_ns = start_ns[first - 1] - start_ns[first - 1 - len(classes)]
-            if start_ns[past - 1] - start_ns[first - 1] < _BRIEF * usual_ns:  # they trail the iteration before
-                self.cuts.discard(first)
+            # The block between either holds other iterations, or belongs to the one before.
+            first, past = min(at, past), max(at, past)
+            self.cuts.update((first, past))
+            if (past - first) % period == 0 and self._has_operators(classes, first, past):
+                self.cuts.update(range(first, past, period))
+            elif first > period:
+                start_ns = self._lane.start_ns
+                usual_ns = start_ns[first - 1] - start_ns[first - 1 - period]
+                if start_ns[past - 1] - start_ns[first - 1] < _BRIEF * usual_ns:  # they trail the iteration before
+                    self.cuts.discard(first)
 
     def _has_operators(self, classes: Array, first: int, past: int) -> bool:
         """Whether a block has the operators of the template, with other sizes."""
@@ -456,7 +471,7 @@ class _Search:
             float(np.fmax.reduce(lane.size_bytes[part], initial=0.0)) for part in (slice(first, past), after)
         )
         if usual > _SCALAR * own > 0 or own > _SCALAR * usual > 0:
-            return False
+            return False  # single numbers, beside gradients: an evaluation or set-up
         return not any(side[first:past].sum() == 0 and np.nansum(side[after]) > 0 for side in lane.sides)
 
 
@@ -466,6 +481,7 @@ def _is_equal(found: Array, wanted: Array) -> Array:
 
 def _next_match(classes: Array, template: Array) -> int | None:
     """Return where the template holds twice in a row, or once at the end; None if it does not nearby."""
+    # Twice, so that a few operators which are alike by chance are no match; holes behind the end match any.
     wanted = np.concatenate([template, template])
     classes = np.concatenate([classes, np.full(len(template), HOLE)])
     searched = min(len(classes) - len(wanted), _LONG_BLOCK * len(template))

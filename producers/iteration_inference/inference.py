@@ -60,10 +60,11 @@ def measure_iterations(operators: Operators, iteration: Array, elapsed_ns: Array
 _TRAIN: Final = PHASES.index("train")
 _EVAL: Final = PHASES.index("eval")
 _CHECKPOINT: Final = PHASES.index("checkpoint")
-_LESS: Final = 0.8
-_FEWEST_MORE: Final = 2
+_LESS: Final = 0.8  # share of the usual number of an operator below which an iteration has less of it
+_FEWEST_MORE: Final = 2  # operators more than usual, where usual is a small number
 _TIMES: Final = 3
-_KEPT: Final = 0.8
+_KEPT: Final = 0.8  # share of the even distances that must hold the event, and of the events that must lie on them
+# A gap is long from this share of an iteration's length, and this many times the usual gap.
 _LONG_GAP: Final = 0.3
 _USUAL_GAPS: Final = 3.0
 
@@ -80,7 +81,7 @@ def find_phases(operators: Operators, iteration: Array, spans: IterationSpans) -
     count = spans.start_ns.shape[1]
     phases = np.full(count, _TRAIN, dtype=np.uint8)
     if count < 2 * _TIMES:
-        return phases
+        return phases  # too few for three events at even distances, and usual iterations between them
     # For each iteration and operator whether there were fewer, or more, than usual in the whole job.
     known = np.flatnonzero(iteration != UNKNOWN)
     order = known[np.lexsort((operators.sequence[known], operators.lane[known], iteration[known]))]
@@ -99,6 +100,7 @@ def find_phases(operators: Operators, iteration: Array, spans: IterationSpans) -
     elapsed_ns = np.where(spans.start_ns == UNKNOWN, 0, spans.past_ns - spans.start_ns).max(axis=0, initial=0)
     floor = max(_LONG_GAP * float(np.median(elapsed_ns)), _USUAL_GAPS * float(np.median(shortest)))
     pauses = shortest > floor
+    # The last one wins: an evaluation that begins with a pause stays one.
     for found, phase in ((pauses, _CHECKPOINT), (is_checkpoint, _CHECKPOINT), (is_evaluation, _EVAL)):
         phases[_recurring(found)] = phase
     return phases
@@ -180,7 +182,8 @@ def infer_arranged(operators: Operators, kinds: Sequence[str]) -> tuple[Array, l
 
 
 _TRAILING: Final = (*REDUCTIONS, OPERATOR_CODES["all_gather"])
-_MOSTLY: Final = 0.9
+_MOSTLY: Final = 0.9  # share of the moved operators that must come before all others of their iteration
+# Highest first sequence of a lane that was recorded from its beginning: some count from 0 and some from 1.
 _FIRST_SEQUENCE: Final = 1
 
 
@@ -270,8 +273,8 @@ def _distinct(block: Array, sequence: Array) -> Array:
     return block[order][begins]
 
 
-_STRAY: Final = 2
-_PASSES: Final = 8
+_STRAY: Final = 2  # operators by which a single iteration may begin early or late, and is corrected
+_PASSES: Final = 8  # lanes between a rank with an anchor and one without, over which iterations are carried
 
 
 def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
@@ -382,7 +385,7 @@ def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, A
     firsts, _ = runs_of(lane, value)
     lane, begin, value = lane[firsts], sequence[firsts], value[firsts]
     if len(lane) < 5:
-        return lane, begin, value
+        return lane, begin, value  # the window of a correction is two iterations on each side
     length = np.diff(begin, append=begin[-1:])
     usual = _medians(np.where(np.append(lane[1:] == lane[:-1], False), length, np.nan), lane)
     # An iteration that is as long as several: the rank lost the operator between them
@@ -405,7 +408,7 @@ def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, A
 
 def _medians(values: Array, group: Array) -> Array:
     """Lower median of each group of neighbours, for each of its members; 0 where all are NaN."""
-    order = np.lexsort((values, group))  # NaN last
+    order = np.lexsort((values, group))  # NaN last, so that the known values of a group come first
     firsts, sizes = runs_of(group[order])
     known = np.add.reduceat(~np.isnan(values[order]), firsts).astype(np.int64)
     middle = values[order][firsts + np.maximum(known - 1, 0) // 2]

@@ -32,7 +32,7 @@ LEARNING_S: Final = 2.0
 # Time that learning may take at first, and its share of all time after it: a job that repeats nothing must not keep
 # the agent from its other sources.
 LEARNING_RATIO: Final = 0.02
-_SAVE_S: Final = 5.0
+_SAVE_S: Final = 5.0  # between two brief states
 _FORGET_ROWS_S: Final = 3600.0
 # A job that pauses is not announced again: its cadence is kept for a week, its rows in memory for an hour.
 _FORGET_S: Final = 7 * 86_400.0
@@ -70,7 +70,7 @@ class _Job:
     announcements: dict[int, Announcement] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     rows: dict[int, int] = field(default_factory=dict)  # taken in of each rank
-    heard_s: float = 0.0
+    heard_s: float = 0.0  # when its last operators came, by the source's clock
     is_marked: bool = False
 
     def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
@@ -142,8 +142,9 @@ class InferringSource(PassingSource):
                     self._jobs[one.job, one.attempt].heard_s = self._clock_s()
                 self._ready += [decode_batch(value, schema) for schema, value in state.ready]
             except FileNotFoundError:
-                pass
+                pass  # the first start
             except (OSError, InputError, LookupError, TypeError, ValueError) as error:
+                # Nothing of a broken state is used: some jobs of it may have been restored before it broke.
                 self._jobs, self._ready = {}, deque()
                 reason = f"{state_path}: {error}"
                 _LOG.warning("event=inference_not_restored reason=%r effect='iterations are numbered anew'", reason)
@@ -160,7 +161,7 @@ class InferringSource(PassingSource):
                 else:
                     self._beat(record)
                 self._ready.append(record)
-            # Pass held rows on if nothing more comes.
+            # Pass held rows on if nothing more comes: a job that hangs must be judged by them.
             now_s, is_over = self._clock_s(), super().is_exhausted
             for key, job in list(self._jobs.items()):
                 silent_s = now_s - job.heard_s
@@ -211,6 +212,7 @@ class InferringSource(PassingSource):
         if not announcement.is_logged or not self._is_unmarked(announcement):
             return
         key = announcement.job, announcement.attempt
+        # A restarted job: its earlier attempt may have been killed without a word, and sends no more.
         for other in [other for other in self._jobs if other[0] == key[0] and other[1] < key[1]]:
             self._drop(other)
         job = self._jobs.get(key)
@@ -241,6 +243,7 @@ class InferringSource(PassingSource):
         if self._state_path is None:
             return
         self._saved_s, self._has_news = self._clock_s(), False
+        # Marked jobs pass as they come, and need no state.
         jobs = tuple(job.state(*key, is_brief=is_brief) for key, job in self._jobs.items() if not job.is_marked)
         batches = [] if is_brief else [one for one in self._ready if isinstance(one, Batch)]
         ready = tuple((batch.header.schema, encode_batch(batch)) for batch in batches)

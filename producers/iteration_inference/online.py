@@ -27,7 +27,7 @@ from irregulars.producers.iteration_inference.operators import (
 )
 
 Array = np.ndarray
-_REGULAR: Final = 3
+_REGULAR: Final = 3  # iterations of equal length, the last ones, from which a cadence is learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Cadence:
         operator = np.where(np.isin(rows.operator[own], REDUCTIONS), rows.operator[own], -1)
         size = np.where(operator < 0, -1, _whole(rows.size_bytes[own]))
         wanted = self.sizes[place]
+        # A size that is unknown contradicts nothing.
         return bool(((operator == self.operators[place]) & ((size == wanted) | (size < 0) | (wanted < 0))).all())
 
     def numbers(self, rows: Operators, reached: int) -> tuple[Array, int]:
@@ -62,6 +63,7 @@ class Cadence:
         sequence = np.where(is_own & (rows.start_ns != UNKNOWN), rows.sequence, -1)
         passed = np.maximum.accumulate(np.append(reached, sequence))
         after = (passed[1:] - self.border) // self.length + 1
+        # Rounded up: the operator at the border is the last one of its iteration, and not the first of the next.
         within = -((self.border - rows.sequence) // self.length)
         number = np.where(is_own, within, after) + self.number
         return np.where(is_own | (passed[1:] >= 0), number, UNKNOWN), int(passed[-1])
@@ -97,11 +99,11 @@ def _whole(sizes: Array) -> Array:
     return np.where(np.isnan(sizes), -1, sizes).astype(np.int64)
 
 
-_LEARNED: Final = 5
-_KEPT: Final = 6
-_GROWTH: Final = 1.25
+_LEARNED: Final = 5  # iterations that must be found before rows leave with numbers
+_KEPT: Final = 6  # iterations of which rows stay in memory, for the next learning
+_GROWTH: Final = 1.25  # times the rows of the last try to learn from which the next one is worth its time
 _FEWEST_ROWS: Final = 16
-_PATIENT: Final = 0.5
+_PATIENT: Final = 0.5  # share of the limits up to which learning waits for all ranks and rarer communicators
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class OnlineInference:
         self.limits: Final = limits or InferenceLimits()
         self.is_counted_apart: Final = is_counted_apart
         self._kinds: dict[str, str] = {}
-        self._ranks: set[int] = set()  # that were announced
+        self._ranks: set[int] = set()  # that were announced as logged
         self._codes: dict[str, int] = {}
         self._held: list[Batch] = []
         self._past: list[dict[str, Array]] = []  # released rows, for the next learning
@@ -195,6 +197,7 @@ class OnlineInference:
             # A try costs time for each row: wait until there are clearly more rows than at the last one.
             has_more = self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
             return self._learn(is_hasty=share > _PATIENT) if may_learn and has_more else []
+        # At the limit rows must leave, by whatever anchors there are by now, or else without numbers.
         learned = self._learn(is_hasty=True) if may_learn else []
         if learned:
             return learned
@@ -282,6 +285,7 @@ class OnlineInference:
         newest = max(self._newest.values(), default=-1)
         if newest >= 0:
             return newest + 1
+        # Some sequences begin at 0 and some at 1: the job's first operators are here.
         if int(operators.sequence.min()) <= 1:
             return 0
         return cadence.border // cadence.length - cadence.number

@@ -19,9 +19,9 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 Array = np.ndarray
-OPERATOR_BITS: Final = 4
+OPERATOR_BITS: Final = 4  # hold the code of any operator
 _OPERATORS: Final = 1 << OPERATOR_BITS
-_FEWEST: Final = 16
+_FEWEST: Final = 16  # collectives; fewer may look like joined ones by chance
 
 
 def joined(number: int, operator: int) -> int:
@@ -37,7 +37,7 @@ def are_counted_apart(operator: Array, sequence: Array) -> bool:
 
 
 def split(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Let each kind of collective have a communicator of its own, on which its numbers are dense again."""
+    """Give each kind of collective a communicator of its own, on which its numbers are dense again."""
     operator = columns["operator"].astype(np.int64)
     is_collective = operator < SEND
     communicator = columns["communicator"].astype(np.int64) * _OPERATORS
@@ -62,6 +62,7 @@ def whole(communicator: int) -> int:
 # Collectives of training itself. Checkpoints and set-up gather, broadcast and wait at barriers instead.
 REDUCTIONS: Final = tuple(OPERATOR_CODES[n] for n in ("all_reduce", "reduce_scatter", "all_to_all", "reduce"))
 TRAINING: Final = (*REDUCTIONS, SEND, RECV)
+# Members of one such collective may log different sizes, which do not tell it from others.
 _UNSIZED: Final = tuple(OPERATOR_CODES[name] for name in ("all_to_all", "gather", "scatter"))
 
 
@@ -104,6 +105,7 @@ def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
     source = np.where(operator == RECV, peer, np.where(operator == SEND, rank, UNKNOWN))
     target = np.where(operator == RECV, rank, np.where(operator == SEND, peer, UNKNOWN))
     lane = number_rows(columns["communicator"].astype(np.int64), source, target)
+    # A rank that sends to itself has both ends in one lane, which are no copies of each other.
     share = number_rows(rank, lane, operator == RECV, columns["sequence"].astype(np.int64))
     start_ns = columns["start_ns"]
     # Of copies the one that started first: in the others values may be unknown.

@@ -119,6 +119,7 @@ def assemble_trace(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]
     beside: dict[str, Rows] = {}
     batches: dict[str, dict[int, Batch]] = {}
     copies = 0
+    # Audits and pauses first: they become rows among the iterations.
     for schema in FILE_COLUMNS:
         rows, rejected[schema] = _gathered(schema, job, tables_of(schema))
         if rows is not None:
@@ -178,6 +179,7 @@ def _part_by_rank(rows: Rows, order: np.ndarray | None, schema: str, job: JobFil
 
 
 def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> Iterator[Announcement]:
+    # A declared rank without rows logs all the same: it ran nothing, which differs from a rank that is not seen.
     declared = set(job.logged_ranks or ())
     logged = declared.union(*batches.values())
     for rank in sorted(logged | set(job.places)):

@@ -87,6 +87,7 @@ def from_csv(value: str, column: Column) -> Any:
         return value
     if value in CSV_NULLS:
         return None
+    # An integer first: as a float, one of more than 53 bits would lose its last digits.
     for number in (int, float):
         try:
             return from_json(number(value), column)
@@ -119,6 +120,7 @@ def csv_rows(reader: Iterator[list[str]]) -> Iterator[Mapping[str, Any] | str]:
         try:
             row = next(reader, None)
         except csv.Error as error:
+            # The reader goes on behind the row that it can't read.
             yield f"must be CSV; got {error}"
             continue
         if row is None:
@@ -129,12 +131,13 @@ def csv_rows(reader: Iterator[list[str]]) -> Iterator[Mapping[str, Any] | str]:
             yield dict(zip(header, row, strict=True))
 
 
-_KEY_SEARCH_BYTES: Final = 1 << 20
+_KEY_SEARCH_BYTES: Final = 1 << 20  # of a file's begin, in which each key that it needs must occur
 # JSON rows may leave out a key where it is null, but a misspelt one of these must not read as "nothing ever ended".
 _JSON_MUST_NAME: Final = frozenset({"start_ns", "elapsed_ns"})
 
 
 def _read_fast(path: Path, read: Callable[[pa.NativeFile, bool], pa.Table]) -> pa.Table | None:
+    # Strictly first, then with integers as floats. None: Arrow refuses the file, and the caller reads row by row.
     packing = "gzip" if path.suffix == ".gz" else None
     for is_lenient in (False, True):
         with (
@@ -195,6 +198,7 @@ def read_csv(path: Path, schema: str) -> TableFile:
     def read(stream: pa.NativeFile, is_lenient: bool) -> pa.Table:
         types = arrow_types(present, is_lenient)
         options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=CSV_NULLS)
+        # Else Arrow would take a line break inside of a quoted text for the end of the row.
         parsing = pa.csv.ParseOptions(newlines_in_values=True)
         return pa.csv.read_csv(stream, convert_options=options, parse_options=parsing)
 
@@ -206,6 +210,7 @@ def read_csv(path: Path, schema: str) -> TableFile:
 
 
 def _text_of(path: Path) -> io.TextIOWrapper:
+    # "-sig": a table that was saved by Excel begins with a mark of its order of bytes, which is no part of a name.
     return io.TextIOWrapper(_open_lines(path), encoding="utf-8-sig", errors="replace", newline="")
 
 

@@ -142,6 +142,7 @@ def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
 
 def stem_of(path: Path) -> str:
     """Return a file's name without the endings of its format."""
+    # One after the other: rank3.pt.trace.json.gz has four.
     while path.suffix.lower() in _ENDINGS:
         path = path.with_suffix("")
     return path.name
@@ -201,7 +202,7 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
 _NCCL_EXAMPLE: Final = (
     "a trace of NCCL's example profiler plugin, whose other plugin, Inspector, writes logs that are read"
 )
-# Files that are often taken for traces: words of which they have all of one line near their begin, and what they are.
+# Files that are often taken for traces: words, all near the begin of such a file, and its description.
 _OTHERS: Final = (
     ((b'"CommHash"', b'"ph"'), _NCCL_EXAMPLE),
     ((b'"cat": "PROXY"', b'"ph"'), _NCCL_EXAMPLE),
@@ -279,6 +280,7 @@ def kinds_of_file(path: Path) -> tuple[str, ...]:
         while head:  # a text may hold lines of a watchdog far down
             if any(sign in head for sign in LOG_SIGNS):
                 return (*found, "watchdog")
+            # A word may be cut by the end of a block.
             more = stream.read(_SEARCHED_BYTES)
             head = head[-overlap:] + more if more else b""
         return found

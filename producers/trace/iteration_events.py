@@ -55,10 +55,10 @@ def check_events(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
 
 
 def with_events(iterations: Rows | None, events: Rows, schema: str) -> tuple[Rows | None, Rejected]:
-    """Put audits or pauses among the iterations, with the times of the iteration that they are of.
+    """Put audits or pauses among the iterations, with the times of their iteration.
 
-    A pause that names none is of the newest iteration that its rank had begun. One of an iteration without a row is
-    left out: nothing tells when that was.
+    A pause that names none belongs to the newest iteration that its rank had begun. One of an iteration without a row
+    is left out: its time is not known.
     """
     if iterations is None:
         return None, _rejected(len(events.rank), schema)
@@ -90,7 +90,8 @@ def _timed_places(iterations: Rows, pauses: Rows) -> np.ndarray:
     told = len(iterations.rank)
     starts_ns = np.concatenate([iterations.columns["start_ns"], pauses.columns["pause_start_ns"]])
     ranks = np.concatenate([iterations.rank, pauses.rank])
-    order = np.lexsort((np.arange(len(ranks)) >= told, starts_ns, ranks))  # an iteration before what begins with it
+    # An iteration comes before a pause that begins with it.
+    order = np.lexsort((np.arange(len(ranks)) >= told, starts_ns, ranks))
     newest = np.maximum.accumulate(np.where(order < told, np.arange(len(order)), -1))
     row = np.where(newest >= 0, order[newest], -1)
     place = np.empty(len(order), dtype=np.int64)
@@ -111,6 +112,7 @@ def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Ba
     found: defaultdict[int, set[DeviceEvent]] = defaultdict(set)
     rejected = Rejected()
     users: dict[tuple[str, str], int] = {}  # the lowest rank of each host and device; an empty one is the host itself
+    # In the order of ranks, so that the lowest one of a host or device stays.
     for rank, place in sorted(job.places.items()):
         for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
             if place.host is not None and device is not None:

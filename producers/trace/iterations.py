@@ -31,7 +31,7 @@ def number_iterations(trace: Trace) -> Numbered:
         return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
     if not trace.commops or has_marks(trace):
         return Numbered(trace)
-    # Most traces mark their iterations, and need none of it.
+    # Imported here: most traces mark their iterations, and need none of it.
     from irregulars.producers.iteration_inference.inference import infer_iterations
     from irregulars.producers.iteration_inference.operators import are_counted_apart, split, split_kinds, whole
 
@@ -42,6 +42,7 @@ def number_iterations(trace: Trace) -> Numbered:
     inferred = infer_iterations(columns, kinds)
     if not inferred.count:
         return Numbered(trace, f"{trace.job}: no iterations are marked, and no period was found in the operators")
+    # In the order of the codes that `job_columns` gives.
     names = list(dict.fromkeys(c.id for a in trace.announcements for c in a.communicators))
     anchors = (whole(one.communicator) if is_apart else one.communicator for one in inferred.anchors)
     ids = list(dict.fromkeys(names[anchor] for anchor in anchors))

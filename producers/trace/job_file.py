@@ -56,6 +56,7 @@ class JobFile:
         sizes = [len(c.ranks) for c in self.communicators]
         ordinals = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         ranks = np.fromiter((r for c in self.communicators for r in c.ranks), dtype=np.int64, count=sum(sizes))
+        # Filled by communicator, wanted by rank.
         order = np.lexsort((ordinals, ranks))
         ordinals, ranks = ordinals[order], ranks[order]
         first_of_rank = np.searchsorted(ranks, np.arange(self.world_size + 1))
@@ -130,6 +131,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # JSON's reader would keep the last one, and silently lose a rank or a communicator.
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = next(key for i, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:i]))

@@ -120,12 +120,14 @@ def _blocks(rank: np.ndarray) -> Iterator[tuple[int, int]]:
     first = 0
     while first < len(rank):
         at = int(np.searchsorted(pasts, first + _ROWS_AT_ONCE, side="right")) - 1
+        # A rank with more rows than that is a block by itself.
         past = int(pasts[at]) if at >= 0 and pasts[at] > first else int(pasts[at + 1])
         yield first, past
         first = past
 
 
 def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
+    # Most files are in order already: seeing that is much cheaper than sorting.
     is_same = rank[1:] == rank[:-1]
     if ((rank[1:] > rank[:-1]) | (is_same & (event_ns[1:] >= event_ns[:-1]))).all():
         return np.arange(len(rank))
@@ -179,6 +181,7 @@ def _equal_next(values: np.ndarray) -> np.ndarray:
 def _are_copies(keys: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
     """Return which rows, in `order`, are copies of an earlier one."""
     # Sorting one hash is much cheaper than sorting all keys.
+    # A multiplier with bits everywhere (2**64 over the golden ratio) mixes the columns; overflow is wanted.
     hashes = keys[0].astype(np.uint64)
     for column in keys[1:]:
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64)
@@ -193,6 +196,7 @@ def _are_copies(keys: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
     places = np.sort(place[suspects])
     suspects = order[places]
     by_key = np.lexsort([key[suspects] for key in keys])  # stable: the earliest of copies stays first
+    # Equal hashes only make suspects: copies are equal in all keys.
     is_same = np.logical_and.reduce([key[suspects[by_key]][1:] == key[suspects[by_key]][:-1] for key in keys])
     is_copy[places[by_key[1:][is_same]]] = True
     return is_copy

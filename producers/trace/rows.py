@@ -147,6 +147,7 @@ class Check:
         """Read a column of integers as int64, `UNKNOWN` where null; the bound is that of the table of bounds."""
         if name not in self._table.columns:
             return np.full(len(self._table), UNKNOWN)
+        # `UNKNOWN` lies below every bound, so that nulls are bad where a column may not hold them.
         values, is_wrong = _integers(self._table.columns[name])
         is_null = values == UNKNOWN
         bound = bound or self._bounds[name]
@@ -167,6 +168,7 @@ class Check:
         values = self.integers(name)
         is_unknown = values == UNKNOWN
         column = self._table.columns.get(name)
+        # A file may hold the number that stands for "unknown" here: it is no null, and breaks the bound.
         if column is not None and pa.types.is_int64(column.type) and is_unknown.sum() > column.null_count:
             is_null = to_numpy(call_function("is_null", [column]))
             self.reject(is_unknown & ~is_null, name, f"an integer {self._bounds[name]}")
@@ -226,6 +228,7 @@ class Check:
 
     def reject(self, is_bad: np.ndarray, name: str, rule: str, beside: str | None = None) -> None:
         """Leave rows out; the reason shows the value of column `name` and of the one `beside` it."""
+        # A row counts once, with the first rule that it breaks.
         is_new = is_bad & self.is_good
         if not is_new.any():
             return
@@ -305,6 +308,6 @@ def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     indices = whole.indices if is_signed else whole.indices.cast(pa.int64())
     try:
         texts = list(whole.dictionary.to_pylist())
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # Arrow does not check the texts of a parquet file
         texts = [text.decode(errors="replace") for text in whole.dictionary.cast(pa.binary()).to_pylist()]
     return to_numpy(indices, -1).astype(np.int64), texts

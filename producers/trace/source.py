@@ -71,8 +71,8 @@ _POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
 class TraceSource:
     """Replays a trace: its announcements at once, then each batch when it was complete in the recorded job.
 
-    `speed`: 1 replays as recorded, 2 twice as fast, 0 as fast as it is polled. `position`: where an earlier source of
-    the same trace stood; the pace starts anew there. Raises InputError if `speed` is no number of at least 0, or
+    `speed`: 1 replays as recorded, 2 twice as fast, 0 as fast as it is polled. `position`: that of an earlier source
+    of the same trace; the pace starts anew there. Raises InputError if `speed` is no number of at least 0, or
     `position` is of another kind of source, or past the trace's end.
     """
 
@@ -98,6 +98,7 @@ class TraceSource:
             if match is None:
                 raise InputError(f"position must be 'announcements=N rows=N'; got {position!r}")
             self._announced, rows = int(match[1]), int(match[2])
+            # A batch that was polled in part is cut at the same row.
             while self._next is not None and self._rows < rows:
                 self._take(self._next, rows - self._rows)
             if self._rows < rows or self._announced > len(trace.announcements):

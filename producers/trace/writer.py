@@ -28,7 +28,7 @@ from irregulars.producers.trace.columns import COLUMNS
 from irregulars.producers.trace.iteration_events import FILE_COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
-_GROUP_ROWS: Final = 1 << 20
+_GROUP_ROWS: Final = 1 << 20  # rows that wait in memory before they are written
 _NAMES: Final = {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
 _PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
 
@@ -105,6 +105,7 @@ class _TableWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._file: pa.parquet.ParquetWriter | None = None
+        # A file of an earlier trace must not stay beside this one if no rows come.
         path.unlink(missing_ok=True)
 
     def add(self, batch: Batch) -> None:
