@@ -189,7 +189,8 @@ class ClickHouseSink:
 
     def _next_retry_s(self) -> float:
         self._failures += 1
-        return float(min(_FIRST_RETRY_S * 2 ** (self._failures - 1), _LAST_RETRY_S))
+        # Of a thousand failures in a row, two hours, 2 to their number would be no float any more.
+        return float(min(_FIRST_RETRY_S * 2 ** min(self._failures - 1, 30), _LAST_RETRY_S))
 
 
 def _inserts(chunks: list[pa.Table], rows: int) -> Iterator[list[pa.Table]]:

@@ -96,7 +96,7 @@ class HangWatch:
             return None
         # A mere standstill also shows where a job is killed at its work: it must be old enough.
         is_known = hang.ranks or hang.silent or hang.is_program_error
-        if not is_known and (hang.since_ns or math.inf) >= stood_since_ns:
+        if not is_known and (hang.since_ns or math.inf) > stood_since_ns:
             return None
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks

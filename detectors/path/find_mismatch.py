@@ -144,9 +144,11 @@ class _Calls:
         sides: dict[tuple[int, float], list[int]] = {}
         for row in rows:
             operator, size = int(self._table["operator"][row]), float(self._table["size_bytes"][row])
-            # Sizes of different operators are reported, and do not divide their ranks further
-            # NaN equals nothing, and would make a side of each row: -1 stands for an unknown size.
-            key = (operator, size if is_sized and size == size else -1.0)
+            # Where sizes differ, a rank that logs none is on neither side.
+            if is_sized and np.isnan(size):
+                continue
+            # Sizes of different operators are reported, and do not divide their ranks further.
+            key = (operator, size if is_sized else -1.0)
             ranks = sides.setdefault(key, [])
             rank = int(self._table["rank"][row])
             if rank not in ranks:
@@ -157,7 +159,7 @@ class _Calls:
 
     def _common_size(self, rows: range, operator: int, size: float, is_sized: bool) -> float:
         if is_sized:
-            return size if size >= 0 else np.nan
+            return size
         sizes = {float(self._table["size_bytes"][row]) for row in rows if self._table["operator"][row] == operator}
         return sizes.pop() if len(sizes) == 1 else np.nan
 

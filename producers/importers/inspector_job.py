@@ -168,6 +168,9 @@ def _note_waits(
     sums = Counter[tuple[int, str]]()
     for one, own in waited_us.items():
         sender, receiver = ranks.of.get(one.process), members.get((one.member.communicator, one.peer))
+        # Of a process that logs its proxy alone, and of a peer without a log, the rank is not known.
+        if sender is None or receiver is None:
+            continue
         way = f"the network took them from {sender} to {receiver}"
         names = (f"rank {sender} made them", f"rank {receiver} had room", way)
         sums.update({(at, name): us for at, (name, us) in enumerate(zip(names, own, strict=True))})

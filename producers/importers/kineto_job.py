@@ -313,7 +313,9 @@ def _shifts(calls: Mapping[int, Mapping[Lane, list[Call]]]) -> dict[tuple[int, L
         for lane, those in own.items():
             if lane.iteration == UNKNOWN:
                 end_ns = np.array([call.start_ns + int(call.elapsed_ns) for call in those], np.int64)
-                kinds = [hash((lane.ends == (-1, -1) and call.operator, call.size_bytes)) for call in those]
+                # `kind_of_call` has a number for an unknown size: of NaN each has a hash of its own.
+                is_sent = lane.ends != (-1, -1)
+                kinds = [hash((is_sent or kind.operator, kind.size_bytes)) for kind in map(kind_of_call, those)]
                 series.setdefault(lane, {})[rank] = Series(end_ns, np.array(kinds, np.int64))
     return {(rank, lane): by for lane, own in series.items() for rank, by in find_shifts(own).items()}
 

@@ -67,7 +67,10 @@ class NcclLog:
             if operator is None or operator in P2P:
                 self.skipped["sends and recvs in NCCL's log, which don't tell which belong together"] += 1
                 continue
-            calls = self._calls.setdefault((_gpu(found), found[8]), {}) if len(self._calls) < _MOST_RANKS else {}
+            own = _gpu(found), found[8]
+            if own not in self._calls and len(self._calls) >= _MOST_RANKS:
+                continue
+            calls = self._calls.setdefault(own, {})
             launch = int(found[5], 16)
             # The calls of a group are launched as one, and have the same count.
             newest = next(reversed(calls), (-1, 0))

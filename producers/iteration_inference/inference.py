@@ -114,8 +114,6 @@ def _recurring(found: Array) -> Array:
         return at[:0]
     steps, counts = np.unique(np.diff(firsts), return_counts=True)
     step = int(steps[counts.argmax()])
-    if step < 2:
-        return at[:0]
     phase = np.bincount(firsts % step).argmax()
     lattice = np.arange(phase, len(found), step)
     lattice = lattice[(lattice >= firsts[0]) & (lattice <= firsts[-1])]

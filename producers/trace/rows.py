@@ -218,7 +218,8 @@ class Check:
         if column is None:
             return [""] * len(self._table)
         codes, names = _dictionary(column)
-        return [[*(text[:MAX_NAME_CHARACTERS] for text in names), ""][code] for code in codes.tolist()]
+        bounded = [*(text[:MAX_NAME_CHARACTERS] for text in names), ""]
+        return [bounded[code] for code in codes.tolist()]
 
     def rejected(self) -> Rejected:
         """Return how many rows broke a rule, and why the first ones did."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import os
 import re
 import secrets
 import socket
@@ -157,8 +158,12 @@ def new_mute(span: tuple[int, int], reason: str, who: str | None, **patterns: st
 
 
 def this_user() -> str:
-    """Return ``user@host`` of the caller."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """Return ``user@host`` of the caller; in a container the user may have a number alone."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # KeyError until Python 3.12
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def time_ns_of(text: str, flag: str) -> int:

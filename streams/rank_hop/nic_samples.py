@@ -201,10 +201,12 @@ class NicSamples:
             read = [_Read(read[0].name, time_ns, tx, rx)] if is_ascending(time_ns) else read
         pieces: list[Piece] = [self._waiting]
         for one in read:
-            before_ns = np.concatenate([[self._newest_ns.get(one.name, UNKNOWN)], one.time_ns[:-1]])
-            self._newest_ns[one.name] = int(one.time_ns.max())
+            # An interval begins at the newest sample before it: what is not newer came twice, or out of order.
+            known_ns = np.concatenate([[self._newest_ns.get(one.name, UNKNOWN)], one.time_ns])
+            newest_ns = np.maximum.accumulate(known_ns)
+            self._newest_ns[one.name] = int(newest_ns[-1])
+            before_ns = newest_ns[:-1]
             samples = Samples(before_ns, one.time_ns, one.tx, one.rx)
-            # A sample that is not newer than the one before it has come twice, or out of order.
             is_known = (before_ns != UNKNOWN) & (before_ns < one.time_ns)
             pieces.append(samples if is_known.all() else samples.where(is_known))
         waiting = joined_samples([*pieces, *cuts])

@@ -50,13 +50,18 @@ class SourceArrivals:
 
         Raises `RecordError` if more were published than can be. Nothing is changed then.
         """
+        self.require(schema, rows_before)
+        received = self._rows.get(schema, 0)
+        self.lost_rows += max(rows_before - received, 0)
+        self._rows[schema] = max(received, rows_before + rows)
+        self._raise_watermark(schema, watermark_ns)
+
+    def require(self, schema: str, rows_before: int) -> None:
+        """Raise `RecordError` if more rows were published before a message than can be."""
         received = self._rows.get(schema, 0)
         if rows_before - received > MOST_LOST_ROWS:
             rule = f"at most {received + MOST_LOST_ROWS} after {received} rows that arrived"
             raise RecordError(f"rows_before must be {rule}; got {rows_before}")
-        self.lost_rows += max(rows_before - received, 0)
-        self._rows[schema] = max(received, rows_before + rows)
-        self._raise_watermark(schema, watermark_ns)
 
     def apply(self, sources: Mapping[str, SourceProgress], announced: Collection[str]) -> bool:
         """Apply a heartbeat, if all rows that it counts have arrived; return whether so.

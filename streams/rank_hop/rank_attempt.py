@@ -94,6 +94,7 @@ class RankAttempt:
         # First, as it may refuse the message: nothing of that must have been taken in then.
         if part.schema == "commops":
             self._pending.require_names(part.names)
+        self._arrivals.require(part.schema, part.rows_before)
         is_plausible: Flags | None = None
         watermark_ns = part.watermark_ns
         if not self._progress.is_ordinary(part.summary, watermark_ns):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
+from irregulars.errors import RecordError, SendingGivenUp, ServiceError
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.outbox import Outbox
@@ -380,7 +380,7 @@ class Stage(ABC, Generic[M]):
         try:
             return await self.capture(state, tracked)
         # No fault of the monitor: a service is away, or the worker stops.
-        except (IrregularsError, asyncio.CancelledError):
+        except (ServiceError, asyncio.CancelledError):
             raise
         except WorkGivenUp as why:
             await self.begin_over(state, tracked, why)
