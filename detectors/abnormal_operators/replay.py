@@ -1,4 +1,4 @@
-"""Abnormal operators by replay: how long each operator of an iteration would have taken without what was slow.
+"""Abnormal operators by replay: how long each operator of an iteration would have taken without slow ranks and lanes.
 
 Whether an operator is abnormal is a question about a run that never was: the same iteration with the same luck, and
 without the fault. From one rank's log it can only be guessed at, since most of a communication operator is waiting
@@ -11,7 +11,7 @@ for others. With the operators of all ranks it can be computed:
    each stays as it was;
 3. the iteration is run again with them. An operator's elapsed time over its elapsed time in the replay is the answer.
 
-Nothing is trained, and nothing has to be tuned to a job: what drifts is part of the reference, which is made of the
+Nothing is trained, and nothing has to be tuned to a job: a drift is part of the reference, which is made of the
 newest regular iterations.
 """
 
@@ -87,7 +87,7 @@ def replay(graph: OperatorGraph, gap_ns: Floats, transfer_ns: Floats) -> Times:
 
 
 def abnormal_ratios(graph: OperatorGraph, usual: UsualPieces) -> Floats:
-    """Return the elapsed time of each row over what it would have been without what was slow.
+    """Return the elapsed time of each row over that in a replay without slow ranks and lanes.
 
     Above `AbnormalThresholds.ratio` an operator is abnormal.
 
@@ -111,8 +111,8 @@ def _sum_up(
 ) -> tuple[Floats, bool]:
     """Return the end of each row if it waits for the partner `chosen`, and whether some rows wait in a circle.
 
-    A row ends a transfer and a gap after the row above it, which is its partner's previous one; that one ends so
-    much after the row above it, and so on up to the entry of a rank. By pointer doubling, as in
+    A row ends a transfer and a gap after the row above it, which is its partner's previous one; that one ends its own
+    transfer and gap after the row above it, and so on up to the entry of a rank. By pointer doubling, as in
 
     ======  =============================  =========
     round   each row knows the sum of      row above
@@ -268,7 +268,7 @@ def _lanes(graph: OperatorGraph) -> tuple[Ints, Ints, Ints]:
 
 
 def _least_cost_ns(graph: OperatorGraph, usual: UsualPieces) -> float:
-    """Return what a slow rank must cost at least: a share of what the iteration takes too long, ns."""
+    """Return the least cost of a rank that counts as slow, a share of the iteration's excess, ns."""
     if not len(graph):
         return 0.0
     excess_ns = iteration_ns(graph, int(graph.iteration[0])) - usual.iteration_ns

@@ -93,7 +93,7 @@ def column_medians(group: Ints, table: Floats) -> Floats:
 
 
 def nan_medians(table: Floats) -> Floats:
-    """Return the median of each row, without what is NaN, of which no row may be whole.
+    """Return the median of each row, NaN left out; each row must hold some other value.
 
     >>> nan_medians(np.array([[1.0, np.nan, 4.0], [3.0, 1.0, 2.0]]))
     array([2.5, 2. ])
@@ -179,7 +179,7 @@ def alike_codes(values: Column, ratio: float) -> Ints:
 
 
 def round_to_bits(values: Numbers, bits: int) -> Floats:
-    """Return values rounded to so many significant bits: with an error of at most ``2 ** -bits`` of each.
+    """Return values rounded to `bits` significant bits, with an error of at most ``2 ** -bits`` of each.
 
     >>> round_to_bits(np.array([1000.0, 1001.3, -12345678.9, np.nan]), 10).tolist()
     [1000.0, 1001.0, -12353536.0, nan]

@@ -134,7 +134,7 @@ def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
 
 
 def order_within(group: Ints, values: Numbers) -> Ints:
-    """Return the order of rows by group, and by value within each: a fifth of what `numpy.lexsort` takes.
+    """Return the order of rows by group, and by value within each, in a fifth of the time of `numpy.lexsort`.
 
     Equal values of a group come in any order, NaN comes last.
 
@@ -193,8 +193,8 @@ def _dense(values: Ints) -> Ints:
 def find_sorted(ascending: Column, values: Column) -> tuple[Ints, Flags]:
     """Find values in an ascending array.
 
-    Returns a position for each value, and whether the value really stands there; where it does not, the position is
-    only a valid index.
+    Returns a position for each value, and whether the value is really there; where it is not, the position is only a
+    valid index.
 
     >>> find_sorted(np.array([2, 5, 9]), np.array([5, 6]))
     (array([1, 2]), array([ True, False]))
@@ -227,7 +227,7 @@ def first_in_group_from(group: Ints, value: Ints, asked_group: Ints, asked_value
 
 
 def last_in_group_until(group: Ints, value: Ints, asked_group: Ints, asked_value: Ints) -> Ints:
-    """For each question find the last row of a group whose value is the asked one or smaller; else as above.
+    """As `first_in_group_from`, for the last row of a group whose value is the asked one or smaller.
 
     >>> group, value = np.array([0, 0, 4]), np.array([10, 30, 20])
     >>> last_in_group_until(group, value, np.array([0, 0, 4, 3]), np.array([9, 30, 20, 99]))

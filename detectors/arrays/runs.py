@@ -10,7 +10,7 @@ from irregulars.dtypes import Column, Flags, Ints
 
 
 def begins_run(*columns: Column) -> Flags:
-    """Say of each row whether it differs from the row before it in any of some columns; the first row does.
+    """Return for each row whether it differs from the row before it in any of some columns; the first row does.
 
     >>> begins_run(np.array([7, 7, 7, 4]), np.array([0, 0, 1, 1]))
     array([ True, False,  True,  True])
@@ -88,7 +88,7 @@ def repeated_rows(column: Column) -> Ints:
 
 
 def is_ascending(column: Column) -> bool:
-    """Say whether no value is below the one before it.
+    """Return whether no value is below the one before it.
 
     >>> is_ascending(np.array([3, 3, 4])), is_ascending(np.array([3, 2]))
     (True, False)

@@ -1,4 +1,4 @@
-"""What a rank that works longer did in its own time: which of its pauses covers what it took longer."""
+"""Which pause of a rank that works longer covers its excess."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PauseTimes(NamedTuple):
 def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessPause, ...]:
     """Return by how much ranks paused longer than they usually do, and than their peers do, the longest first.
 
-    `usual`: regular iterations; without any, peers in this one tell what is usual.
+    `usual`: regular iterations; without any, ranks are held against their peers in this one alone.
 
     Rank 1 collects for 90 ms; both wait 2 ms for data, as always:
 
@@ -76,17 +76,17 @@ def _usual(usual: Sequence[PauseTimes], ranks: Ints) -> Floats:
 
 
 class CoveredBy(NamedTuple):
-    """The cause that covers most of what some ranks took longer, and which share."""
+    """The cause that covers most of some ranks' excess work, and which share of it."""
 
     cause: str  # of `PAUSES`
     share: float  # 0 to 1
 
 
 def covering_cause(ranks: Sequence[int], observations: Sequence[Observation]) -> CoveredBy | None:
-    """Return what covers most of the excess work of an accused device's ranks; None: nothing covers enough.
+    """Return the cause that covers most of the excess work of an accused device's ranks; None: none covers enough.
 
     In each iteration a pause counts up to the excess of its rank's gaps, against the usual ones and those of its
-    peers. Waiting of which the pauses tell nothing is covered by none.
+    peers. Waiting that no pause records is covered by none.
     """
     gaps_ns, covered_ns = 0.0, np.zeros(len(PAUSES))
     for one in observations:

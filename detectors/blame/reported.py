@@ -1,8 +1,8 @@
-"""What devices reported is evidence beside the times: it moves probabilities, and opens no verdict by itself.
+"""Events that devices reported, as evidence beside the times: they move probabilities, and open no verdict.
 
 An event counts if it is of the suspect's device, or of its host as a whole, and came at most `events_before_s` before
-the cause was first seen. What came later may follow from the fault, or from people who act on it: it is named, and
-weighs nothing.
+the cause was first seen. A later one may follow from the fault, or from people who act on it: it is named, and weighs
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from irregulars.messages.reasons import Reported
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration
 
-_KEPT: Final = 512  # events of a job: of thousands of hosts with one storm the newest tell most
+_KEPT: Final = 512  # events of a job: of a storm over thousands of hosts the newest count most
 _MOST_COMING: Final = 1 << 16  # of a recording all are known at once
 _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
@@ -62,7 +62,7 @@ class EventLog:
         return new
 
     def state(self) -> tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]]:
-        """Return what the constructor needs."""
+        """Return the arguments of the constructor."""
         return tuple(self._past), tuple(self._coming)
 
 
@@ -93,7 +93,7 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
 
 
 def is_about(event: DeviceEvent, ranks: Iterable[int]) -> bool:
-    """Whether an event may be about a device that carries these ranks: then its verdict is told again."""
+    """Whether an event may be about a device that carries these ranks: then its verdict is published again."""
     return event.kind not in _NOT_THE_DEVICE and event.rank in ranks
 
 
@@ -102,7 +102,7 @@ def _place(suspect: Suspect) -> tuple[object, ...]:
 
 
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
-    """Whether an event is of a suspect's device, or of what that hangs on: its host, or its bus."""
+    """Whether an event is of a suspect's device, or of its host or bus."""
     if suspect.device in _NO_DEVICES:
         return False
     is_worker = suspect.device in WORKERS

@@ -1,8 +1,8 @@
-"""Look at a job that runs as always, and ask whether "as always" is healthy: peers against each other.
+"""Reviews of a job that runs as always: whether "as always" is healthy, by peers held against each other.
 
 A fault that was there before the first recorded iteration makes no iteration irregular. So from time to time some
-regular iterations are held against what peers take (`detectors.path.usual_by_peers`), and against the other pipeline
-stages.
+regular iterations are held against the times of peers (`detectors.path.usual_by_peers`), and against the other
+pipeline stages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reviewed:
 
 
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
-    """Find what makes all of these iterations longer than they need be.
+    """Find the causes that make all of these iterations longer than they need be.
 
     `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
     `delta`: a cause counts if the iterations take longer than without it by more than this ratio; slow transfers of a
@@ -139,7 +139,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
 def _stage_cause(
     stage: int, work_ns: Sequence[Mapping[int, float]], reviewed: Sequence[Reviewed], topology: Topology
 ) -> Cause:
-    """Say of a stage in which of the iterations it works longer than the median other one, and by how much."""
+    """Make a cause of a stage: in which iterations it works longer than the median other one, and by how much."""
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
         excess_ns = min(
@@ -157,7 +157,7 @@ def _excess_of(stage: int, work_ns: Mapping[int, float]) -> float:
 
 
 def _to_last_message(one: Reviewed, stage: int, topology: Topology) -> dict[int, float]:
-    """Return the work of each stage before it is through with its messages, ns; nothing if micro-batches tell more.
+    """Return the work of each stage before its last message, ns; empty if micro-batches of this stage are known.
 
     After that a stage may wait, and no operator need show it.
     """
@@ -169,10 +169,10 @@ def _to_last_message(one: Reviewed, stage: int, topology: Topology) -> dict[int,
 def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dict[int, float]:
     """Return how long each stage works in an iteration, as far as that is known, ns.
 
-    That is the work on micro-batches, and for other stages what their gaps contain beside waiting. Stages that are
-    through with their micro-batches wait for those that are not, and no operator need show it. So what the gaps of
-    the stages between contain beside micro-batches grows, or falls, evenly along the pipeline, and a line through it
-    tells that of the first and the last one.
+    That is the work on micro-batches, and for other stages their gaps less the waiting. Stages that are through with
+    their micro-batches wait for those that are not, and no operator need show it. So the rest of the gaps, beside
+    micro-batches, grows or falls evenly along the pipeline, and a line through that of the stages between gives that
+    of the first and the last one.
     """
     inner_ns = _stage_work(one.microbatch_ns, topology)
     gaps_ns = _stage_work(one.work_ns, topology) if has_gaps else {}
@@ -193,7 +193,7 @@ def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, f
 
 
 def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
-    """Whether what is taken for a stage's work is not waiting.
+    """Whether the time that is taken for a stage's work is not waiting.
 
     Unless its work on micro-batches is known, it must have most of the critical path, and no stage more of the path
     than its gaps contain: else some stage's work is within recvs that lay open, and gaps compare nothing.
@@ -236,7 +236,8 @@ def late_against_stage(
     iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
     operators than most of their peers are left out: the time in which a lost operator ran looks like work.
 
-    `most`: how many operators each rank runs at most; None: those of this iteration. Returns peers stand together.
+    `most`: how many operators each rank runs at most; None: those of this iteration. In the result peers are
+    neighbours.
     """
     stage, most = topology.stages(rank), operators if most is None else most
     role, first = group_rows([stage, most])

@@ -24,9 +24,9 @@ from irregulars.dtypes import Floats, Ints
 
 
 def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
-    """Return what may be behind the excess of one rank's own work.
+    """Explain the excess of one rank's own work.
 
-    `accused`: what a verdict accuses so far: it stays accused while its ranks are nearly as late.
+    `accused`: the device that a verdict accuses so far; it stays accused while its ranks are nearly as late.
     """
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
@@ -61,7 +61,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     """Return the host to whose ranks paths lose most work, now to this one and now to that; None where there is none.
 
     Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
-    the host is not told by ranks that are late together, nor need any of its ranks cost most.
+    the host is not found by ranks that are late together, nor need any of its ranks cost most.
     """
     lost = [
         (attribution, {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY})
@@ -133,7 +133,7 @@ def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> 
 
 
 def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accused: Device | None) -> Device:
-    """Return what the late ranks have in common, or what is accused so far if that is nearly as late."""
+    """Return the device that the late ranks share, or the one accused so far if that is nearly as late."""
     attributions, topology = unexplained.attributions, unexplained.topology
     device = _shared_by(rank, late, attributions, topology)
     if accused is None or device.kind != "gpu":
@@ -144,7 +144,7 @@ def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accus
 
 
 def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device:
-    """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank.
+    """Return the device that the late ranks share: their host, or their pipeline stage; else the one rank.
 
     The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are, over
     all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in

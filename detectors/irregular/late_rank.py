@@ -185,12 +185,12 @@ class LatenessWatch:
         return find_latest(late_ns, before)
 
     def learn(self, iteration: int, late_ns: Late, *, has_open: bool) -> None:
-        """Take in an iteration; while a verdict is open, what was usual before it stays so."""
+        """Take in an iteration; while a verdict is open, the usual lateness from before it is kept."""
         if not has_open:
             self._before = None
         elif self._before is None:
             self._before = list(self._known)[-IRREGULAR.level_iterations :]
-        # NaN is kept only of ranks that were late before: of the others nobody will ask.
+        # NaN is kept only of ranks that were late before: that of the others is never asked for.
         latest = {rank for late in self._known for rank in late}
         kept = {rank: ns for rank, ns in late_ns.items() if rank in latest or not math.isnan(ns)}
         self.history.append((iteration, kept))

@@ -5,10 +5,10 @@ before it. Two things make the plain rule useless on real jobs: a fault that las
 and a noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters,
 and an irregular iteration must also lie outside the noise of the regular ones.
 
-Above what an iteration is δ-irregular is computed in `IterationWindow.limit_ns`, and nowhere else; `judge` and
-`detectors.judging.suspicion` compare with it. The other levels of the window (`suspect_ns`, `shifted_ns`) only say
-what is worth a closer look. δ is the setting ``delta``; it also says by how much a fault that was always there must
-stand out (`detectors.blame.standing_causes`), and what is worth reading (`detectors.judging`).
+The limit above which an iteration is δ-irregular is computed in `IterationWindow.limit_ns`, and nowhere else; `judge`
+and `detectors.judging.suspicion` compare with it. The other levels of the window (`suspect_ns`, `shifted_ns`) only
+mark iterations for a closer look. δ is the setting ``delta``; it also sets by how much a fault that was always there
+must stand out (`detectors.blame.standing_causes`), and which iterations are worth reading (`detectors.judging`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from irregulars.dtypes import Floats
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """The state of an `IterationWindow`: what entered it, oldest first, ns."""
+    """The state of an `IterationWindow`: the times that entered it, oldest first, ns."""
 
     clipped: tuple[float, ...]
     regular: tuple[float, ...]
@@ -37,7 +37,7 @@ class WindowState:
 
 
 class _Levels(NamedTuple):
-    """What the regular iterations of a window say, ns."""
+    """Level and noise of the regular iterations of a window, ns."""
 
     level_ns: float
     noise_ns: float
@@ -132,7 +132,7 @@ class IterationWindow:
         return self._shifted is not None
 
     def _watch_shift(self) -> None:
-        """Note when a shift begins or ends.
+        """Record when a shift begins or ends.
 
         A shift begins when the median of the newest iterations exceeds the level before them by `worth_ns`, and also
         exceeds every such median of the window: a job with slow phases of its own has been as slow before. It ends

@@ -1,7 +1,7 @@
-"""Offsets of hosts' clocks, from what the operators themselves say.
+"""Offsets of hosts' clocks, from the times of the operators themselves.
 
 In collectives in which everybody waits for everybody the members leave together, up to a small spread: the end that
-each host's clock shows for one collective, less what the others show, is that clock's offset. Hosts which no chain of
+each host's clock shows for one collective, less those of the others, is that clock's offset. Hosts which no chain of
 collectives connects are joined by their sends and recvs, as NTP does it: the shortest way from the start of a send to
 the end of its recv, in both directions, differs by twice the offset.
 """
@@ -146,7 +146,7 @@ def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) 
 
 
 class _Estimate(NamedTuple):
-    """Offsets of hosts' clocks, and what they rest on."""
+    """Offsets of hosts' clocks, and the evidence that they rest on."""
 
     offsets_ns: dict[str, int]
     noise_ns: float  # robust spread of the ends of collectives around them, ns

@@ -17,7 +17,7 @@ from irregulars.messages.records import GROUP_KINDS
 
 
 class Place(NamedTuple):
-    """Where one rank lives; None where nobody said."""
+    """Where one rank lives; None where it was not announced."""
 
     host: str | None = None
     gpu: int | None = None
@@ -45,7 +45,7 @@ class Topology:
     names: tuple[str, ...] = ()  # ids of the communicators, by code
     stage_of: Mapping[int, int] = field(default_factory=dict)  # place of each rank in its largest ``pp`` communicator
     kinds: Mapping[int, str] = field(default_factory=dict)  # kind of each communicator, by code
-    # Ranks that log no operators: those that said so, and members of communicators that nobody announced
+    # Ranks that log no operators: those announced so, and members of communicators that nobody announced
     unlogged: frozenset[int] = frozenset()
     # By rank, the first of the ranks that hold the same parameters, as far as that was announced
     replica_set: Mapping[int, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Topology:
         return Device("nic", self._carried.get(self._nic_key(rank), (rank,)))
 
     def host(self, rank: int) -> Device | None:
-        """The host that a rank lives on; None if nobody said."""
+        """The host that a rank lives on; None if it was not announced."""
         host = self.place(rank).host
         return None if host is None else Device("host", self._carried[("host", host)])
 
@@ -97,12 +97,12 @@ class Topology:
         return Device("stage", tuple(self._stages[self.stage_of[rank]]))
 
     def switch(self, rank: int) -> Device | None:
-        """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""
+        """The switch that a rank's NIC is plugged into, with all ranks below it; None if it was not announced."""
         switch = self.place(rank).switch
         return None if switch is None else Device("switch", self._carried[("switch", switch)])
 
     def switches(self, ranks: Iterable[int]) -> set[Device]:
-        """The switches that the NICs of these ranks are plugged into, as far as somebody said."""
+        """The switches that the NICs of these ranks are plugged into, as far as they were announced."""
         return {switch for rank in ranks if (switch := self.switch(rank)) is not None}
 
     def spine(self, device: Device) -> Spine | None:
@@ -145,9 +145,9 @@ class Topology:
         return frozenset(self.places) - self.unlogged
 
     def hides_late_ranks(self, lane: Lane) -> bool:
-        """Whether nothing tells a slow transfer in this lane from a rank that was late and logs nothing.
+        """Whether a slow transfer in this lane looks the same as a rank that was late and logs nothing.
 
-        So it is where most members log nothing, or fewer than two log: nobody is seen to wait for another.
+        So it does where most members log nothing, or fewer than two log: nobody is seen to wait for another.
         """
         if not self.unlogged or lane.kind not in ("collective", "pair"):
             return False
@@ -200,11 +200,11 @@ class Topology:
         return [*stages, np.where(crosses, 1 + is_above, 0)]
 
     def switch_codes(self, ranks: np.ndarray) -> np.ndarray:
-        """Return a number for the switch that each rank's NIC is plugged into; -1 where nobody said."""
+        """Return a number for the switch that each rank's NIC is plugged into; -1 where it was not announced."""
         return _at(self._codes("switch"), ranks)
 
     def _codes(self, what: str) -> np.ndarray:
-        """Return a number for the host or switch of each rank, at the place of its number; -1 where nobody said.
+        """Return a number for the host or switch of each rank, at the place of its number; -1: not announced.
 
         The last one is that of ranks that nobody announced.
         """
@@ -242,7 +242,7 @@ class Topology:
         return GROUP_KINDS.index(kind if kind in GROUP_KINDS else "unknown") + len(GROUP_KINDS) * size
 
     def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
-        """What lanes of the same role share: kind, way along the pipeline or stages, and how far their bytes go."""
+        """Return the role of a lane: its kind, its way along the pipeline or stages, and how far its bytes go."""
         kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
         where: object = self.way(lane.first, lane.second) if lane.kind == "pair" else 0
         if not of_any_stage:
@@ -269,7 +269,7 @@ class Topology:
 
 
 def _at(table: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Return what a table says of ranks; its last row is that of ranks beyond it."""
+    """Look up ranks in a table, whose last row is that of ranks beyond it."""
     unknown = len(table) - 1
     found: np.ndarray = table[np.where((rank >= 0) & (rank < unknown), rank, unknown)]
     return found
@@ -280,7 +280,7 @@ _WITHIN_STAGE: Final = frozenset({"tp", "dp", "cp", "ep"})
 
 
 def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Topology:
-    """Topology from what the ranks announced; ``codes`` are the job's codes of communicator ids."""
+    """Make the topology from the ranks' announcements; ``codes`` are the job's codes of communicator ids."""
     announcements = list(announcements)
     return Topology(
         world_size=max((a.world_size for a in announcements), default=0),
@@ -336,7 +336,7 @@ def _members(announcements: Iterable[Announcement], codes: Mapping[str, int]) ->
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Pipelines that nobody announced, told by who sends to whom.
+# Pipelines that nobody announced, found by who sends to whom.
 # In a pipeline neighbours send both ways, activations down and gradients up. Where chunks are interleaved the last
 # stage also sends to the first, but less often than neighbours do: that tells it from a ring that turns both ways.
 
@@ -372,7 +372,7 @@ def stages_from_transfers(
 
 
 def stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[int]]) -> dict[int, int]:
-    """Return the stages of ranks of which nothing tells it but the stage of all others in one of their groups.
+    """Return the stages of ranks that are known only by the one stage of all others in one of their groups.
 
     >>> stages_of_silent({0: 0, 2: 1}, [(0, 1), (2, 3), (0, 2, 4)])
     {1: 0, 3: 1}
@@ -404,7 +404,7 @@ def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
 
 
 def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> bool:
-    """Say whether connected ranks are a pipeline in ascending order; ``sent`` counts the messages between them."""
+    """Return whether connected ranks are a pipeline in ascending order; ``sent`` counts their messages."""
     steps = list(pairwise(ranks))  # from each stage to the next
     if len(ranks) < JOB.min_stages or any(step not in sent for step in steps):
         return False

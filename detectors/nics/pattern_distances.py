@@ -54,7 +54,7 @@ class Judged(NamedTuple):
 
 
 def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
-    """Say which patterns of an iteration are abnormal: β > 0.01, and D > 0 or Δ > median + 5 MAD of its class.
+    """Judge which patterns of an iteration are abnormal: β > 0.01, and D > 0 or Δ > median + 5 MAD of its class.
 
     `regular`: patterns of regular iterations, which give the expected ranges; may be empty.
     """
@@ -108,7 +108,6 @@ def expected_ranges(group: Ints, triples: Floats, classes: int) -> tuple[Floats,
 
 
 def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regular: Floats) -> Judged:
-    """Judge one direction of the NICs."""
     classes = int(max(group.max(initial=-1), of_regular.max(initial=-1))) + 1
     largest = np.zeros((classes, 3))  # each component of each class is scaled to at most 1
     np.fmax.at(largest, np.concatenate([group, of_regular]), np.concatenate([triples, regular]))

@@ -2,7 +2,7 @@
 
 A slow NIC drags everybody's mean rate down, since all wait for it. Its peak gives it away: the others still burst and
 idle, while it moves steadily as fast as it can (EROICA, NSDI 2026, figures 3 to 5). Samples that are too coarse to
-show bursts make all peaks fall alike, and then they say nothing.
+show bursts make all peaks fall alike, and then no NIC stands out.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def peak_if_capped(slowdown: float) -> float:
 def capped_ends(
     ranks: Iterable[int], rates: Sequence[Rates], topology: Topology, at_most: float | None = None
 ) -> dict[End, bool]:
-    """Say of each end of a slow transfer whether its peak is among the lowest; empty if the peaks say nothing.
+    """Return of each end of a slow transfer whether its peak is among the lowest; empty if no peak is a cap.
 
     `ranks`: those that take part in the transfer. `rates`: peaks of some iterations in which it was slow. `at_most`:
-    the lowest peak says something if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
+    the lowest peak is a cap if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
     """
     nics = sorted({topology.nic(rank) for rank in ranks})
     peaks = _peaks(nics, rates)
-    # Of an end that is not sampled nothing is said, and the others are held against each other without it.
+    # An end that is not sampled is left out, and the others are held against each other without it.
     known: Ints = np.flatnonzero(np.isfinite(peaks).any(axis=1)) if peaks.size else np.empty(0, dtype=np.int64)
     if 2 * len(known) <= len(peaks):
         return {}
@@ -89,7 +89,7 @@ def capped_ends(
 
 
 def as_low(values: Floats, typical: Floats) -> Floats:
-    """Say which ends have rates that cannot be told from the lowest.
+    """Mark the ends whose rates cannot be told from the lowest.
 
     The next NIC in a ring after a capped one is held back as well, only less: its peak is 1.1 to 1.2 times as high.
     One iteration does not show the difference, but the noise over many is small, as both were seen in the same ones.
@@ -112,8 +112,8 @@ def as_low(values: Floats, typical: Floats) -> Floats:
 def _peaks(nics: Sequence[Device], rates: Sequence[Rates]) -> Floats:
     """Return the peak of each NIC, sending and receiving, in each iteration.
 
-    It is the lowest that any of the ranks that share the NIC has sampled; NaN if none has. Rows are the ends, in
-    turns what a NIC sends and what it receives.
+    It is the lowest that any of the ranks that share the NIC has sampled; NaN if none has. Rows are the ends: of each
+    NIC sending, then receiving.
     """
     if not nics or not rates:
         return np.empty((0, 0))
@@ -127,7 +127,7 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
     """Return the log odds that the lowest peaks give to `device`, against a cause that touches none of these ends.
 
     A capped rate has a cause in the network. If a communicator is slow as such, an end is capped by rare chance
-    alone. How rare that is, the ends themselves tell where there are many: of 256, one that stands out alone.
+    alone. How rare that is, the ends themselves show where there are many: of 256, one that stands out alone.
     """
     if device.kind in _NOT_IN_NETWORK:
         return math.log(NICS.low_by_chance) if any(low.values()) else 0.0

@@ -10,10 +10,10 @@ from irregulars.dtypes import Column, Flags, Ints
 
 
 class Agreement(NamedTuple):
-    """Of each value: how it stands among those of its set. At most one of the two is true."""
+    """Of each value: how it compares with those of its set. At most one of the first two is true."""
 
     is_odd: Flags  # it differs from the strict majority of its set
-    is_split: Flags  # its set has no strict majority: who is wrong, these values alone do not say
+    is_split: Flags  # its set has no strict majority: who is wrong, these values alone do not show
     is_compared: Flags  # its set has more than one value
 
 
@@ -55,7 +55,7 @@ def refine(codes: Ints, values: Column) -> Ints:
 
 
 class Vote(NamedTuple):
-    """What the audits of one iteration say."""
+    """The result of one iteration's audits."""
 
     suspects: Ints  # ranks of which one computes wrong, ascending; empty: all agree, or nobody can be named
     unsteady: Ints  # ranks that computed the same micro-batch twice, and not alike, ascending

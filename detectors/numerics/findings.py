@@ -1,4 +1,4 @@
-"""What the numbers of one iteration show: ranks that differ from their replicas, and losses and norms that jump."""
+"""Findings in the numbers of one iteration: ranks that differ from replicas, and losses and norms that jump."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class EqualState:
 
 @dataclass(slots=True)
 class FindingsState:
-    """What `Findings` keep, by column."""
+    """The state of `Findings`, by column."""
 
     equal: dict[str, EqualState] = field(default_factory=dict)
     agreed: set[int] = field(default_factory=set)  # announced sets of which a majority's checksums were equal once
@@ -71,7 +71,7 @@ class FindingsState:
 
 
 class Findings:
-    """Looks at the numbers of one iteration after the other.
+    """Searches the numbers of one iteration after the other.
 
     All methods take ``columns`` as `messages.evidence.NUMERIC_COLUMNS` names them, one row for each rank, and
     ``rank``, ascending.
@@ -83,7 +83,7 @@ class Findings:
     def observe(
         self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints
     ) -> list[Finding]:
-        """Take in one iteration of training; return what is wrong, the surest first.
+        """Take in one iteration of training; return its findings, the surest first.
 
         `replicas`: for each rank, the first rank of its set of replicas, as it was announced; -1: none was.
         """
@@ -143,7 +143,7 @@ class Findings:
             return
         is_grave = "loss" in bad and bool(bad["loss"].any())
         self.state.infinite += 1
-        for name in (*OWN, "not_finite", "grad_norm"):  # what is nearest to one rank's own work names it
+        for name in (*OWN, "not_finite", "grad_norm"):  # the column nearest to one rank's own work names the rank
             count = int(bad[name].sum()) if name in bad else 0
             others = int((~bad[name] & ~np.isnan(columns[name])).sum()) if count else 0
             if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS:
@@ -188,7 +188,7 @@ class Findings:
                 return
 
     def _step(self, name: str, columns: Mapping[str, Column]) -> float:
-        """Return to multiples of which a column is rounded, as far as its values so far tell."""
+        """Return to multiples of which a column is rounded, as far as its values so far show."""
         step = self.state.steps.get(name, math.inf)
         if step and name in columns:
             step = self.state.steps[name] = min(step, decimal_step(columns[name]))

@@ -101,7 +101,7 @@ class RobustBaseline:
             setattr(self, name, getattr(self, name)[kept])
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say which operator took how long."""
+        """Name the operator and its time."""
         operator = OPERATORS[int(frame["operator"][row])]
         return f"{operator} took {frame['elapsed_ns'][row] / 1e6:.3g} ms"
 

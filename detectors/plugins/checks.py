@@ -1,7 +1,7 @@
 """The checks that every detector passes, ours and a stranger's: plain functions, fixed seeds, no test framework.
 
-The monitors rely on what is checked here. A check raises `PluginError` whose text says what was expected and, in
-numbers, what was found.
+The monitors rely on these promises. A check raises `PluginError` whose text names the promise and, in numbers, the
+finding.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def check_same_seed_same_scores(make: MakeDetector) -> None:
 
 
 def check_score_changes_nothing(make: MakeDetector) -> None:
-    """Neither what the detector says later nor the frame."""
+    """Neither later scores of the detector nor the frame."""
     quiet, asked = make(), make()
     for frame in frames_for(quiet, WARM_FRAMES):
         before = copy_frame(frame)
@@ -340,7 +340,7 @@ def check_recovers_after_a_fault(make: MakeDetector) -> None:
 
 
 def check_state(make: MakeDetector) -> None:
-    """Who hands out a state takes it: a fresh detector goes on from it as the one that was stored."""
+    """A detector that hands out a state takes it: a fresh one goes on from it as the one that was stored."""
     parts = [name for name in ("state", "restore") if callable(getattr(make(), name, None))]
     require(len(parts) != 1, f"detector must have state and restore, or neither; got {', '.join(parts)} alone")
     for original in (make(), warm_detector(make)) if parts else ():

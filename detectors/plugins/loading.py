@@ -93,7 +93,7 @@ def parse_detector(text: str) -> DetectorName:
 
 
 def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
-    """Find a detector and return what makes it; the result pickles.
+    """Find a detector and return its maker, which pickles.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _maker(name: DetectorName, text: str) -> MakeDetector:
 def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector:
     """Find a detector as `load_detector` does, and modules in the working directory as well: for commands.
 
-    A worker does not look there: what it runs is installed.
+    A worker does not search there: it runs installed detectors.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -147,7 +147,7 @@ def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector
 def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
     """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`.
 
-    What they make is `Comparable`: all have names, no two the same, and score on one scale. More detectors of
+    They make `Comparable` detectors: all have names, no two the same, and score on one scale. More detectors of
     operators than evidence has columns for are refused.
     """
     makers: list[MakeDetector] = []
@@ -170,11 +170,11 @@ class Comparable:
     Parameters
     ----------
     detector
-        What scores and learns.
+        The one that scores and learns.
     name
-        Under which its scores are stored; None: as `detectors.plugins.protocol.name_of` says.
+        Under which its scores are stored; None: that of `detectors.plugins.protocol.name_of`.
     opens_verdicts
-        Whether the settings let it open verdicts; else it says so itself.
+        Whether the settings let it open verdicts; else its own attribute decides.
     """
 
     strange_from: Final = 1.0
@@ -191,7 +191,7 @@ class Comparable:
 
     @classmethod
     def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:
-        """Make a detector and what it is called; a function that pickles."""
+        """Make a detector with its name; a function that pickles."""
         return cls(make(), name, opens_verdicts)
 
     def score(self, frame: Frame) -> Scores:
@@ -200,11 +200,11 @@ class Comparable:
         return scores if self._unit == 1.0 else scores / self._unit
 
     def learn(self, frame: Frame) -> None:
-        """Take the frame as an example of what is regular."""
+        """Learn a regular frame."""
         self.detector.learn(frame)
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say in one short line why a row is strange; empty: the detector does not say."""
+        """Explain in one short line why a row is strange; empty: the detector gives no reason."""
         return explanation_of(self.detector, frame, row)
 
 
@@ -225,7 +225,7 @@ def _free_name(detector: Detector, text: str, taken: set[str]) -> str:
 
 
 def installed_detectors() -> dict[str, str]:
-    """Return the entry points of the group by name, with what they point to."""
+    """Return the entry points of the group by name, with their targets."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}

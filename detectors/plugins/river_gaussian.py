@@ -25,7 +25,7 @@ class RiverGaussian:
 
     Why not `river.anomaly.GaussianScorer` (0.26): while cold it scores everything 0, a series without spread scores
     its usual value 1, beyond 8 standard deviations all is 1, and one NaN makes it NaN for good. Here cold is NaN, the
-    spread has a floor, the score is open to the top, and what is not known is not learned.
+    spread has a floor, the score is open to the top, and unknown values are not learned.
 
     Parameters
     ----------
@@ -80,12 +80,12 @@ class RiverGaussian:
         self._models = {rank: model for rank, model in self._models.items() if model.last_frame >= oldest}
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say how long a rank worked, and how long it usually does."""
+        """Name the work of a rank and its usual work."""
         usual_ms = math.exp(self._models[int(frame["rank"][row])].mean.get()) / 1e6
         return f"it worked {frame['work_ns'][row] / 1e6:.3g} ms, usually {usual_ms:.3g} ms"
 
     def state(self) -> dict[str, Any]:
-        """Return mean and variance of each rank, all that River's objects tell of themselves."""
+        """Return mean and variance of each rank, all that River's objects reveal."""
         models = self._models.values()
         numbers = [(one.mean.get(), one.variance.get(), one.values, one.last_frame) for one in models]
         return {

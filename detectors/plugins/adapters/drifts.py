@@ -31,17 +31,17 @@ class _Watch:
     inputs: Floats  # the newest ones, round and round
     fed: int = 0
     seen: int = 0
-    told: int = -(10**9)  # frame in which a drift upwards was last told of
+    told: int = -(10**9)  # frame in which a drift upwards was last reported
 
 
 class DriftAdapter:
-    """Scores a row that lies above its past by whether the detector would tell of a drift if it stayed so.
+    """Scores a row that lies above its past by whether the detector would report a drift if it stayed so.
 
-    A drift detector takes one value after the other and says nothing of a single one, and what is irregular is not
-    taught to detectors of ranks. So a row is scored on a copy of its series' detector, which is fed the row's value
-    up to ``hold`` times: 1 where a drift is told by then, more where it is told sooner, 0 where it is not. Beside
-    that a series scores 1 for ``hold`` frames after what it learned made its detector tell of a drift upwards: so
-    slow drifts are found that no row shows.
+    A drift detector takes one value after the other and judges no single one, and irregular iterations are not taught
+    to detectors of ranks. So a row is scored on a copy of its series' detector, which is fed the row's value up to
+    ``hold`` times: 1 where a drift is reported by then, more where sooner, 0 where it is not. Beside that a series
+    scores 1 for ``hold`` frames after its own detector reported a drift upwards while it learned: so slow drifts are
+    found that no row shows.
 
     `name`: of the drift detector, under which scores are stored. `make_detector`: makes a drift detector of River;
     pickles. `is_binary`: it takes errors (0 or 1), not numbers: a row is an error from 3 spreads on. `options`: see
@@ -107,7 +107,7 @@ class DriftAdapter:
         self._forget()
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say in one line why a row is strange."""
+        """Explain in one line why a row is strange."""
         keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         return self._options.explain(frame, row, self._past.deviations(keys, values)[row])
 
@@ -142,7 +142,7 @@ class DriftAdapter:
 
 
 def _tie(sigmas: float) -> float:
-    """Return a little more for a row that lies further away, 0 to 0.1: many take equally long to tell of a drift."""
+    """Return a little more for a row that lies further away, 0 to 0.1: many take equally long to show a drift."""
     return 0.1 * sigmas / (sigmas + 10.0)
 
 

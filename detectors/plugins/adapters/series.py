@@ -27,7 +27,7 @@ class SeriesPast:
     different stages would be strange to one another, and `HalfSpaceTrees` needs values from 0 to 1. It is fed with
     deviations from the series' own past, in spreads.
 
-    `columns`: values of one row. `warm_up`: values that a series must have taught before anything is said about it.
+    `columns`: values of one row. `warm_up`: values that a series must have taught before it has deviations.
     `kept`: values kept of each series. `floor`: least spread, in the values' own unit.
     """
 
@@ -104,10 +104,8 @@ class SeriesPast:
 
 
 def _medians_of_known(values: Floats, counts: Ints) -> Floats:
-    """Return medians along the second axis, of which each row knows some and the others are NaN.
-
-    `numpy.nanmedian` says the same in ten times the time: sorting puts NaN last.
-    """
+    """Return medians along the second axis, of which each row knows some and the others are NaN."""
+    # Sorting puts NaN last. `numpy.nanmedian` returns the same in ten times the time.
     ordered, rows = np.sort(values, axis=1), np.arange(len(values))
     return np.asarray((ordered[rows, (counts - 1) // 2] + ordered[rows, counts // 2]) / 2)
 
@@ -127,7 +125,7 @@ class AdapterOptions:
     # ``elapsed_ns`` of operators.
     columns: str = ""
     # ``sigmas``: spreads from the series' own median of logarithms; ``unit``: the same pressed between 0 and 1.
-    # Empty: what suits the model.
+    # Empty: the one that suits the model.
     inputs: str = ""
     shared: bool = True  # one model for all series; else each has its own
     warm_up: int = 20  # values of a series before there is an opinion on it, 2 to 64
@@ -143,8 +141,8 @@ class AdapterOptions:
     # Share of past scores that are as high as a strange one. 0.05: an opinion begins with 50 past scores, which know
     # one of twenty and not one of a hundred; `least_sigmas` keeps the rest quiet.
     strange_share: float = 0.05
-    # Drift detectors: a row is strange if the detector would tell of a drift within as many frames like this one, and
-    # for as many frames after it told of one
+    # Drift detectors: a row is strange if the detector would report a drift within as many frames like this one, and
+    # for as many frames after it reported one
     hold: int = 10
 
     def __post_init__(self) -> None:
@@ -190,7 +188,7 @@ class AdapterOptions:
         return np.where(is_usable, np.log(np.where(is_usable, np.maximum(columns, 1.0), 1.0)), np.nan)
 
     def explain(self, frame: Frame, row: int, sigmas: Floats) -> str:
-        """Say in one line why a row is strange, of which each column lies so many spreads above its own past.
+        """Explain in one line why a row is strange whose columns lie `sigmas` spreads above their own past.
 
         Empty for a row of which nothing is known.
         """

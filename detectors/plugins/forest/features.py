@@ -2,9 +2,9 @@
 
 Holmes trains one forest per job on absolute times. Here all times are divided by the usual ones of the slot, the
 same class and the whole iteration of the rank, or are logarithms of such ratios, so that one forest serves all jobs.
-What Holmes lacks are the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same
-class are from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of
-a communicator, which Holmes has, is not in the frames of a rank.
+Holmes lacks the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same class are
+from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of a
+communicator, which Holmes has, is not in the frames of a rank.
 
 The first test is cheap: an operator reaches a forest if it takes longer than usual, in an iteration that does, and by
 more than the iterations of this rank differ anyway.
@@ -57,7 +57,7 @@ FEATURES: Final = (
 
 _FLOOR_RATIO: Final = 0.02  # least spread that counts as noise, of log time: that of `RobustBaseline`
 _LEAST_EXCESS: Final = 0.01  # share of an iteration; a smaller excess is divided as if it were this
-_Z_LIMITS: Final = (-5.0, 10.0)  # standard deviations; beyond, one operator would hide what those of its class say
+_Z_LIMITS: Final = (-5.0, 10.0)  # standard deviations; beyond, one operator would outweigh all others of its class
 _PART_LIMITS: Final = (-5.0, 5.0)  # parts of the iteration's excess; beyond, the excess is too small to divide by
 
 
@@ -182,7 +182,7 @@ class DriftSignals:
         self._watches: dict[int, Any] = {}
 
     def has_changed(self, operators: Column, ratios: Floats) -> bool:
-        """Take in the log ratios of a regular iteration; say whether a lasting change was noticed with it."""
+        """Take in the log ratios of a regular iteration; return whether a lasting change was noticed with it."""
         found = False
         for operator in (_ALL, *np.unique(operators).tolist()):  # 11 kinds at most
             own = ratios if operator == _ALL else ratios[operators == operator]
@@ -211,7 +211,7 @@ READS: Final = ("communicator", "operator", "peer", "sequence", "size_bytes", "e
 _LEAST_RATIO: Final = 0.08  # natural log of times usual, of operators that reach a forest: just below 1.1 times
 _LEAST_ITERATION_RATIO: Final = 0.02  # the same of iterations: half of the 4 % from which Holmes calls one irregular
 _LEAST_ITERATION_SIGMAS: Final = 2.0  # the same in standard deviations of iterations: chosen, since real jobs vary
-_RECENT: Final = 8  # iterations that say how long one takes at present
+_RECENT: Final = 8  # iterations that show how long one takes at present
 _YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while it is short or has changed
 _STEP: Final = 8  # the same, where it is followed always
 
@@ -236,10 +236,10 @@ class FeatureRows:
 class OperatorFeatures:
     """The past of one rank, and its operators beside it.
 
-    `window`: iterations that count as the past. `warm_up`: iterations before there are features. `tuning`: when what
-    is usual is looked at anew, once the window is full: ``always``, every few frames; ``drift``, while a drift
-    detector says that the job changes (see `detectors.plugins.forest.features`); ``off``, never. `most_slots`: bound
-    of the state. Raises `PluginError` if a value is out of its range.
+    `window`: iterations that count as the past. `warm_up`: iterations before there are features. `tuning`: when the
+    usual values are computed anew, once the window is full: ``always``, every few frames; ``drift``, while a drift
+    detector reports that the job changes (see `detectors.plugins.forest.features`); ``off``, never. `most_slots`:
+    bound of the state. Raises `PluginError` if a value is out of its range.
     """
 
     def __init__(self, *, window: int, warm_up: int, tuning: Tuning, most_slots: int) -> None:
@@ -254,7 +254,7 @@ class OperatorFeatures:
         self._drift = DriftSignals()
         self._usual: Usual | None = None
         self._frames = 0
-        self._unsettled = window  # frames for which what is usual is still followed
+        self._unsettled = window  # frames for which the usual values are still followed
         self._times = np.full((2, window), np.nan)  # oldest first
         self._usual_times = np.full(2, np.nan)
         self._time_sigma = np.nan
@@ -327,7 +327,7 @@ def _sigma_of_steps(values: Floats) -> float:
 
 
 def _find(codes: Codes, wanted: Codes) -> tuple[Ints, Flags]:
-    """Where each wanted code stands in the sorted `codes` (not empty), and whether it does."""
+    """Return the place of each wanted code in the sorted `codes` (not empty), and whether it is there."""
     at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     return at, codes[at] == wanted
 

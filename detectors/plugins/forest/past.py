@@ -111,7 +111,7 @@ def _pack_series(frame: Frame) -> Codes:
 
 
 class Statistics(NamedTuple):
-    """What is usual, one value per slot or class: Holmes's families on the logarithm of elapsed."""
+    """Usual values, one per slot or class: Holmes's families on the logarithm of elapsed."""
 
     median: Floats
     low_quartile: Floats
@@ -125,7 +125,7 @@ class Statistics(NamedTuple):
 
 
 class Usual(NamedTuple):
-    """What was usual when it was last looked at; codes are sorted, statistics run beside them."""
+    """The usual values when they were last computed; codes are sorted, statistics run beside them."""
 
     slots: Codes
     of_slot: Statistics
@@ -174,7 +174,7 @@ class OperatorPast:
         return has_new
 
     def usual(self) -> Usual:
-        """Look at all rings: one sort of everything, about 3 ms for 1,000 slots."""
+        """Compute the usual values of all rings: one sort of everything, about 3 ms for 1,000 slots."""
         known = np.flatnonzero(self._taught >= self.warm_up)
         values, gaps_ns = self._values[known].astype(np.float64), self._gaps_ns[known]
         classes, of_class = _by_class(np.repeat(self._class[known], self.window), values.ravel())

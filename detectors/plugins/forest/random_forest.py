@@ -83,7 +83,7 @@ class OperatorForest:
         self._features.learn(frame)
 
     def _load(self) -> Trees:
-        """Shared by all detectors of the process, and no part of what is pickled."""
+        """Return the trees, which all detectors of the process share, and no pickle holds."""
         return load_trees(Path(self.model) if self.model else MODEL, FEATURES)
 
 
