@@ -75,12 +75,14 @@ def replay(graph: OperatorGraph, gap_ns: Floats, transfer_ns: Floats) -> Times:
     partners = _Partners(graph)
     entry_ns = (graph.start_ns - graph.gap_ns).astype(np.float64)
     chosen = graph.blocker
-    end_ns = np.full(len(graph), -np.inf)
+    end_ns = np.full(len(graph), -np.inf)  # differs from all times of the first round
     for _ in range(MOST_ROUNDS):
         before_ns = end_ns
         end_ns, has_circle = _sum_up(graph, chosen, gap_ns, transfer_ns, entry_ns)
+        # Of rows without a previous one, -1 picks the last row, which `where` drops.
         start_ns = np.where(graph.previous >= 0, end_ns[graph.previous], entry_ns) + gap_ns
         if np.all(np.abs(end_ns - before_ns) <= _SAME_NS):
+            # Sums along a circle settle as well, but they are no times.
             return _unknown(graph) if has_circle else Times(start_ns, end_ns)
         chosen = partners.latest(start_ns)
     return _unknown(graph)
@@ -126,6 +128,7 @@ def _sum_up(
     """
     above = graph.previous[chosen]
     total_ns = gap_ns[chosen] + transfer_ns + np.where(above < 0, entry_ns[chosen], 0.0)
+    # One round more than the longest chain takes, which finds that it has ended.
     for _ in range(int(np.ceil(np.log2(max(len(graph), 2)))) + 1):
         has_more = above >= 0
         if not has_more.any():
@@ -146,6 +149,7 @@ class _Partners:
         self._groups, self._blocker = _Groups(graph.group), graph.blocker
         may_leave_early = np.isin(graph.operator, [SEND, *ROOTED])
         is_kept = np.zeros(int(graph.group.max(initial=-1)) + 1, dtype=np.bool_)
+        # A member that ended before the last one began did not wait for that one.
         left_early = may_leave_early & (self._last_start_ns(graph) > graph.end_ns)
         is_kept[graph.group[left_early]] = True
         self._is_kept = is_kept[graph.group]
@@ -162,6 +166,7 @@ class _Partners:
     def latest(self, start_ns: Floats) -> Ints:
         """Return the row that each row waits for if rows start at these times."""
         own = np.arange(len(start_ns))
+        # A partner that is kept holds the row up only while it still begins later.
         kept = np.where(start_ns[self._blocker] > start_ns, self._blocker, own)
         chosen = np.where(self._is_kept, kept, self._groups.latest(own, start_ns))
         if len(self._batched):
@@ -233,6 +238,7 @@ def without_slowness(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
 
 def _pace(slowness: Floats) -> float:
     """Return by how much the job as a whole is slower in this iteration, which no rank is to blame for (a log)."""
+    # Of three ranks all may be slow: none of them shows the job's own pace.
     if len(slowness) < 1 / ABNORMAL.pace_quantile:
         return 0.0
     return float(np.quantile(slowness, ABNORMAL.pace_quantile))
@@ -246,6 +252,7 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     slowness = huber_means(lane, ratio, usual_ns, usual.transfer_sigma)
     # The mean comes from the median, and of the members of one collective only one value is new.
     sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), ABNORMAL.least_piece_sigma / 2)
+    # All members log the one transfer of a collective: its time counts once.
     cost_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * share_above_usual(slowness) * transfers / members
     has_few = transfers < ABNORMAL.few_transfers
     least_ns = np.where(has_few, 1.0, ABNORMAL.lane_ratio) * _least_cost_ns(graph, usual)

@@ -187,8 +187,7 @@ def shrink_together(values: Floats, is_slow: Flags, sigma: Floats) -> Floats:
         return np.zeros(len(values))
     weights = is_slow / sigma**2
     mean = float((weights * values).sum() / weights.sum())
-    spread = float(
-        (weights * (values - mean) ** 2).sum()
-    )  # about as large as the number of slow ones, by noise alone
+    # About as large as the number of slow ones, by noise alone.
+    spread = float((weights * (values - mean) ** 2).sum())
     kept = max(1.0 - max(int(is_slow.sum()) - 1, 0) / spread, 0.0) if spread > 0 else 0.0
     return np.where(is_slow, mean + kept * (values - mean), 0.0)

@@ -85,6 +85,7 @@ def column_medians(group: Ints, table: Floats) -> Floats:
     firsts = starts_of(sizes)
     columns = np.ascontiguousarray(table[stable_order(group)].T)
     found = np.empty((len(columns), len(sizes)))
+    # All groups of one size are sorted in one call, as an array of (columns, groups, size).
     for size in np.unique(sizes).tolist():  # a few: most groups have a row of each iteration
         own = np.flatnonzero(sizes == size)
         values = np.sort(columns[:, firsts[own][:, None] + np.arange(size)], axis=-1)
@@ -184,5 +185,6 @@ def round_to_bits(values: Numbers, bits: int) -> Floats:
     >>> round_to_bits(np.array([1000.0, 1001.3, -12345678.9, np.nan]), 10).tolist()
     [1000.0, 1001.0, -12353536.0, nan]
     """
+    # The mantissa is 0.5 to 1: times 2 ** bits and rounded, it has `bits` significant bits.
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits))

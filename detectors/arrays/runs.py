@@ -82,6 +82,7 @@ def repeated_rows(column: Column) -> Ints:
     >>> repeated_rows(np.array([5, 5, 8, 9, 9]))
     array([0, 1, 3, 4])
     """
+    # Rows that equal the one before them, then also the row before each of these; a copy, since both sides overlap.
     is_same: Any = ~begins_run(column)
     is_same[:-1] |= is_same[1:].copy()
     return np.flatnonzero(is_same)

@@ -64,6 +64,7 @@ def find_causes(
         found = _explain(lane, unexplained, accused)
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns
+        # The costliest lane explains too little, so no other one is tried.
         if _weighted(own_ns, weights) < PATH.accused_ratio * _weighted(held_against_ns, weights):
             break
         seen = {
@@ -73,6 +74,7 @@ def find_causes(
         }
         if seen and found.kind is not None:
             causes.append(_cause(found.kind, found, lane, seen, unexplained.attributions))
+        # Also where nobody is accused: the next search must not find the same lanes.
         unexplained = unexplained.without(found.lanes)
     return causes
 
@@ -142,4 +144,5 @@ def _costliest(paths: Sequence[PathExcess], weights: Sequence[float]) -> Lane | 
     for path, weight in zip(paths, weights, strict=True):
         for lane, ns in path.items():
             sums[lane] = sums.get(lane, 0.0) + weight * ns
+    # Sorted: of equal sums the lane decides, and not the order of the attributions.
     return max(sorted(sums), key=lambda lane: sums[lane], default=None)

@@ -32,6 +32,7 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     slow = [a for a in attributions if a.path_excess_ns.get(lane, 0.0) > 0]
     swings = [a.swings for a in slow]
     low: dict[End, bool] = {}
+    # The communicator's own patterns come first: traffic of other operators does not blur them.
     for communicator in (lane.first, WHOLE) if lane.kind == "collective" else ():
         low = low or steady_ends(communicator, ranks, swings, topology)
     low = low or capped_ends(ranks, rates, topology, peak_if_capped(_slowdown(lane, attributions)))
@@ -113,6 +114,7 @@ def steady_nic(lane: Lane, attributions: Sequence[Attribution], topology: Topolo
     nic = topology.nic(lane.first)
     ends = _steady([a for a in attributions if lane in a.path_excess_ns], topology)
     odds = _odds(ends, topology)
+    # Each steady sender may be held up by one of its links instead.
     senders = sum(is_steady and way == _SENDS for (_, way), is_steady in ends.items())
     links = senders * LIKELIHOODS.prior_link * LIKELIHOODS.steady_if_link
     return nic, odds.get(nic, 0.0) / (sum(odds.values()) + links + LIKELIHOODS.prior_none)

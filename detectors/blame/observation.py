@@ -43,7 +43,8 @@ class Observation:
     is_shifted: bool = False
     # Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay
     recovers_ratio: float | None = None
-    pauses: tuple[ExcessPause, ...] | None = None  # the longest (`own_time.excess_pauses`); None: no rank logs any
+    # The longest (`own_time.excess_pauses`); None: no rank logs any
+    pauses: tuple[ExcessPause, ...] | None = None
 
     @property
     def excess_ns(self) -> float:

@@ -57,6 +57,7 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     table[is_known, _WAITED] /= np.maximum(table[is_known, _RAN] / (BLAME.same_work * usual_run_ns[is_known]), 1.0)
     table -= before_ns
     peers_ns = np.array([lower_median(column) for column in table.T])
+    # Peers that paused less than usual make no excess of a pause as usual.
     excess_ns = table - np.maximum(peers_ns, 0.0)
     excess_ns[:, _RAN] = 0.0  # no pause
     row, cause = np.nonzero(excess_ns > 0)
@@ -70,6 +71,7 @@ def _usual(usual: Sequence[PauseTimes], ranks: Ints) -> Floats:
     if not usual:
         return np.zeros((len(ranks), len(PAUSES)))
     known = np.array([one.table(ranks) for one in usual])
+    # `nanmedian` warns where all is NaN.
     is_unknown = np.isnan(known).all(axis=0)
     known[:, is_unknown] = 0.0
     return np.nanmedian(known, axis=0)

@@ -52,6 +52,7 @@ class EventLog:
         """Take in events."""
         known = {*self._past, *self._coming}
         self._coming = sorted([*self._coming, *dict.fromkeys(one for one in events if one not in known)])
+        # Beyond the bound the oldest are lost.
         del self._coming[:-_MOST_COMING]
 
     def until(self, time_ns: float) -> tuple[DeviceEvent, ...]:
@@ -79,6 +80,7 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
     until_ns = late_ns if verdict.kind == "hang" else onset_ns + BLAME.events_after_s * 1e9
     weights = [max((_weight(e) for e in own[one] if e.time_ns <= until_ns), default=1.0) for one in verdict.suspects]
     suspects = _weighed(verdict.suspects, weights)
+    # Found by its place, since a weighed suspect has another probability, and another may be the first now.
     told = _without_followers(own[next(one for one in own if _place(one) == _place(suspects[0]))])
     reported = tuple(_reported(one) for one in told[:_NAMED])
     text = "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
@@ -106,8 +108,10 @@ def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
     if suspect.device in _NO_DEVICES:
         return False
     is_worker = suspect.device in WORKERS
+    # Links are no evidence on workers, nor are GPUs and processes on the network.
     if event.kind in _OF_NETWORK if is_worker else event.kind in _OF_WORKERS:
         return False
+    # An event of a host as a whole is of all ranks there.
     if not event.device or suspect.device == "host":
         return event.rank in suspect.ranks or (suspect.device != "switch" and event.host == suspect.host != "")
     return event.rank in suspect.ranks and suspect.device != "switch"
@@ -155,6 +159,7 @@ def _without_followers(events: Sequence[DeviceEvent]) -> list[_Told]:
                 found[at] = replace(known, times=known.times + 1)
                 break
             if one.time_ns - before.time_ns <= BLAME.events_after_s * 1e9:
+                # A sympathetic XID follows from the other one, also if the log has it first.
                 is_turned = before.code in SYMPATHETIC and one.code not in SYMPATHETIC
                 first, last = (one, before) if is_turned else (before, one)
                 found[at] = _Told(first, (*known.followers, last.code or 0), known.times)

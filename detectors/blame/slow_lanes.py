@@ -60,6 +60,7 @@ class SeenLanes:
         own = typical.one(numbers[accused]) if accused in numbers else None
         times = _tell(typical, own)
         told = {lane: times[at] for lane, at in numbers.items() if times[at] != _TELLS_NOTHING}
+        # The accused lane is the first one, and counts as 1 however slow it is itself.
         return {accused: 1.0} | told | {accused: 1.0}
 
     @cached_property
@@ -68,6 +69,7 @@ class SeenLanes:
         parts = [one.lane_columns for one in self._attributions]
         if not any(len(part.keys) for part in parts):
             return [], _typical_lanes([])
+        # `group_rows` numbers lanes by their keys; here they are numbered by their first rows.
         in_key_order, first = group_rows(list(np.concatenate([part.keys for part in parts]).T))
         order = np.argsort(first)
         number = np.empty(len(order), dtype=np.int64)
@@ -163,6 +165,7 @@ def _expected_excess_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:
     """
     by_count_ns = accused.excess_ns * lanes.transfers / max(accused.transfers, 1.0)
     least_ns = np.minimum(_by_time_ns(lanes, accused), by_count_ns)
+    # Also NaN, a size that is not known, is not above 0.
     if not accused.size_bytes > 0:
         return least_ns
     by_size_ns = accused.excess_ns * lanes.size_bytes / accused.size_bytes

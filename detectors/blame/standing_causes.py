@@ -177,6 +177,7 @@ def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dic
     inner_ns = _stage_work(one.microbatch_ns, topology)
     gaps_ns = _stage_work(one.work_ns, topology) if has_gaps else {}
     rest_ns = {stage: gaps_ns[stage] - ns for stage, ns in inner_ns.items() if stage in gaps_ns}
+    # A line needs two stages. Work and gaps are not mixed without it, since gaps contain waiting.
     if len(rest_ns) < 2:
         return inner_ns if len(inner_ns) > 1 else gaps_ns
     slope, base = np.polyfit(list(rest_ns), list(rest_ns.values()), 1).tolist()
@@ -207,6 +208,7 @@ def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
             path_ns[at] = path_ns.get(at, 0.0) + ns
     gaps_ns = _stage_work(one.work_ns, topology)
     hides_work = any(ns > BLAME.stage_path_of_gaps * gaps_ns.get(at, 0.0) for at, ns in path_ns.items())
+    # Where the path is not known no stage has most of it.
     return path_ns.get(stage, 0.0) >= max(path_ns.values(), default=math.inf) and not hides_work
 
 
@@ -220,6 +222,7 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
     for lanes in late:
         for lane, ns in lanes.items():
             totals[lane] = totals.get(lane, 0.0) + ns
+    # A rank with half of it is slow by itself: that is no matter of the data.
     if not totals or 2 * max(totals.values()) >= sum(totals.values()):
         return None
     explained = {one.attribution.iteration: uneven_ns(one.attribution) for one in reviewed}

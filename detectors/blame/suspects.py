@@ -110,6 +110,7 @@ class Scene:
 
     def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
         """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""
+        # No set: strings hash differently in each process, and sums of floats depend on their order.
         return dict.fromkeys(chain.from_iterable(self.by_rank.get(rank, ()) for rank in ranks))
 
 
@@ -363,9 +364,8 @@ class _Unlogged(SuspectKind):
         return "accused" if lane == accused or lane.kind == "collective" else "untouched"
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
-        return [
-            lane for lane in scene.touching(device.ranks) if scene.times_slow[lane]
-        ]  # now and then one is on time
+        # A normal lane is no evidence: now and then such a rank is on time.
+        return [lane for lane in scene.touching(device.ranks) if scene.times_slow[lane]]
 
 
 def _is_one_path(lane: Lane, topology: Topology) -> bool:

@@ -72,6 +72,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     times_slow = unexplained.seen.observe(lane, unexplained.explained)
     ranked = _ranked(lane, unexplained.attributions, topology, times_slow, unexplained.explained)
     slow = _slow_ones(times_slow)
+    # Where chance is the only candidate the communication as such stands in.
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = TRANSFER_SUSPECTS[device.kind].accusation
@@ -136,6 +137,7 @@ def _ranked(
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
     orders = _log_odds_of_order(attributions, topology)
     weights = _log_weights(devices, scene, low, orders)
+    # Less the largest one: over many lanes the exponentials of all would underflow to 0.
     most = max(weights)
     odds = [math.exp(weight - most) for weight in weights]
     total = sum(odds)
@@ -181,6 +183,7 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     if firsts.total() < LIKELIHOODS.min_firsts:
         return {}
     is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()
+    # Against a half: devices of other kinds make either as likely as not.
     likely, unlikely = math.log(2 * LIKELIHOODS.first_if_one_way), math.log(2 * (1 - LIKELIHOODS.first_if_one_way))
     return {"switch": likely, "spine": unlikely} if is_one else {"switch": unlikely, "spine": likely}
 
@@ -240,6 +243,7 @@ def _by_chance(lane: Lane, times_slow: float, topology: Topology) -> float:
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:
     """Leave out the lanes that would look as always if this device were slow, as most that they are held against."""
+    # Lanes that were held against the job's past hide no slowness of one another.
     if not scene.peers:
         return told
     alike = scene.alike_if_slow(one for one in told if is_carried(device, one, scene.accused, scene.topology))
@@ -254,6 +258,7 @@ def _log_ratio(seen: Mapping[tuple[Relations, Look], int], way: int) -> float:
 
     `seen`: how many lanes are so related to the device and look so. `way`: number of the way, of the kind's `ways`.
     """
+    # Lanes that are alike in this way are counted together: each kind costs its two logarithms once.
     numbers: dict[tuple[Relation, Look], int] = {}
     for (relations, look), number in seen.items():
         key = relations[way], look

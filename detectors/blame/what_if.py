@@ -86,6 +86,7 @@ class WhatIf:
         transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, np.nan_to_num(usual_transfer_ns))
         gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
         gap_ns = np.minimum(gap_ns, self._held_up_by_nothing_ns)
+        # Both runs have the doubtful rows set back: their difference is that of the devices alone.
         before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
         transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
@@ -125,6 +126,7 @@ class WhatIf:
                 found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
         if device is None or device.kind in WORKERS:
             return found
+        # Beyond the cause's own lanes, all that passes the device.
         if device.kind == "link":
             ends = np.isin(graph.source, device.ranks) & np.isin(graph.destination, device.ranks)
             return np.asarray(found | (is_p2p & ends))
@@ -201,6 +203,7 @@ def recovered_ratio(
     claimed_ns = max(said_ns, BLAME.min_claim_share * longer_ns)
     ratio = what_if.recovered_ns([cause]) / claimed_ns
     others = [one for one in causes if one is not cause]
+    # With all of the claim back the two further replays are saved.
     if ratio < 1 and others:
         ratio = max(ratio, (what_if.recovered_ns(causes) - what_if.recovered_ns(others)) / claimed_ns)
     return None if np.isnan(ratio) else ratio

@@ -35,10 +35,12 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
         return _blame(host, unexplained)
     late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
     known = {rank for attribution in unexplained.attributions for rank in attribution.work_excess_ns}
+    # Nearly all ranks are late alike: the job changed, as with longer batches.
     if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
         return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
                                                if one.kind == "work"))  # fmt: skip
     device = _owner_or_accused(lane.first, late, unexplained, accused)
+    # Most of the late ranks are elsewhere: the device is late with them, by chance.
     if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
         return Explanation(None, (), _works(late))
     return _blame(device, unexplained)
@@ -74,6 +76,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         if owner is not None:
             by_host[owner] = by_host.get(owner, 0.0) + ns
     host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
+    # One rank takes no turns, and a host with all ranks cannot be told from the job.
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
     # Whether its ranks have nearly all of the time lost to work, or of the whole excess, and most take part
@@ -129,6 +132,7 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> se
 def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> set[int]:
     """Return the ranks that are late by this share of `worst_ns`."""
     least_ns = share * worst_ns
+    # With a limit of 0 or less all ranks on time would be as late.
     return set(ranks[late_ns >= least_ns].tolist()) if least_ns > 0 else set()
 
 
@@ -244,6 +248,7 @@ def are_in_step(attributions: Sequence[Attribution], ranks: Collection[int]) -> 
     if len(ranks) < 2:
         return False
     late_ns = _table(attributions, np.array(sorted(ranks), dtype=np.int64))
+    # A standard deviation needs two ranks in an iteration.
     late_ns = late_ns[:, np.isfinite(late_ns).sum(axis=0) > 1]
     if not late_ns.size:
         return True  # never seen together: in doubt, nobody

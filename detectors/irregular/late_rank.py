@@ -51,6 +51,7 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
         return None
     ranks = sorted({*late_ns, *_ranks(history)})
     usual_ns = dict(zip(ranks, row_medians(_table(history, ranks)).tolist(), strict=True))
+    # Sorted: of equally late ranks it is the lowest, in whichever order they came.
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
@@ -103,11 +104,13 @@ def lasting_ns(over_ns: Floats) -> Floats:
     >>> lasting_ns(np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0]]))
     array([[7., 1.]])
     """
+    # Rows picked by index are a copy, so that the sort in place leaves `over_ns` alone.
     windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.recent)]
     windows.sort(axis=-1)
     return windows[..., -IRREGULAR.lasting_seen]
 
 
+# The array is shared by all who ask: they index with it, and must not write to it.
 @cache
 def _windows(iterations: int, width: int) -> Ints:
     """Return the places of each window of `width` iterations in a row, a row for each; they are asked for often."""
@@ -225,6 +228,7 @@ def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
     if len(rank) > IRREGULAR.most_ranks:  # sorting all of a large job would be most of the work
         last = len(rank) - IRREGULAR.most_ranks
         rows = np.flatnonzero(late_ns >= np.partition(late_ns, last)[last])
+    # Again cut, since several may be as late as the last one; of those the lowest ranks stay.
     rows = rows[np.lexsort((rank[rows], -late_ns[rows]))][: IRREGULAR.most_ranks]
     latest: dict[int, float] = dict(zip(rank[rows].tolist(), late_ns[rows].tolist(), strict=True))
     unknown = ranks[~np.isin(ranks, rank)] if len(rank) < len(ranks) else ranks[:0]

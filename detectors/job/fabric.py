@@ -23,6 +23,7 @@ class Spine:
         branches = {self.branch_of[rank] for rank in ranks if rank in self.branch_of}
         if len(branches) > 1 or not branches or self.is_top:
             return len(branches) > 1
+        # All that are below are in one branch: then it is passed only on the way to ranks elsewhere.
         return any(rank not in self.branch_of for rank in ranks)
 
 

@@ -59,9 +59,11 @@ def _resolutions(rank: Ints, times_ns: Ints) -> Ints:
     resolution = np.full(len(rank), JOB.least_resolution_ns, dtype=np.int64)
     if not len(rank):
         return resolution
+    # A time of 0 is a multiple of every step, and shows none.
     candidates = np.bincount(rank, times_ns != 0) >= JOB.min_rows_of_resolution
     for step_ns in _STEPS_NS:
         rows = np.flatnonzero(candidates[rank])
+        # Each step is a multiple of the one before: a rank that fails one fails all later ones.
         if not len(rows):
             break
         candidates[rank[rows[times_ns[rows] % step_ns != 0]]] = False

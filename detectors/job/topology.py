@@ -51,6 +51,7 @@ class Topology:
     replica_set: Mapping[int, int] = field(default_factory=dict)
     spines: tuple[Spine, ...] = ()  # switches that join leafs, as far as that was announced
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+    # Caches, filled when first asked for
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
     _stages: dict[int, list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -72,6 +73,7 @@ class Topology:
                 carried.setdefault(("host", host), []).append(rank)
             if self.places[rank].switch is not None:
                 carried.setdefault(("switch", str(self.places[rank].switch)), []).append(rank)
+        # The class is frozen: a field that is computed can be set in no other way.
         object.__setattr__(self, "_carried", {key: tuple(ranks) for key, ranks in carried.items()})
 
     def place(self, rank: int) -> Place:
@@ -92,6 +94,7 @@ class Topology:
         if not self._stages:
             for one in sorted(self.stage_of):
                 self._stages.setdefault(self.stage_of[one], []).append(one)
+        # A single stage would be the whole job.
         if rank not in self.stage_of or len(self._stages) < 2:
             return None
         return Device("stage", tuple(self._stages[self.stage_of[rank]]))
@@ -196,6 +199,7 @@ class Topology:
                     for rank in (source, destination))  # fmt: skip
         crosses = (one["host"] < 0) | (two["host"] < 0) | (one["host"] != two["host"])
         is_above = (one["switch"] >= 0) & (two["switch"] >= 0) & (one["switch"] != two["switch"])
+        # The row behind the table: ranks beyond it are of stage 0, as in `stages`.
         stages = (_at(np.append(self._stage_table(), 0), rank) for rank in (source, destination))
         return [*stages, np.where(crosses, 1 + is_above, 0)]
 
@@ -301,6 +305,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
 def _replica_sets(announcements: Sequence[Announcement]) -> dict[int, int]:
     found = {}
     for one in announcements:
+        # A set without the rank itself contradicts itself, and is left out.
         if one.replicas is not None and one.rank in one.replicas:
             found[one.rank] = min(first for first, _, _ in ranks_to_runs(one.replicas))
     return found
@@ -320,9 +325,11 @@ def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:
     for announcement in announcements:
         pipelines = [c.ranks for c in announcement.communicators if c.kind == "pp"]
         if pipelines:
+            # The first and the last stage may share a shorter group of this kind, for tied embeddings.
             longest = max(map(tuple, pipelines), key=len)
             stages[announcement.rank] = longest.index(announcement.rank) if announcement.rank in longest else 0
             silent |= {rank: stage for stage, rank in enumerate(longest)}
+    # The place that a rank announces itself counts more than the one in another rank's list.
     stages = silent | stages
     within = {c.id: c.ranks for a in announcements for c in a.communicators if c.kind in _WITHIN_STAGE}
     return stages | stages_of_silent(stages, within.values())
@@ -356,6 +363,7 @@ def stages_from_transfers(
     >>> stages_from_transfers({**chains, (4, 0): 4, (0, 4): 4, (5, 1): 4, (1, 5): 4})
     {}
     """
+    # Gradients come back along the way of the activations: neighbours send both ways.
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)

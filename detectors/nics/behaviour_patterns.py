@@ -79,6 +79,7 @@ def shares(merged: Executions, length_ns: Floats) -> Floats:
     `merged`: of `merge_executions`. `length_ns`: of each group's iteration.
     """
     covered_ns = np.bincount(merged.group, merged.end_ns - merged.begin_ns, minlength=len(length_ns))
+    # `where` drops the quotients by lengths that are 0 or not known, but all are computed.
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(length_ns > 0, covered_ns / length_ns, np.nan)
 
@@ -104,6 +105,7 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
     known = known.only(busy_part(known.execution, known.rate, known.own_ns * known.rate))
     number = np.bincount(known.group, known.share, minlength=groups)
     weight = np.bincount(known.group, known.own_ns, minlength=groups)
+    # Groups without a sample divide 0 by 0, which is NaN as they need it.
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.bincount(known.group, known.own_ns * known.rate, minlength=groups) / weight
         apart = known.rate - mean[known.group]
@@ -196,6 +198,7 @@ def _idling_samples(execution: Ints, is_idle: Flags, moved: Floats) -> _Samples:
 
 def _least_tolerated(samples: _Samples) -> Ints:
     """Find for each execution the least g of step 3, by bisection."""
+    # With `enough` the largest piece always holds enough, with `too_few` never: -1 cuts out busy samples too.
     enough = np.maximum.reduceat(samples.idle_run, samples.firsts)  # with this g nothing is cut
     too_few = np.full(len(enough), -1)
     total = np.add.reduceat(samples.moved, samples.firsts)

@@ -41,6 +41,7 @@ def relative_peaks(rank: Ints, tx: Floats, rx: Floats, usual: Mapping[int, tuple
     """Divide peak rates by the usual ones, to `_RATE_BITS`; ranks without either are left out."""
     ranks, peaks = rank.tolist(), np.array([tx, rx], dtype=np.float64).T
     usual_peaks = np.array([usual.get(one, (math.nan, math.nan)) for one in ranks]).reshape(-1, 2)
+    # NaN fails both tests.
     is_known = ((peaks >= 0) & (usual_peaks > 0)).all(axis=1)
     ratios = round_to_bits(peaks[is_known] / usual_peaks[is_known], _RATE_BITS)
     known = np.flatnonzero(is_known).tolist()
@@ -77,6 +78,7 @@ def capped_ends(
     peaks = _peaks(nics, rates)
     # An end that is not sampled is left out, and the others are held against each other without it.
     known: Ints = np.flatnonzero(np.isfinite(peaks).any(axis=1)) if peaks.size else np.empty(0, dtype=np.int64)
+    # Where half of them are not sampled, the lowest is as likely one of those.
     if 2 * len(known) <= len(peaks):
         return {}
     peaks = peaks[known]
@@ -102,6 +104,7 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     higher = np.log(np.maximum(values, _NOTHING)) - np.log(np.maximum(values[lowest], _NOTHING))
     for end in np.flatnonzero(is_near & (typical > NICS.alike_ratio * typical[lowest])):
         known = higher[end][np.isfinite(higher[end])]
+        # With fewer pairs it stays one of the lowest.
         if len(known) >= NICS.min_paired:
             middle = median(known)
             error = MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
@@ -131,6 +134,7 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
     """
     if device.kind in _NOT_IN_NETWORK:
         return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
+    # By Jeffreys' prior (half an end of each kind is added), so that it is neither 0 nor 1.
     by_chance = min(NICS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
     # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
     ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
@@ -140,6 +144,7 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
         told += math.log(chance / by_chance) if low[end] else math.log((1 - chance) / (1 - by_chance))
     if device.kind != "switch":
         return told
+    # A slow switch may not show at its NICs at all: then the ends are as likely as by chance (log odds 0).
     shows = NICS.switch_shows
     return float(np.logaddexp(math.log(shows) + told, math.log(1 - shows)))
 

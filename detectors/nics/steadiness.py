@@ -65,6 +65,7 @@ def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) 
     keys, first, group = np.unique(key, return_index=True, return_inverse=True)
     shares = np.bincount(group, patterns.share[rows], minlength=len(keys))
     order = np.lexsort((shares, patterns.communicator[rows][first]))
+    # By communicator, then share: the last row of each run is the operator that took longest.
     longest = order[run_ends(patterns.communicator[rows][first][order])]
     rows = rows[np.isin(group, longest)]
     own = patterns.only(rows)
@@ -149,6 +150,7 @@ def _typical(end: End, communicator: int, swings: Sequence[Swings], column: int)
 # steady stretches with their times.
 
 
+# Windows of a longer recording hold more samples, so that their number stays bounded.
 _MOST_WINDOWS: Final = 100_000
 
 

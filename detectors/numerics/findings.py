@@ -90,8 +90,10 @@ class Findings:
         corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits)]
         infinite = list(self._not_finite(rank, columns))
         standing_out = list(self._peers(rank, columns))
+        # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
         jumps = list(self._jumps(columns)) if not infinite else []
         self.state.unsettled = 2 * NUMERIC.warm_up if jumps else max(self.state.unsettled - 1, 0)
+        # Learned after they were judged, so that a value is held against earlier ones alone.
         for name in ("loss", "grad_norm"):
             self._trend(name).learn(_job_value(columns, name))
         return [*corrupt, *infinite, *standing_out, *jumps]
@@ -103,6 +105,7 @@ class Findings:
             if name not in columns:
                 continue
             values = columns[name]
+            # Infinity is a value, and can differ; NaN is none.
             is_known = values != UNKNOWN if values.dtype.kind == "i" else np.isfinite(values) | np.isinf(values)
             if not is_known.any():
                 continue
@@ -125,6 +128,7 @@ class Findings:
             own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
         if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
             return own.sets[np.searchsorted(own.ranks, rank)], False
+        # A missing value shows nobody to be equal, so only iterations with all ranks split the sets.
         if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
             own.sets, own.seen = refine(own.sets, values), own.seen + 1
         return np.full(len(rank), -1), False
@@ -137,6 +141,7 @@ class Findings:
             bad["not_finite"] = np.nan_to_num(columns["not_finite"]) > 0
         if not any(one.any() for one in bad.values()):
             self.state.was_finite = self.state.was_finite or any(np.isfinite(columns[name]).any() for name in bad)
+            # Only iterations in a row count (`_SKIPPED`).
             self.state.infinite = 0
             return
         if not self.state.was_finite:  # a loss that is never known may be written as NaN
@@ -152,6 +157,7 @@ class Findings:
                 text = f"{what} of {name_ranks(named)} is not finite, that of {others} other ranks is"
                 yield Finding("loss_spike", name, named, text, is_grave)
                 return
+        # No rank stands out: loss scaling skips such steps now and then.
         if not is_grave and self.state.infinite < _SKIPPED:
             return
         where = next(name for name in bad if bad[name].any())

@@ -90,8 +90,10 @@ class JobTrend:
                 error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it
             own.errors = [*own.errors, error][-4 * NUMERIC.memory :]
         own.recent = [*own.recent, log][-NUMERIC.warm_up :]
+        # The plain mean until the memory is full, then one that fades.
         own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log
         own.risen += 1
+        # Until then the mean is not settled, and no growth is counted.
         if own.seen < NUMERIC.memory or own.mean < own.lowest:
             own.lowest, own.risen = own.mean, 0
         own.seen += 1

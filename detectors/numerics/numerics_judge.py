@@ -168,6 +168,7 @@ class NumericsJudge:
             if one in seen:
                 continue
             asked = np.isin(rank, one.ranks)
+            # Without this, a verdict on ranks that are gone, or on nobody, would stay open for good.
             asked = asked if asked.any() else ~asked
             one.quiet += any(bool((asked & _tells(sensor, rank, columns, audits)).any()) for sensor in one.sensors)
 
@@ -202,6 +203,7 @@ class NumericsJudge:
 
     def state(self) -> NumericsState | None:
         """Everything that a new object needs to go on; None: no number has come."""
+        # A copy, since the judge goes on to change its own in place.
         return deepcopy(self._state) if self._state.has_numbers else None
 
 
@@ -209,6 +211,7 @@ def _tells(sensor: str, rank: Ints, columns: Mapping[str, Column], audits: Ragge
     """Mark the ranks that have a value for a sensor in this iteration."""
     if sensor == "audit":
         return np.zeros(len(rank), dtype=np.bool_) if audits is None else np.isin(rank, audits.of_entries(rank))
+    # The sensor ``loss of the job`` has a value where ``loss`` has one.
     values = columns.get(_SENSORS.get(sensor, sensor.split()[0]), np.full(len(rank), np.nan))
     return values != UNKNOWN if values.dtype.kind == "i" else ~np.isnan(values)
 

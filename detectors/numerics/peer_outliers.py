@@ -56,7 +56,7 @@ class PeerOutliers:
         is_comparable: Flags = np.isfinite(values) & (values > 0)
         rank, logs = rank[is_comparable], np.log(values[is_comparable])
         if len(rank) < _LEAST_RANKS:
-            return []
+            return []  # nor is anything learned of them
         own = self.state
         at = self._places(rank)
         middle = float(np.median(logs))
@@ -76,6 +76,7 @@ class PeerOutliers:
         self._learn(at, left, sigmas, is_out)
         order = np.argsort(-sigmas[is_out], kind="stable")
         found = np.flatnonzero(is_out)[order]
+        # exp(710) is more than a float64 can hold.
         return [Outlier(int(rank[i]), float(np.exp(min(left[i], 700.0))), float(sigmas[i])) for i in found.tolist()]
 
     def _places(self, rank: Ints) -> Ints:
@@ -93,6 +94,7 @@ class PeerOutliers:
         weight = 1 / min(own.seen + 1, NUMERIC.memory)
         bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, least_sigma())))
         step = left if own.seen < NUMERIC.warm_up else bounded
+        # An outlier teaches nothing: a fault that lasts must not become the rank's usual place.
         own.usual[at] += weight * np.where(is_out, 0.0, step)
         scale = MAD_TO_SIGMA * float(np.median(np.abs(left)))
         own.sigma += weight * (scale - own.sigma)

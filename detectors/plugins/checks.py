@@ -242,6 +242,7 @@ def check_renaming(make: MakeDetector) -> None:
     plain, renamed = make(), make()
     rng = np.random.default_rng(3)
     for frame in frames_for(plain, WARM_FRAMES):
+        # Rows of operators are in the order of their starts, ranks in any.
         order = rng.permutation(48) if plain.level == "rank" else np.arange(48)
         other = rename(take(frame, order), 1000)
         require_close(scores_of(plain, frame)[order], scores_of(renamed, other), "with ranks renamed")
@@ -272,6 +273,7 @@ def check_no_aliasing(make: MakeDetector) -> None:
         safe.learn(frame)
         lent = copy_frame(frame)
         reused.learn(lent)
+        # The given scores are written over as well.
         scores_of(reused, lent)[:] = 1e9
         for column in lent.values():
             column[:] = 1
@@ -379,6 +381,7 @@ def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
     frames = [sample_frame(detector.level, iteration, 1024) for iteration in range(5)]
     for frame in frames:
         detector.learn(frame)
+    # The quickest of five frames counts, since a busy machine slows single ones.
     took_s = min(time_of(detector, frame) for frame in frames)
     require(took_s <= budget_s, f"1,024 rows must take at most {budget_s * 1e3:g} ms; got {took_s * 1e3:.1f} ms")
 

@@ -186,6 +186,7 @@ class Comparable:
         self.opens_verdicts = opens_verdicts or _opens_verdicts(detector)
         self.is_witness = is_witness(detector)
         self._unit = strange_from(detector)
+        # On the object: the class has neither, so that `has_state` is true of it where it is of the detector.
         if has_state(detector):
             self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
 
@@ -218,6 +219,7 @@ def _free_name(detector: Detector, text: str, taken: set[str]) -> str:
     name = str(getattr(detector, "name", "") or (target if is_entry_point else name_of(detector)))
     if not DETECTOR_NAME.fullmatch(name):
         raise PluginError(f"name of detector {text} must match {DETECTOR_NAME.pattern}; got {name!r}")
+    # One name more than are taken, so that one of them is free.
     names = (name if count == 1 else f"{name}_{count}" for count in range(1, len(taken) + 2))
     free = next(one for one in names if one not in taken)
     taken.add(free)
@@ -254,6 +256,7 @@ def _find(target: str) -> Any:
 def _entry_point(name: str) -> EntryPoint:
     from importlib.metadata import entry_points  # reads a file of every package that is installed
 
+    # A target that is listed twice is still one.
     found = list({point.value: point for point in entry_points(group=GROUP, name=name)}.values())
     if len(found) == 1:
         return found[0]

@@ -70,6 +70,7 @@ class LlmFoundry:
     def score(self, step: Floats) -> float:  # noqa: D102
         if np.isnan(self.window[0]):
             return math.nan
+        # The alarm comes with the fifth in a row.
         return (self.run + 1) / 5 if self._is_twice(step) else 0.0
 
     def learn(self, step: Floats) -> None:  # noqa: D102
@@ -140,6 +141,7 @@ class ByteRobust:
         return _MOST if np.isinf(step).any() else _largest(step[:2] / np.maximum(5.0 * self.last, 1e-30))
 
     def learn(self, step: Floats) -> None:  # noqa: D102
+        # A step that is not finite measures no later one.
         self.last = np.where(np.isfinite(step[:2]), step[:2], self.last)
 
 

@@ -101,6 +101,7 @@ class RiverGaussian:
             state["ranks"].tolist(), state["models"].tolist(), strict=True
         ):
             model = self._models[rank] = self._new_model()
+            # River's objects can't be set; the first value of an empty mean is its mean.
             model.mean.update(mean)
             for value in self._values_of(mean, variance):
                 model.variance.update(value)

@@ -126,10 +126,12 @@ def _array(code: int, data: memoryview) -> Any:
     if code != _ARRAY:
         raise ValueError(f"extension of a detector's state must be {_ARRAY}; got {code}")
     dtype, shape, content = msgspec.msgpack.decode(data, type=tuple[str, list[int], bytes])
+    # -1 would let `reshape` choose a length.
     if not _DTYPE.fullmatch(dtype) or min(shape, default=0) < 0:
         raise ValueError(f"array of a detector's state must hold numbers; got {dtype} of shape {shape}")
     if math.prod(shape) * np.dtype(dtype).itemsize != len(content):
         raise ValueError(f"array of {dtype} and shape {shape} must have as many bytes; got {len(content)}")
+    # A copy, since arrays of `frombuffer` are read-only, and detectors learn in place.
     return np.frombuffer(content, dtype).reshape(shape).copy()
 
 

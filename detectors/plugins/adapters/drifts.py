@@ -17,9 +17,8 @@ from irregulars.dtypes import Floats, Ints
 _MOST_ASKED: Final = 64  # rows of a frame for which a drift detector is copied and fed: up to 0.7 ms each
 _MOST_SERIES: Final = 2048  # with a drift detector of their own
 _FORGET_AFTER: Final = 50  # frames after which a series that was not seen is forgotten
-_REACH: Final = (
-    128  # inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
-)
+# Inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
+_REACH: Final = 128
 _BINARY_SIGMAS: Final = 3.0  # deviation that is an error to detectors of errors (DDM and its like)
 
 
@@ -118,6 +117,7 @@ class DriftAdapter:
             watch.detector.update(fed)
 
     def _has_risen(self, watch: _Watch) -> bool:
+        # Detectors report drifts in both directions, and a rank that works less is not strange.
         newest = [watch.inputs[(watch.fed - 1 - back) % len(watch.inputs)] for back in range(min(watch.fed, 5))]
         return float(np.median(newest)) > float(np.median(watch.inputs[: min(watch.fed, len(watch.inputs))]))
 
@@ -126,6 +126,7 @@ class DriftAdapter:
         return float(sigmas >= _BINARY_SIGMAS) if self._is_binary else float(sigmas)
 
     def _ask(self, watch: _Watch, value: float) -> float:
+        # A copy, since `score` changes nothing.
         asked, fed = copy.deepcopy(watch.detector), self._input(watch, value)
         for number in range(1, self._options.hold + 1):
             asked.update(fed)
@@ -137,6 +138,7 @@ class DriftAdapter:
         oldest = self._frames - _FORGET_AFTER
         gone = [key for key, one in self._watches.items() if one.seen < oldest]
         gone += list(self._watches)[: max(len(self._watches) - _MOST_SERIES, 0)]
+        # A series may be too old and one too many at once.
         for key in set(gone):
             del self._watches[key]
 

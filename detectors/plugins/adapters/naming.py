@@ -55,6 +55,7 @@ def adapt(library: str, path: str, options: Mapping[str, Any], adapter: Mapping[
 def _drift(kind: type, options: dict[str, Any], own: AdapterOptions) -> Detector:
     make = partial(make_seeded, kind, options)
     make()
+    # River is an extra: it is imported once a setting names a model of it.
     from river.base import BinaryDriftDetector
 
     return DriftAdapter(kind.__name__, make, own, is_binary=issubclass(kind, BinaryDriftDetector))

@@ -52,6 +52,7 @@ class OutlierAdapter:
         keys, sigmas = self._sigmas(frame)
         furthest = np.max(sigmas, axis=1)
         scores = np.where(np.isnan(furthest) | (not self._models), np.nan, 0.0)
+        # With a limit of 0 every row that is known is put to the model.
         asked = np.flatnonzero(
             furthest >= self._options.least_sigmas if self._options.least_sigmas else furthest > -np.inf
         )
@@ -79,6 +80,7 @@ class OutlierAdapter:
                 self._taught[key] = self._frames
         for key in [one for one, frame_number in self._taught.items() if frame_number < self._frames - _FORGET_AFTER]:
             del self._models[key], self._taught[key]
+        # Last: rows are held against the past before them.
         self._past.learn(keys, self._options.values(frame))
         self._frames += 1
 
@@ -101,6 +103,7 @@ class OutlierAdapter:
         if len(rows) <= most:
             return rows
         first = self._frames * most % len(rows)
+        # Operators stay in the order of time, which models that learn row by row see; ranks have no order.
         return np.sort(np.roll(rows, -first)[:most]) if self.level == "operator" else np.roll(rows, -first)[:most]
 
     def _by_model(self, keys: Ints, rows: Ints) -> list[tuple[int, Ints]]:

@@ -158,7 +158,7 @@ def log_times(frame: Frame) -> Floats:
         return np.full(2, np.nan)
     has_gap = np.isfinite(gap_ns) & (gap_ns > 0)
     begins = has_gap.copy()
-    begins[0] = True
+    begins[0] = True  # `reduceat` needs a run from the first row on
     runs_ns = np.maximum.reduceat(np.where(is_known, elapsed_ns, 0.0), np.flatnonzero(begins))
     total_ns = runs_ns.sum() + gap_ns[has_gap].sum()
     return np.log(np.maximum([total_ns, elapsed_ns[is_known].mean()], 1.0))
@@ -272,6 +272,7 @@ class OperatorFeatures:
         known = np.flatnonzero(~np.isnan(values))
         if not len(known):
             return
+        # Asked before the frame is learned: it is held against the past without it.
         has_changed = self.tuning == "drift" and self._has_drifted(frame)
         slots = pack_slots(frame, self._places.number(frame))
         self._places.learn(frame)
@@ -287,6 +288,7 @@ class OperatorFeatures:
             self._time_sigma = _sigma_of_steps(self._times[0])
         step = _YOUNG_STEP if self._unsettled else _STEP
         is_followed = self._unsettled > 0 or self.tuning == "always"
+        # Also in the last frame that is followed: these values stay until the next change.
         if is_followed and (self._frames % step == 0 or self._unsettled == 1):
             self._usual = self._past.usual()
         self._unsettled = max(self._unsettled - 1, 0)

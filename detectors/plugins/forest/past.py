@@ -161,6 +161,7 @@ class OperatorPast:
         Returns whether a slot has become known with it.
         """
         self._frames += 1
+        # `unique` returns the first row of a slot: backwards that is the last one.
         codes, backward = np.unique(slots.slot[::-1], return_index=True)
         rows = len(values) - 1 - backward
         self._admit(codes, slots.class_[rows])

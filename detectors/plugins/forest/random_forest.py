@@ -122,6 +122,7 @@ class Trees:
         row = np.arange(len(values))
         for _ in range(self.depth):
             feature = self.feature[at]
+            # Of a leaf (-1) any column does: its answer is not used.
             is_left = values[row, np.maximum(feature, 0)] <= self.threshold[at]
             at = np.where(feature == _LEAF, at, np.where(is_left, self.left[at], self.right[at]))
         return np.asarray(self.probability[at].mean(axis=0))
