@@ -149,19 +149,15 @@ class _Partners:
         self._groups, self._blocker = _Groups(graph.group), graph.blocker
         may_leave_early = np.isin(graph.operator, [SEND, *ROOTED])
         is_kept = np.zeros(int(graph.group.max(initial=-1)) + 1, dtype=np.bool_)
+        last_start_ns = np.full(len(is_kept), np.iinfo(np.int64).min)
+        np.maximum.at(last_start_ns, graph.group, graph.start_ns)
         # A member that ended before the last one began did not wait for that one.
-        left_early = may_leave_early & (self._last_start_ns(graph) > graph.end_ns)
+        left_early = may_leave_early & (last_start_ns[graph.group] > graph.end_ns)
         is_kept[graph.group[left_early]] = True
         self._is_kept = is_kept[graph.group]
         _, batch, sizes = np.unique(graph.batch, return_inverse=True, return_counts=True)
         self._batched = np.flatnonzero(sizes[batch] > 1)
         self._batches = _Groups(np.unique(batch[self._batched], return_inverse=True)[1])
-
-    @staticmethod
-    def _last_start_ns(graph: OperatorGraph) -> Ints:
-        latest_ns = np.full(int(graph.group.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-        np.maximum.at(latest_ns, graph.group, graph.start_ns)
-        return latest_ns[graph.group]
 
     def latest(self, start_ns: Floats) -> Ints:
         """Return the row that each row waits for if rows start at these times."""
@@ -247,7 +243,12 @@ def _pace(slowness: Floats) -> float:
 def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Floats) -> Floats:
     """Divide all transfers of each slow lane by its factor."""
     transfer_ns = graph.transfer_ns.astype(np.float64)
-    lane, members, transfers = _lanes(graph)
+    # Operators of one communicator are apart, since an all_gather may be slow where an all_reduce is not.
+    source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
+    lane, first = group_rows([graph.communicator, graph.operator, source, destination])
+    # A collective is one transfer, however many members logged it.
+    _, first_of_transfer = group_rows([lane, graph.group])
+    members, transfers = np.bincount(lane), np.bincount(lane[first_of_transfer], minlength=len(first))
     ratio = log_ratios(transfer_ns, usual_ns)
     slowness = huber_means(lane, ratio, usual_ns, usual.transfer_sigma)
     # The mean comes from the median, and of the members of one collective only one value is new.
@@ -260,18 +261,6 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     factor = shrink_together(slowness, stands_out & (cost_ns > least_ns), sigma)[lane]
     # Of a slow lane too some rows may not have met the network: a buffered send returns when its bytes are copied.
     return np.where(np.nan_to_num(ratio) > factor / 2, transfer_ns / np.exp(factor), transfer_ns)
-
-
-def _lanes(graph: OperatorGraph) -> tuple[Ints, Ints, Ints]:
-    """Number the lanes: return the lane of each row, and the rows and the transfers of each lane.
-
-    A collective is one transfer, however many members logged it. Operators of one communicator are apart here, since
-    an all_gather may be slow where an all_reduce is not.
-    """
-    source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
-    lane, first = group_rows([graph.communicator, graph.operator, source, destination])
-    _, first_of_transfer = group_rows([lane, graph.group])
-    return lane, np.bincount(lane), np.bincount(lane[first_of_transfer], minlength=len(first))
 
 
 def _least_cost_ns(graph: OperatorGraph, usual: UsualPieces) -> float:

@@ -35,7 +35,9 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     # The communicator's own patterns come first: traffic of other operators does not blur them.
     for communicator in (lane.first, WHOLE) if lane.kind == "collective" else ():
         low = low or steady_ends(communicator, ranks, swings, topology)
-    low = low or capped_ends(ranks, rates, topology, peak_if_capped(_slowdown(lane, attributions)))
+    known = [a.lanes[lane] for a in attributions if lane in a.lanes]
+    slowdown = median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in known) if known else 1.0
+    low = low or capped_ends(ranks, rates, topology, peak_if_capped(slowdown))
     return _held(low, lane, swings)
 
 
@@ -72,12 +74,6 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
         one.rank for one in swings if one.tx_ratio >= BLAME.moving_ratio and one.rx_ratio >= BLAME.moving_ratio
     )
     return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
-
-
-def _slowdown(lane: Lane, attributions: Sequence[Attribution]) -> float:
-    """How many times as long as usual the transfers of a lane took; 1 where that is not known."""
-    found = [a.lanes[lane] for a in attributions if lane in a.lanes]
-    return median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in found) if found else 1.0
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -50,7 +50,12 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     (ExcessPause(rank=1, cause=0, excess_ns=90000000.0),)
     """
     table = now.table(now.ranks)
-    before_ns = _usual(usual, now.ranks)
+    before_ns = np.zeros_like(table)  # 0 of ranks that are not known
+    if usual:
+        known = np.array([one.table(now.ranks) for one in usual])
+        # `nanmedian` warns where all is NaN.
+        known[:, np.isnan(known).all(axis=0)] = 0.0
+        before_ns = np.nanmedian(known, axis=0)
     # Who works more waits more where processors are few: of its waiting counts what its usual work would wait.
     usual_run_ns = np.where(before_ns[:, _RAN] > 0, before_ns[:, _RAN], lower_median(table[:, _RAN]))
     is_known = usual_run_ns > 0
@@ -64,17 +69,6 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     longest = np.argsort(-excess_ns[row, cause], kind="stable")[:_MOST_KEPT]
     found = (now.ranks[row], cause, excess_ns[row, cause])
     return tuple(map(ExcessPause, *(column[longest].tolist() for column in found)))
-
-
-def _usual(usual: Sequence[PauseTimes], ranks: Ints) -> Floats:
-    """Return the median times of these ranks (rows) by cause (columns), ns; 0 of a rank that is not known."""
-    if not usual:
-        return np.zeros((len(ranks), len(PAUSES)))
-    known = np.array([one.table(ranks) for one in usual])
-    # `nanmedian` warns where all is NaN.
-    is_unknown = np.isnan(known).all(axis=0)
-    known[:, is_unknown] = 0.0
-    return np.nanmedian(known, axis=0)
 
 
 class CoveredBy(NamedTuple):

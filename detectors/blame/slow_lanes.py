@@ -128,13 +128,17 @@ _MOST_TIMES: Final = 64.0  # beyond, a larger excess is no less likely by chance
 
 def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     """Return how slow each lane is (`observe_lanes`); `_TELLS_NOTHING` if it is no evidence."""
-    expected_ns = _expected_excess_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
+    nothing_ns: Floats = np.zeros(len(lanes.excess_ns))
+    expected_ns = nothing_ns if accused is None else _expected_excess_ns(lanes, accused)
+    by_time_ns = nothing_ns if accused is None else _by_time_ns(lanes, accused)
+    # Excess from waiting behind the accused lane's traffic alone
+    queued_ns = np.maximum(BLAME.queue_ns * lanes.transfers, BLAME.like_accused * by_time_ns)
     is_stray = (lanes.transfers > 1) & (lanes.slow_transfers < JOB.stray_transfers)
     noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
     is_over = (lanes.excess_ns > noticed_ns) & ~is_stray
     slow = np.exp2(np.floor(np.log2(np.clip(lanes.excess_ns / np.maximum(noticed_ns, 1.0), 1.0, _MOST_TIMES))))
     if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), slow, _NORMAL)
-    if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), slow, _TELLS_NOTHING)
+    if_not = np.where(is_over & (lanes.excess_ns > queued_ns), slow, _TELLS_NOTHING)
     # One standard error more than is slow: five in six would be noticed.
     would_be_noticed = expected_ns > (1 + 1 / BLAME.lane_sigmas) * noticed_ns
     told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
@@ -150,12 +154,6 @@ def _noticed_ns(lanes: _Lanes) -> Floats:
     of_clock_ns = JOB.least_resolution_ns * lanes.transfers  # roundings that are alike add up
     of_both_ns = np.hypot(MEDIAN_ERROR * of_noise_ns, BLAME.model_error * lanes.usual_ns)
     return np.asarray(BLAME.lane_sigmas * np.hypot(of_both_ns, of_clock_ns))
-
-
-def _queued_ns(lanes: _Lanes, accused: LaneExcess | None) -> Floats:
-    """Return the excess that lanes may have from waiting behind the accused one's traffic alone, ns."""
-    by_time_ns = _by_time_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
-    return np.maximum(BLAME.queue_ns * lanes.transfers, BLAME.like_accused * by_time_ns)
 
 
 def _expected_excess_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:

@@ -59,7 +59,8 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     # One device must be more probable than all others: without a healthy past a choice says too little.
     named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
     least = 1 + BLAME.standing_transfer_excess * (delta - 1)
-    causes = [one for one in named if _matters(one, reviewed, least if _is_of_network(one) else delta)]
+    limits = [least if one.suspects and one.kind != "slow_rank" else delta for one in named]
+    causes = [one for one, limit in zip(named, limits, strict=True) if _matters(one, reviewed, limit)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
@@ -68,10 +69,6 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + BLAME.uneven_excess * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
-
-
-def _is_of_network(cause: Cause) -> bool:
-    return bool(cause.suspects) and cause.kind != "slow_rank"
 
 
 def _as_sure_as_seen(cause: Cause, reviewed: int) -> Cause:
@@ -142,28 +139,18 @@ def _stage_cause(
     """Make a cause of a stage: in which iterations it works longer than the median other one, and by how much."""
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
+        # After its last message a stage may wait, and no operator need show it; work on micro-batches has no waiting.
+        has_microbatches = stage in _stage_work(one.microbatch_ns, topology)
+        to_last_ns = {} if has_microbatches else _stage_work(one.to_last_message_ns, topology)
         excess_ns = min(
-            _excess_of(stage, own_ns) for own_ns in (work, _to_last_message(one, stage, topology)) if own_ns
+            own_ns.get(stage, 0.0) - median([ns for other, ns in own_ns.items() if other != stage] or [0.0])
+            for own_ns in (work, to_last_ns)
+            if own_ns
         )
         if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
     device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
     return _as_sure_as_seen(Cause("slow_stage", ((device, 1.0),), frozenset(), None, explained), len(reviewed))
-
-
-def _excess_of(stage: int, work_ns: Mapping[int, float]) -> float:
-    """Return how much longer than the median other stage one stage works, ns."""
-    return work_ns.get(stage, 0.0) - median([ns for other, ns in work_ns.items() if other != stage] or [0.0])
-
-
-def _to_last_message(one: Reviewed, stage: int, topology: Topology) -> dict[int, float]:
-    """Return the work of each stage before its last message, ns; empty if micro-batches of this stage are known.
-
-    After that a stage may wait, and no operator need show it.
-    """
-    if stage in _stage_work(one.microbatch_ns, topology):
-        return {}
-    return _stage_work(one.to_last_message_ns, topology)
 
 
 def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dict[int, float]:

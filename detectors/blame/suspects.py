@@ -333,7 +333,10 @@ class _Link(SuspectKind):
         ranks = set(scene.ranks)
         pairs = [lane for lane in scene.slow_lanes if lane.kind == "pair"]
         ways = [(lane.first, lane.second) for lane in pairs if {lane.first, lane.second} <= ranks]
-        ways += [(scene.ranks[0], scene.ranks[1])] if _is_one_path(scene.accused, scene.topology) else []
+        # All bytes of a group of two ranks on two hosts take the one path between them.
+        hosts = {scene.topology.place(rank).host for rank in scene.ranks}
+        is_pair_of_hosts = len(scene.ranks) == len(hosts) == 2 and None not in hosts
+        ways += [(scene.ranks[0], scene.ranks[1])] if scene.accused.kind == "collective" and is_pair_of_hosts else []
         named = {frozenset(way): way for way in reversed(ways)}  # both directions are one device, named by the first
         return [Device(self.name, way) for way in named.values()]
 
@@ -366,13 +369,6 @@ class _Unlogged(SuspectKind):
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
         # A normal lane is no evidence: now and then such a rank is on time.
         return [lane for lane in scene.touching(device.ranks) if scene.times_slow[lane]]
-
-
-def _is_one_path(lane: Lane, topology: Topology) -> bool:
-    """Whether a group is two ranks on two hosts: all that it moves takes the one path between them."""
-    ranks = topology.lane_ranks(lane)
-    hosts = {topology.place(rank).host for rank in ranks}
-    return lane.kind == "collective" and len(ranks) == len(hosts) == 2 and None not in hosts
 
 
 TRANSFER_SUSPECTS: Final[dict[str, SuspectKind]] = {

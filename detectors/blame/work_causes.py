@@ -33,13 +33,17 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     host = _host_in_turns(unexplained)
     if host is not None:
         return _blame(host, unexplained)
-    late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
-    known = {rank for attribution in unexplained.attributions for rank in attribution.work_excess_ns}
+    attributions, topology = unexplained.attributions, unexplained.topology
+    late = _late_as(lane.first, attributions, BLAME.late_share)
+    known = {rank for attribution in attributions for rank in attribution.work_excess_ns}
     # Nearly all ranks are late alike: the job changed, as with longer batches.
     if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
         return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
                                                if one.kind == "work"))  # fmt: skip
-    device = _owner_or_accused(lane.first, late, unexplained, accused)
+    device = _shared_by(lane.first, late, attributions, topology)
+    if accused is not None and device.kind == "gpu":
+        still_late = _late_as(lane.first, attributions, BLAME.late_share / 2)
+        device = accused if _shared_by(lane.first, still_late, attributions, topology) == accused else device
     # Most of the late ranks are elsewhere: the device is late with them, by chance.
     if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
         return Explanation(None, (), _works(late))
@@ -134,17 +138,6 @@ def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> 
     least_ns = share * worst_ns
     # With a limit of 0 or less all ranks on time would be as late.
     return set(ranks[late_ns >= least_ns].tolist()) if least_ns > 0 else set()
-
-
-def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accused: Device | None) -> Device:
-    """Return the device that the late ranks share, or the one accused so far if that is nearly as late."""
-    attributions, topology = unexplained.attributions, unexplained.topology
-    device = _shared_by(rank, late, attributions, topology)
-    if accused is None or device.kind != "gpu":
-        return device
-    still_late = _late_as(rank, attributions, BLAME.late_share / 2)
-    is_still = _shared_by(rank, still_late, attributions, topology) == accused
-    return accused if is_still else device
 
 
 def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device:

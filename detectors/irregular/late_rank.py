@@ -80,7 +80,13 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
     past_ns, now_ns = _table(before, ranks), _table(recent, ranks)
     usual_ns = row_medians(past_ns)[:, None]
     over_ns = lasting_ns(now_ns - usual_ns)[:, 0]
-    by_chance_ns = _lasting_by_chance_ns(past_ns - usual_ns, before)
+    # How late the latest rank was again and again in each window before, though nothing was wrong. Of 1,000 ranks
+    # hardly one is among the latest 16 three times, but many nearly are. Their lateness was not kept; it was at most
+    # that of the last of the 16, which therefore counts as one more rank (0 where all were kept).
+    others_ns = np.array(
+        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.most_ranks else 0.0) for late in before]]
+    )
+    by_chance_ns = np.maximum(lasting_ns(past_ns - usual_ns).max(axis=0), lasting_ns(others_ns)[0])
     typical_ns = statistics.median(by_chance_ns)
     sigma_ns = robust_sigma(by_chance_ns - typical_ns)
     sigma_ns = max(sigma_ns, IRREGULAR.least_lasting_sigma_ratio * typical_ns, 1.0)
@@ -115,19 +121,6 @@ def lasting_ns(over_ns: Floats) -> Floats:
 def _windows(iterations: int, width: int) -> Ints:
     """Return the places of each window of `width` iterations in a row, a row for each; they are asked for often."""
     return np.arange(iterations - width + 1)[:, None] + np.arange(width)
-
-
-def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:
-    """Return how late the latest rank was again and again in each window before, though nothing was wrong; ns.
-
-    Of a thousand ranks hardly one is among the latest 16 three times, but many nearly are. Their lateness is not
-    known; it was at most that of the last of the 16, which therefore counts as one more rank.
-    """
-    # How late ranks may have been whose lateness was not kept; 0 where all were kept.
-    others_ns = np.array(
-        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.most_ranks else 0.0) for late in before]]
-    )
-    return np.maximum(lasting_ns(over_ns).max(axis=0), lasting_ns(others_ns)[0])
 
 
 def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Floats:

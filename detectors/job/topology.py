@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -256,14 +256,14 @@ class Topology:
 
     def role_codes(self, lanes: Iterable[Lane], *, of_any_stage: bool) -> np.ndarray:
         """Return a number for the role of each lane (`lane_role`)."""
-        return np.array([self._role_code(lane, of_any_stage) for lane in lanes], dtype=np.int64)
-
-    def _role_code(self, lane: Lane, of_any_stage: bool) -> int:
-        code = self._roles.get((lane, of_any_stage))
-        if code is None:
-            role = self.lane_role(lane, of_any_stage=of_any_stage)
-            code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
-        return code
+        found = []
+        for lane in lanes:
+            code = self._roles.get((lane, of_any_stage))
+            if code is None:
+                role = self.lane_role(lane, of_any_stage=of_any_stage)
+                code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
+            found.append(code)
+        return np.array(found, dtype=np.int64)
 
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.place(rank)
@@ -286,36 +286,30 @@ _WITHIN_STAGE: Final = frozenset({"tp", "dp", "cp", "ep"})
 def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Topology:
     """Make the topology from the ranks' announcements; ``codes`` are the job's codes of communicator ids."""
     announcements = list(announcements)
+    # All members announce a communicator, and its ranks become a tuple once.
+    ranks_of = {codes[c.id]: c.ranks for a in announcements for c in a.communicators if c.id in codes}
+    groups = {c.id: c.ranks for a in announcements for c in a.communicators}
+    known = {rank for ranks in groups.values() for rank in ranks} | {a.rank for a in announcements}
     return Topology(
         world_size=max((a.world_size for a in announcements), default=0),
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
-        members={code: tuple(ranks) for code, ranks in dict(_members(announcements, codes)).items()},
+        members={code: tuple(ranks) for code, ranks in ranks_of.items()},
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
-        unlogged=_unlogged(announcements),
-        replica_set=_replica_sets(announcements),
+        # A job is judged only once all ranks that log were announced: no operators come of the others.
+        unlogged=frozenset(known - {a.rank for a in announcements if a.is_logged}),
+        # A set without the rank itself contradicts itself, and is left out.
+        replica_set={
+            a.rank: min(first for first, _, _ in ranks_to_runs(a.replicas))
+            for a in announcements
+            if a.replicas is not None and a.rank in a.replicas
+        },
         spines=spines_of(
             {a.rank: a.switch for a in announcements if a.switch is not None},
             {lower: uppers for a in announcements for lower, uppers in (a.fabric or {}).items()},
         ),
     )
-
-
-def _replica_sets(announcements: Sequence[Announcement]) -> dict[int, int]:
-    found = {}
-    for one in announcements:
-        # A set without the rank itself contradicts itself, and is left out.
-        if one.replicas is not None and one.rank in one.replicas:
-            found[one.rank] = min(first for first, _, _ in ranks_to_runs(one.replicas))
-    return found
-
-
-def _unlogged(announcements: Sequence[Announcement]) -> frozenset[int]:
-    """Return the ranks of which no operators come; a job is judged only once all that log were announced."""
-    groups = {c.id: c.ranks for a in announcements for c in a.communicators}
-    known = {rank for ranks in groups.values() for rank in ranks} | {a.rank for a in announcements}
-    return frozenset(known - {a.rank for a in announcements if a.is_logged})
 
 
 def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:
@@ -333,13 +327,6 @@ def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:
     stages = silent | stages
     within = {c.id: c.ranks for a in announcements for c in a.communicators if c.kind in _WITHIN_STAGE}
     return stages | stages_of_silent(stages, within.values())
-
-
-def _members(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Iterator[tuple[int, Sequence[int]]]:
-    for announcement in announcements:
-        for communicator in announcement.communicators:
-            if communicator.id in codes:
-                yield codes[communicator.id], communicator.ranks
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -222,21 +222,19 @@ def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Colu
         return
     for one in odd:
         right = rank[(sets == sets[rank == one]) & ~found.is_odd].tolist()
-        values_of = (values[rank == other] for other in (one, right[0]))
-        yield Finding("corruption", sensor, (one,), _differs_text(name, one, right, *values_of), is_checksum)
+        if is_checksum:
+            text = f"parameters of rank {one} differ from those of its replicas, {name_ranks(right)}, which agree"
+        else:
+            value, other = (float(values[rank == who][0]) for who in (one, right[0]))
+            text = (
+                f"{_NAMES[name]} of rank {one} is {value:.9g} where {name_ranks(right)}, whose values were always "
+                f"equal to it, have {other:.9g}"
+            )
+        yield Finding("corruption", sensor, (one,), text, is_checksum)
     if found.is_split.any():
         members = rank[found.is_split].tolist()
         text = f"{what} of {name_ranks(members)} differ, which should be equal; no majority says which are right"
         yield Finding("corruption", sensor, (), text, is_checksum, tuple(members))
-
-
-def _differs_text(name: str, one: int, right: Sequence[int], value: Column, other: Column) -> str:
-    if name == EQUAL[0]:
-        return f"parameters of rank {one} differ from those of its replicas, {name_ranks(right)}, which agree"
-    return (
-        f"{_NAMES[name]} of rank {one} is {float(value[0]):.9g} where {name_ranks(right)}, whose values were always "
-        f"equal to it, have {float(other[0]):.9g}"
-    )
 
 
 def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:

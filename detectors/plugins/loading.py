@@ -110,7 +110,13 @@ def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
     """
     name = parse_detector(text)
     make = _maker(name, text)
-    detector = _make_once(make, text)
+    try:
+        detector: Detector = make()
+    except (Exception, SystemExit) as error:  # a stranger's constructor, or options that it does not take
+        raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
+    missing = [one for one in ("level", "against", "reads", "score", "learn") if not hasattr(detector, one)]
+    if missing:
+        raise PluginError(f"detector {text} must have {', '.join(missing)}; got {type(detector).__name__} without")
     is_ours = type(detector).__module__.startswith("irregulars.detectors.") and name.library is None
     if is_checked or (is_checked is None and not is_ours):
         try:
@@ -122,7 +128,9 @@ def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
 
 def _maker(name: DetectorName, text: str) -> MakeDetector:
     if name.library is None:
-        return partial(_find(name.target), **name.options)
+        is_path = "." in name.target or ":" in name.target
+        path = name.target if is_path else _entry_point(name.target).value
+        return partial(_import(path, name.target), **name.options)
     adapt = _import(_ADAPT, text)
     try:
         make: MakeDetector = adapt(name.library, name.target.partition(":")[2], name.options, name.adapter)
@@ -236,21 +244,12 @@ def installed_detectors() -> dict[str, str]:
 def _parse_options(call: str, text: str) -> dict[str, Any]:
     try:
         tree = ast.parse(call, mode="eval").body
-        if not isinstance(tree, ast.Call) or tree.args:
+        # A keyword without a name is ``**options``.
+        if not isinstance(tree, ast.Call) or tree.args or not all(one.arg for one in tree.keywords):
             raise ValueError("options are key=value")
-        return {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords if one.arg or _refuse_stars()}
+        return {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
     except (SyntaxError, ValueError) as error:
         raise PluginError(f"options must be (name=value, …) with plain values; got {text!r}") from error
-
-
-def _refuse_stars() -> bool:
-    raise ValueError("options are key=value")
-
-
-def _find(target: str) -> Any:
-    if "." not in target and ":" not in target:
-        return _import(_entry_point(target).value, target)
-    return _import(target, target)
 
 
 def _entry_point(name: str) -> EntryPoint:
@@ -279,14 +278,3 @@ def _import(path: str, shown: str) -> Any:
     if not callable(made):
         raise PluginError(f"detector {shown} must be a class or function that makes one; got {type(made).__name__}")
     return made
-
-
-def _make_once(make: MakeDetector, text: str) -> Detector:
-    try:
-        detector: Detector = make()
-    except (Exception, SystemExit) as error:  # a stranger's constructor, or options that it does not take
-        raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
-    missing = [name for name in ("level", "against", "reads", "score", "learn") if not hasattr(detector, name)]
-    if missing:
-        raise PluginError(f"detector {text} must have {', '.join(missing)}; got {type(detector).__name__} without")
-    return detector

@@ -75,7 +75,12 @@ class RiverGaussian:
         self._frames += 1
         for rank, work_ns in zip(frame["rank"].tolist(), frame["work_ns"].tolist(), strict=True):
             if _is_usable(work_ns):
-                self._learn_one(rank, math.log(max(work_ns, 1.0)))
+                model = self._models.get(rank) or self._models.setdefault(rank, self._new_model())
+                value = math.log(max(work_ns, 1.0))
+                model.mean.update(value)
+                model.variance.update(value)
+                model.values += 1
+                model.last_frame = self._frames
         oldest = self._frames - self.forget_after
         self._models = {rank: model for rank, model in self._models.items() if model.last_frame >= oldest}
 
@@ -124,13 +129,6 @@ class RiverGaussian:
             return math.nan
         spread = math.sqrt(max(model.variance.get(), self.floor_ratio**2))  # rounding can take it below 0
         return float((math.log(max(work_ns, 1.0)) - model.mean.get()) / spread)
-
-    def _learn_one(self, rank: int, value: float) -> None:
-        model = self._models.get(rank) or self._models.setdefault(rank, self._new_model())
-        model.mean.update(value)
-        model.variance.update(value)
-        model.values += 1
-        model.last_frame = self._frames
 
     def _new_model(self) -> _Model:
         from river import stats  # an extra: the base install does without it

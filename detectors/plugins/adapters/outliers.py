@@ -256,17 +256,14 @@ class SklearnModel:
         rows = min(self._taught, self._window)
         has_grown = self._fitted_rows < rows >= min(2 * self._fitted_rows, self._window)
         if rows >= self.LEAST_ROWS and (self._since_fit >= self._refit or has_grown):
-            self._fit(self._rows[:rows])
+            self._model = self._make().fit(self._rows[:rows])
+            self._since_fit, self._fitted_rows = 0, rows
+            self._past = self._make_past()
+            for score in (-self._model.score_samples(self._rows[:rows])).tolist():
+                self._past.add(score)
 
     def score(self, inputs: Floats) -> Floats:
         """Score rows; see `Model`."""
         if self._model is None or not len(inputs):
             return np.full(len(inputs), np.nan)
         return self._past.scaled(-np.asarray(self._model.score_samples(inputs), dtype=np.float64))
-
-    def _fit(self, rows: Floats) -> None:
-        self._model = self._make().fit(rows)
-        self._since_fit, self._fitted_rows = 0, len(rows)
-        self._past = self._make_past()
-        for score in (-self._model.score_samples(rows)).tolist():
-            self._past.add(score)

@@ -85,12 +85,17 @@ class Compared:
 def make_matrix(rows: Compared) -> Floats:
     """Return the array ``(rows, len(FEATURES))``, float64."""
     slot = _against(rows.values, rows.of_slot)
-    expected = rows.values - np.log(_expected_ns(rows))
+    usual_ns = np.exp(rows.of_slot.median)
+    expected = rows.values - np.log(np.maximum(usual_ns + rows.early_ns, usual_ns / 4))
+    times = rows.times - rows.usual_times
+    middle = float(np.median(slot[0])) if len(slot[0]) else 0.0
+    is_sized = np.isfinite(rows.size_bytes) & (rows.size_bytes >= 0)
+    log_size = np.where(is_sized, np.log2(1.0 + np.where(is_sized, rows.size_bytes, 0.0)), -1.0)
     columns = [
         *slot, *_against(rows.values, rows.of_class), *_shares(rows, expected),
         *_alike(rows.class_, slot[1], expected / np.maximum(slot[3], _FLOOR_RATIO)),
-        *_of_frame(rows, slot[0]),
-        rows.place, _log_size(rows.size_bytes), np.isin(rows.operator, (SEND, RECV)).astype(np.float64),
+        *(np.full(len(slot[0]), value) for value in (times[0], times[1], middle)),
+        rows.place, log_size, np.isin(rows.operator, (SEND, RECV)).astype(np.float64),
     ]  # fmt: skip
     return np.stack(columns, axis=1)
 
@@ -104,11 +109,6 @@ def _against(values: Floats, usual: Statistics) -> tuple[Floats, ...]:
         iqr,
         usual.deviation,
     )
-
-
-def _expected_ns(rows: Compared) -> Floats:
-    usual_ns = np.exp(rows.of_slot.median)
-    return np.maximum(usual_ns + rows.early_ns, usual_ns / 4)
 
 
 def _shares(rows: Compared, expected: Floats) -> tuple[Floats, ...]:
@@ -127,17 +127,6 @@ def _alike(class_: Ints, z: Floats, expected_z: Floats) -> tuple[Floats, ...]:
     np.maximum.at(highest, class_, z)
     means = [(np.bincount(class_, one) / counts)[class_] for one in (z, expected_z)]
     return *means, highest[class_]
-
-
-def _of_frame(rows: Compared, ratio: Floats) -> tuple[Floats, ...]:
-    times = rows.times - rows.usual_times
-    middle = float(np.median(ratio)) if len(ratio) else 0.0
-    return tuple(np.full(len(ratio), value) for value in (times[0], times[1], middle))
-
-
-def _log_size(size_bytes: Floats) -> Floats:
-    is_known = np.isfinite(size_bytes) & (size_bytes >= 0)
-    return np.where(is_known, np.log2(1.0 + np.where(is_known, size_bytes, 0.0)), -1.0)
 
 
 def log_elapsed(elapsed_ns: Floats) -> Floats:
@@ -186,21 +175,18 @@ class DriftSignals:
         found = False
         for operator in (_ALL, *np.unique(operators).tolist()):  # 11 kinds at most
             own = ratios if operator == _ALL else ratios[operators == operator]
-            if len(own):
-                found |= self._update(operator, float(np.median(own)))
+            if not len(own):
+                continue
+            if operator not in self._watches:
+                from river.drift import ADWIN  # 0.7 s: not for those who only import the module
+
+                self._watches[operator] = ADWIN(delta=_CONFIDENCE, clock=4)
+            watch = self._watches[operator]
+            watch.update(float(np.median(own)))
+            if watch.drift_detected:
+                del self._watches[operator]  # usual values move: later signals are of another scale
+                found = True
         return found
-
-    def _update(self, operator: int, signal: float) -> bool:
-        if operator not in self._watches:
-            from river.drift import ADWIN  # 0.7 s: not for those who only import the module
-
-            self._watches[operator] = ADWIN(delta=_CONFIDENCE, clock=4)
-        watch = self._watches[operator]
-        watch.update(signal)
-        if watch.drift_detected:
-            del self._watches[operator]  # what is usual moves: later signals are of another scale
-            return True
-        return False
 
 
 Tuning = Literal["always", "drift", "off"]
@@ -303,9 +289,10 @@ class OperatorFeatures:
         rows = np.flatnonzero(has_class & ~np.isnan(values))
         at_slot, has_slot, of_class = at_slot[rows], has_slot[rows], usual.of_class.take(at_class[rows])
         early_ns = np.where(has_slot, usual.gap_ns[at_slot] - frame["gap_ns"][rows], 0.0)
+        pairs = zip(usual.of_slot.take(at_slot), of_class, strict=True)  # a new slot has its class's values
         compared = Compared(
             values=values[rows],
-            of_slot=_choose(has_slot, usual.of_slot.take(at_slot), of_class),
+            of_slot=Statistics(*(np.where(has_slot, own, alike) for own, alike in pairs)),
             of_class=of_class,
             early_ns=np.nan_to_num(early_ns, nan=0.0, posinf=0.0, neginf=0.0),
             class_=np.unique(slots.class_[rows], return_inverse=True)[1],
@@ -315,11 +302,9 @@ class OperatorFeatures:
             times=log_times(frame),
             usual_times=self._usual_times,
         )
-        return FeatureRows(rows, make_matrix(compared), self._is_slow(compared.times[0]))
-
-    def _is_slow(self, time: float) -> bool:
         limit = max(_LEAST_ITERATION_RATIO, _LEAST_ITERATION_SIGMAS * float(np.nan_to_num(self._time_sigma)))
-        return bool(time - self._usual_times[0] > limit)
+        is_slow = bool(compared.times[0] - self._usual_times[0] > limit)
+        return FeatureRows(rows, make_matrix(compared), is_slow)
 
 
 def _sigma_of_steps(values: Floats) -> float:
@@ -332,9 +317,3 @@ def _find(codes: Codes, wanted: Codes) -> tuple[Ints, Flags]:
     """Return the place of each wanted code in the sorted `codes` (not empty), and whether it is there."""
     at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     return at, codes[at] == wanted
-
-
-def _choose(has_slot: Flags, of_slot: Statistics, of_class: Statistics) -> Statistics:
-    """The usual values for the slot, or for the class where the slot is new."""
-    pairs = zip(of_slot, of_class, strict=True)
-    return Statistics(*(np.where(has_slot, slot, class_) for slot, class_ in pairs))

@@ -178,7 +178,11 @@ class OperatorPast:
         """Compute the usual values of all rings: one sort of everything, about 3 ms for 1,000 slots."""
         known = np.flatnonzero(self._taught >= self.warm_up)
         values, gaps_ns = self._values[known].astype(np.float64), self._gaps_ns[known]
-        classes, of_class = _by_class(np.repeat(self._class[known], self.window), values.ravel())
+        is_known = ~np.isnan(values)
+        owner, own = np.repeat(self._class[known], self.window)[is_known.ravel()], values[is_known]
+        order = np.lexsort((own, owner))
+        classes, firsts, counts = np.unique(owner[order], return_index=True, return_counts=True)
+        of_class = _statistics(own[order], firsts, counts)
         return Usual(self._slots[known], _by_row(values), _row_medians(gaps_ns), classes, of_class)
 
     def _admit(self, slots: Codes, classes: Codes) -> None:
@@ -207,14 +211,6 @@ def _by_row(values: Floats) -> Statistics:
     counts = (~np.isnan(values)).sum(axis=1)
     firsts = np.arange(len(values)) * values.shape[1]
     return _statistics(values.ravel(), firsts, counts)
-
-
-def _by_class(classes: Codes, values: Floats) -> tuple[Codes, Statistics]:
-    is_known = ~np.isnan(values)
-    classes, values = classes[is_known], values[is_known]
-    order = np.lexsort((values, classes))
-    codes, firsts, counts = np.unique(classes[order], return_index=True, return_counts=True)
-    return codes, _statistics(values[order], firsts, counts)
 
 
 def _statistics(values: Floats, firsts: Ints, counts: Ints) -> Statistics:
