@@ -1,4 +1,4 @@
-"""Abnormal operators by replay: how long each operator of an iteration would have taken without what was slow.
+"""Abnormal operators by replay: how long each operator of an iteration would have taken without slow ranks and lanes.
 
 Whether an operator is abnormal is a question about a run that never was: the same iteration with the same luck, and
 without the fault. From one rank's log it can only be guessed at, since most of a communication operator is waiting
@@ -11,7 +11,7 @@ for others. With the operators of all ranks it can be computed:
    each stays as it was;
 3. the iteration is run again with them. An operator's elapsed time over its elapsed time in the replay is the answer.
 
-Nothing is trained, and nothing has to be tuned to a job: what drifts is part of the reference, which is made of the
+Nothing is trained, and nothing has to be tuned to a job: a drift is part of the reference, which is made of the
 newest regular iterations.
 """
 
@@ -75,19 +75,21 @@ def replay(graph: OperatorGraph, gap_ns: Floats, transfer_ns: Floats) -> Times:
     partners = _Partners(graph)
     entry_ns = (graph.start_ns - graph.gap_ns).astype(np.float64)
     chosen = graph.blocker
-    end_ns = np.full(len(graph), -np.inf)
+    end_ns = np.full(len(graph), -np.inf)  # differs from all times of the first round
     for _ in range(MOST_ROUNDS):
         before_ns = end_ns
         end_ns, has_circle = _sum_up(graph, chosen, gap_ns, transfer_ns, entry_ns)
+        # Of rows without a previous one, -1 picks the last row, which `where` drops.
         start_ns = np.where(graph.previous >= 0, end_ns[graph.previous], entry_ns) + gap_ns
         if np.all(np.abs(end_ns - before_ns) <= _SAME_NS):
+            # Sums along a circle settle as well, but they are no times.
             return _unknown(graph) if has_circle else Times(start_ns, end_ns)
         chosen = partners.latest(start_ns)
     return _unknown(graph)
 
 
 def abnormal_ratios(graph: OperatorGraph, usual: UsualPieces) -> Floats:
-    """Return the elapsed time of each row over what it would have been without what was slow.
+    """Return the elapsed time of each row over that in a replay without slow ranks and lanes.
 
     Above `AbnormalThresholds.ratio` an operator is abnormal.
 
@@ -111,8 +113,8 @@ def _sum_up(
 ) -> tuple[Floats, bool]:
     """Return the end of each row if it waits for the partner `chosen`, and whether some rows wait in a circle.
 
-    A row ends a transfer and a gap after the row above it, which is its partner's previous one; that one ends so
-    much after the row above it, and so on up to the entry of a rank. By pointer doubling, as in
+    A row ends a transfer and a gap after the row above it, which is its partner's previous one; that one ends its own
+    transfer and gap after the row above it, and so on up to the entry of a rank. By pointer doubling, as in
 
     ======  =============================  =========
     round   each row knows the sum of      row above
@@ -126,6 +128,7 @@ def _sum_up(
     """
     above = graph.previous[chosen]
     total_ns = gap_ns[chosen] + transfer_ns + np.where(above < 0, entry_ns[chosen], 0.0)
+    # One round more than the longest chain takes, which finds that it has ended.
     for _ in range(int(np.ceil(np.log2(max(len(graph), 2)))) + 1):
         has_more = above >= 0
         if not has_more.any():
@@ -146,22 +149,20 @@ class _Partners:
         self._groups, self._blocker = _Groups(graph.group), graph.blocker
         may_leave_early = np.isin(graph.operator, [SEND, *ROOTED])
         is_kept = np.zeros(int(graph.group.max(initial=-1)) + 1, dtype=np.bool_)
-        left_early = may_leave_early & (self._last_start_ns(graph) > graph.end_ns)
+        last_start_ns = np.full(len(is_kept), np.iinfo(np.int64).min)
+        np.maximum.at(last_start_ns, graph.group, graph.start_ns)
+        # A member that ended before the last one began did not wait for that one.
+        left_early = may_leave_early & (last_start_ns[graph.group] > graph.end_ns)
         is_kept[graph.group[left_early]] = True
         self._is_kept = is_kept[graph.group]
         _, batch, sizes = np.unique(graph.batch, return_inverse=True, return_counts=True)
         self._batched = np.flatnonzero(sizes[batch] > 1)
         self._batches = _Groups(np.unique(batch[self._batched], return_inverse=True)[1])
 
-    @staticmethod
-    def _last_start_ns(graph: OperatorGraph) -> Ints:
-        latest_ns = np.full(int(graph.group.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-        np.maximum.at(latest_ns, graph.group, graph.start_ns)
-        return latest_ns[graph.group]
-
     def latest(self, start_ns: Floats) -> Ints:
         """Return the row that each row waits for if rows start at these times."""
         own = np.arange(len(start_ns))
+        # A partner that is kept holds the row up only while it still begins later.
         kept = np.where(start_ns[self._blocker] > start_ns, self._blocker, own)
         chosen = np.where(self._is_kept, kept, self._groups.latest(own, start_ns))
         if len(self._batched):
@@ -233,6 +234,7 @@ def without_slowness(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
 
 def _pace(slowness: Floats) -> float:
     """Return by how much the job as a whole is slower in this iteration, which no rank is to blame for (a log)."""
+    # Of three ranks all may be slow: none of them shows the job's own pace.
     if len(slowness) < 1 / ABNORMAL.pace_quantile:
         return 0.0
     return float(np.quantile(slowness, ABNORMAL.pace_quantile))
@@ -241,11 +243,17 @@ def _pace(slowness: Floats) -> float:
 def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Floats) -> Floats:
     """Divide all transfers of each slow lane by its factor."""
     transfer_ns = graph.transfer_ns.astype(np.float64)
-    lane, members, transfers = _lanes(graph)
+    # Operators of one communicator are apart, since an all_gather may be slow where an all_reduce is not.
+    source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
+    lane, first = group_rows([graph.communicator, graph.operator, source, destination])
+    # A collective is one transfer, however many members logged it.
+    _, first_of_transfer = group_rows([lane, graph.group])
+    members, transfers = np.bincount(lane), np.bincount(lane[first_of_transfer], minlength=len(first))
     ratio = log_ratios(transfer_ns, usual_ns)
     slowness = huber_means(lane, ratio, usual_ns, usual.transfer_sigma)
     # The mean comes from the median, and of the members of one collective only one value is new.
     sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), ABNORMAL.least_piece_sigma / 2)
+    # All members log the one transfer of a collective: its time counts once.
     cost_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * share_above_usual(slowness) * transfers / members
     has_few = transfers < ABNORMAL.few_transfers
     least_ns = np.where(has_few, 1.0, ABNORMAL.lane_ratio) * _least_cost_ns(graph, usual)
@@ -255,20 +263,8 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     return np.where(np.nan_to_num(ratio) > factor / 2, transfer_ns / np.exp(factor), transfer_ns)
 
 
-def _lanes(graph: OperatorGraph) -> tuple[Ints, Ints, Ints]:
-    """Number the lanes: return the lane of each row, and the rows and the transfers of each lane.
-
-    A collective is one transfer, however many members logged it. Operators of one communicator are apart here, since
-    an all_gather may be slow where an all_reduce is not.
-    """
-    source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
-    lane, first = group_rows([graph.communicator, graph.operator, source, destination])
-    _, first_of_transfer = group_rows([lane, graph.group])
-    return lane, np.bincount(lane), np.bincount(lane[first_of_transfer], minlength=len(first))
-
-
 def _least_cost_ns(graph: OperatorGraph, usual: UsualPieces) -> float:
-    """Return what a slow rank must cost at least: a share of what the iteration takes too long, ns."""
+    """Return the least cost of a rank that counts as slow, a share of the iteration's excess, ns."""
     if not len(graph):
         return 0.0
     excess_ns = iteration_ns(graph, int(graph.iteration[0])) - usual.iteration_ns

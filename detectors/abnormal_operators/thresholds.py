@@ -1,4 +1,4 @@
-"""Thresholds of what stands out in an iteration, and of which operators are abnormal."""
+"""Thresholds of ranks, lanes and pieces that stand out in an iteration, and of abnormal operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIMULATED: Final = "chosen by hand; tests/benchmarks/bench_operators.py shows w
 
 @dataclass(frozen=True, slots=True)
 class AbnormalThresholds:
-    """What ranks, lanes and single pieces of an iteration are held against."""
+    """Limits for ranks, lanes and single pieces of an iteration."""
 
     ratio: float = threshold(1.1, "elapsed time over that in the replay",
         "An operator above it is called abnormal. No verdict rests on it.",

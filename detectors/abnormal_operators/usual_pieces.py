@@ -19,7 +19,10 @@ _DIFFERS: Final = -3  # place before an operator that does not always follow the
 
 
 class UsualPieces(NamedTuple):
-    """What is usual, from some regular iterations. A *place* is that of an operator in its rank's iteration."""
+    """Usual gaps and transfers, from some regular iterations.
+
+    A *place* is that of an operator in its rank's iteration.
+    """
 
     classes: Ints  # packed classes of operators, ascending
     places: Ints  # packed rank, class and ordinal, ascending. All arrays below have one value for each place.
@@ -33,7 +36,7 @@ class UsualPieces(NamedTuple):
     gap_sigma: float
     transfer_sigma: float
     rank_sigma: float  # standard deviation of a rank's mean log ratio of gaps, against the job's pace
-    pace: float  # what that usually is for the middle rank
+    pace: float  # median of that log ratio over the ranks
     iteration_ns: float  # how long an iteration takes
 
     def of_graph(self, graph: OperatorGraph) -> tuple[Floats, Floats]:
@@ -117,7 +120,7 @@ def _before(place: Ints, previous_place: Ints) -> Ints:
 
 
 def log_ratios(values: Floats, usual: Floats) -> Floats:
-    """Return the logarithm of each value over what is usual; NaN where one of them is not above 0."""
+    """Return the logarithm of each value over the usual one; NaN where one of the two is not above 0."""
     is_known = (values > 0) & (usual > 0)
     return np.where(is_known, np.log(np.where(is_known, values, 1.0) / np.where(is_known, usual, 1.0)), np.nan)
 
@@ -135,8 +138,8 @@ def huber_means(group: Ints, values: Floats, weights: Floats, sigma: float) -> F
     """Return the weighted mean of each group, in which values far from the median count as if they were less far.
 
     `group`: group of each row, numbered from 0. `values`, `weights`: of each row. Rows whose value is NaN, or whose
-    weight is not above 0, do not count. `sigma`: standard deviation of the values; how many of them are far is
-    `AbnormalThresholds.huber_sigmas`.
+    weight is not above 0, do not count. `sigma`: standard deviation of the values; those beyond
+    `AbnormalThresholds.huber_sigmas` of it are far.
 
     References
     ----------
@@ -184,8 +187,7 @@ def shrink_together(values: Floats, is_slow: Flags, sigma: Floats) -> Floats:
         return np.zeros(len(values))
     weights = is_slow / sigma**2
     mean = float((weights * values).sum() / weights.sum())
-    spread = float(
-        (weights * (values - mean) ** 2).sum()
-    )  # about as large as the number of slow ones, by noise alone
+    # About as large as the number of slow ones, by noise alone.
+    spread = float((weights * (values - mean) ** 2).sum())
     kept = max(1.0 - max(int(is_slow.sum()) - 1, 0) / spread, 0.0) if spread > 0 else 0.0
     return np.where(is_slow, mean + kept * (values - mean), 0.0)

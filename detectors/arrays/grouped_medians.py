@@ -85,6 +85,7 @@ def column_medians(group: Ints, table: Floats) -> Floats:
     firsts = starts_of(sizes)
     columns = np.ascontiguousarray(table[stable_order(group)].T)
     found = np.empty((len(columns), len(sizes)))
+    # All groups of one size are sorted in one call, as an array of (columns, groups, size).
     for size in np.unique(sizes).tolist():  # a few: most groups have a row of each iteration
         own = np.flatnonzero(sizes == size)
         values = np.sort(columns[:, firsts[own][:, None] + np.arange(size)], axis=-1)
@@ -93,7 +94,7 @@ def column_medians(group: Ints, table: Floats) -> Floats:
 
 
 def nan_medians(table: Floats) -> Floats:
-    """Return the median of each row, without what is NaN, of which no row may be whole.
+    """Return the median of each row, NaN left out; each row must hold some other value.
 
     >>> nan_medians(np.array([[1.0, np.nan, 4.0], [3.0, 1.0, 2.0]]))
     array([2.5, 2. ])
@@ -179,10 +180,11 @@ def alike_codes(values: Column, ratio: float) -> Ints:
 
 
 def round_to_bits(values: Numbers, bits: int) -> Floats:
-    """Return values rounded to so many significant bits: with an error of at most ``2 ** -bits`` of each.
+    """Return values rounded to `bits` significant bits, with an error of at most ``2 ** -bits`` of each.
 
     >>> round_to_bits(np.array([1000.0, 1001.3, -12345678.9, np.nan]), 10).tolist()
     [1000.0, 1001.0, -12353536.0, nan]
     """
+    # The mantissa is 0.5 to 1: times 2 ** bits and rounded, it has `bits` significant bits.
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits))

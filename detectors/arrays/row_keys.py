@@ -10,7 +10,9 @@ import numpy as np
 from irregulars.detectors.arrays.runs import begins_run, is_ascending, repeated_rows, run_numbers
 from irregulars.dtypes import Column, Flags, Ints, Numbers
 
+# Keys up to it fit into int64 with a bit to spare.
 _MAX_SPAN: Final = 1 << 62
+# Half of that: half a key, and a place of as many bits, are sorted as one number.
 _MAX_BITS: Final = 31
 _FEW: Final = 256  # rows up to which numpy's plain sorts cost less than what prepares a packed one
 _MAX_WHOLE: Final = 2.0**53  # above it, float64 skips integers
@@ -31,6 +33,7 @@ def pack_columns(columns: Sequence[Ints]) -> Ints:
     for column in columns:
         low, high = int(column.min()), int(column.max())
         values, width = column - low, high - low + 1
+        # Both are Python's integers, so that the test itself cannot overflow.
         if span * width > _MAX_SPAN:  # number the distinct values instead: of the packed key, and of the column
             key, values = _dense(key), _dense(column)
             span, width = int(key.max()) + 1, int(values.max()) + 1
@@ -87,6 +90,7 @@ def stable_order(key: Ints) -> Ints:
     if len(key) <= _FEW:
         return key.argsort(kind="stable")
     own = np.arange(len(key))
+    # The test costs a small part of a sort.
     if is_ascending(key):
         return own
     low, span = int(key.min()), int(key.max()) - int(key.min()) + 1
@@ -119,6 +123,7 @@ def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
     if not len(values):
         return values
     if len(values) <= _FEW:
+        # Integers of any width become int64, as on the packed way below.
         few: Numbers = values[np.lexsort((values, group))]
         return few if few.dtype.kind == "f" else np.asarray(few, dtype=np.int64)
     # Times are whole numbers, also where they are float64: then one sort of packed integers does.
@@ -134,13 +139,14 @@ def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
 
 
 def order_within(group: Ints, values: Numbers) -> Ints:
-    """Return the order of rows by group, and by value within each: a fifth of what `numpy.lexsort` takes.
+    """Return the order of rows by group, and by value within each, in a fifth of the time of `numpy.lexsort`.
 
     Equal values of a group come in any order, NaN comes last.
 
     >>> order_within(np.array([1, 0, 1]), np.array([0.5, 7.0, 0.25]))
     array([1, 2, 0])
     """
+    # The second order is stable: within a group it keeps that by value.
     by_value = np.argsort(values)
     return np.asarray(by_value[stable_order(group[by_value])])
 
@@ -193,8 +199,8 @@ def _dense(values: Ints) -> Ints:
 def find_sorted(ascending: Column, values: Column) -> tuple[Ints, Flags]:
     """Find values in an ascending array.
 
-    Returns a position for each value, and whether the value really stands there; where it does not, the position is
-    only a valid index.
+    Returns a position for each value, and whether the value is really there; where it is not, the position is only a
+    valid index.
 
     >>> find_sorted(np.array([2, 5, 9]), np.array([5, 6]))
     (array([1, 2]), array([ True, False]))
@@ -222,12 +228,13 @@ def first_in_group_from(group: Ints, value: Ints, asked_group: Ints, asked_value
         return np.full(len(asked_group), -1)
     rows, asked = lift_times([group, asked_group], [value, asked_value])
     position = np.searchsorted(rows, asked)
+    # Beyond the last row any valid index does: the answer is -1 there.
     inside = np.minimum(position, len(group) - 1)
     return np.where((position < len(group)) & (group[inside] == asked_group), position, -1)
 
 
 def last_in_group_until(group: Ints, value: Ints, asked_group: Ints, asked_value: Ints) -> Ints:
-    """For each question find the last row of a group whose value is the asked one or smaller; else as above.
+    """As `first_in_group_from`, for the last row of a group whose value is the asked one or smaller.
 
     >>> group, value = np.array([0, 0, 4]), np.array([10, 30, 20])
     >>> last_in_group_until(group, value, np.array([0, 0, 4, 3]), np.array([9, 30, 20, 99]))

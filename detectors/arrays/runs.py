@@ -10,7 +10,7 @@ from irregulars.dtypes import Column, Flags, Ints
 
 
 def begins_run(*columns: Column) -> Flags:
-    """Say of each row whether it differs from the row before it in any of some columns; the first row does.
+    """Return for each row whether it differs from the row before it in any of some columns; the first row does.
 
     >>> begins_run(np.array([7, 7, 7, 4]), np.array([0, 0, 1, 1]))
     array([ True, False,  True,  True])
@@ -82,13 +82,14 @@ def repeated_rows(column: Column) -> Ints:
     >>> repeated_rows(np.array([5, 5, 8, 9, 9]))
     array([0, 1, 3, 4])
     """
+    # Rows that equal the one before them, then also the row before each of these; a copy, since both sides overlap.
     is_same: Any = ~begins_run(column)
     is_same[:-1] |= is_same[1:].copy()
     return np.flatnonzero(is_same)
 
 
 def is_ascending(column: Column) -> bool:
-    """Say whether no value is below the one before it.
+    """Return whether no value is below the one before it.
 
     >>> is_ascending(np.array([3, 3, 4])), is_ascending(np.array([3, 2]))
     (True, False)

@@ -1,7 +1,7 @@
 """From the attributions of some irregular iterations to the devices that may have caused them.
 
 The lane that cost most is explained first: a rank's own work (`work_causes.py`) or slow transfers
-(`transfer_causes.py`). What that explains is taken away, and the next one is looked for.
+(`transfer_causes.py`). The excess that this explains is taken away, and the next lane is looked for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from irregulars.detectors.path.thresholds import PATH
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What may be behind some irregular iterations."""
+    """A possible cause of some irregular iterations."""
 
     kind: str  # a kind of verdict
     suspects: Suspects  # devices with the probability of each, best first; alternatives
@@ -43,15 +43,16 @@ class Cause:
 def find_causes(
     attributions: Sequence[Attribution], topology: Topology, accused: Device | None = None
 ) -> list[Cause]:
-    """Find what explains the excess of irregular iterations, the largest first.
+    """Find the causes of the excess of irregular iterations, the largest first.
 
-    What one cause explains is taken away before the next is looked for, so that two faults at once are two causes.
+    The excess of one cause is taken away before the next is looked for, so that two faults at once are two causes.
 
-    `accused`: what a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
+    `accused`: the device that a verdict accuses so far. A host or stage stays accused while its ranks are nearly as
+    late.
     """
     unexplained = Unexplained.of(attributions, topology)
     totals_ns = [attribution.held_against_ns(is_work=False) for attribution in attributions]
-    # Let no iteration count for more than `most_typical` typical ones: what hung once for long does not recur.
+    # Let no iteration count for more than `most_typical` typical ones: a single long hang does not recur.
     limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
     works_ns = [attribution.held_against_ns(is_work=True) for attribution in attributions]
@@ -63,6 +64,7 @@ def find_causes(
         found = _explain(lane, unexplained, accused)
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns
+        # The costliest lane explains too little, so no other one is tried.
         if _weighted(own_ns, weights) < PATH.accused_ratio * _weighted(held_against_ns, weights):
             break
         seen = {
@@ -72,17 +74,16 @@ def find_causes(
         }
         if seen and found.kind is not None:
             causes.append(_cause(found.kind, found, lane, seen, unexplained.attributions))
+        # Also where nobody is accused: the next search must not find the same lanes.
         unexplained = unexplained.without(found.lanes)
     return causes
 
 
 def _explain(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
-    """Return what may be behind the excess of a lane; nothing where one rank alone is logged, of several.
-
-    Whether the others worked as long, or came late, or waited for it: nothing tells.
-    """
+    """Return the explanation of a lane's excess; without a kind where one rank alone is logged, of several."""
     topology = unexplained.topology
     if topology.unlogged and len(topology.logged) < 2:
+        # Nothing shows whether the others worked as long, came late, or waited for this one.
         return Explanation(None, (), frozenset([lane]))
     if lane.kind == "work":
         return explain_work(lane, unexplained, accused)
@@ -92,7 +93,7 @@ def _explain(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Ex
 def _cause(
     kind: str, found: Explanation, lane: Lane, seen: Mapping[int, float], attributions: Sequence[Attribution]
 ) -> Cause:
-    """Make a cause of what explains a lane; a suspect is as sure as the cause was seen regularly.
+    """Make a cause of a lane's explanation; a suspect is as probable as the cause was seen regularly.
 
     Of five iterations between its first and its last one, a cause that was seen in three has (3 + 0.5) / (5 + 0.5) of
     its suspects' probabilities left.
@@ -106,7 +107,7 @@ def _cause(
 
 
 def is_sure(cause: Cause) -> bool:
-    """Whether a cause may be said aloud: its suspects together are more probable than that it is none of them.
+    """Whether a cause may open a verdict: its suspects together are more probable than that it is none of them.
 
     A communicator without a member that stands out accuses nobody, and uneven data neither.
     """
@@ -116,7 +117,7 @@ def is_sure(cause: Cause) -> bool:
 
 
 def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -> float:
-    """Return over how many transfers of one iteration the excess of what a cause carries is spread.
+    """Return over how many transfers of one iteration the excess of a cause's lanes is spread.
 
     Infinite for work. The participation number (Σx)² / Σx² of the excesses, over lanes that were slow: near 1 where
     a single transfer hung.
@@ -143,4 +144,5 @@ def _costliest(paths: Sequence[PathExcess], weights: Sequence[float]) -> Lane | 
     for path, weight in zip(paths, weights, strict=True):
         for lane, ns in path.items():
             sums[lane] = sums.get(lane, 0.0) + weight * ns
+    # Sorted: of equal sums the lane decides, and not the order of the attributions.
     return max(sorted(sums), key=lambda lane: sums[lane], default=None)

@@ -1,4 +1,4 @@
-"""What the search for causes works on: the excess that no cause explains yet, and what explains a part of it."""
+"""The state of the search for causes: the excess that no cause explains yet, and explanations of parts of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution
 
 PathExcess: TypeAlias = Mapping[Lane, float]
-"""For each lane of one iteration's critical path what it took longer than usual, ns."""
+"""For each lane of one iteration's critical path its excess over the usual time, ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What explains the excess of a lane."""
+    """An explanation of the excess of a lane."""
 
-    # Kind of the verdict; None where there is nothing to tell, since all ranks worked longer, or any
+    # Kind of the verdict; None: nobody is accused, since all ranks worked longer, or any may have
     kind: str | None
     suspects: Suspects  # who may be to blame; empty if nobody stands out
     lanes: frozenset[Lane]  # all lanes whose excess is explained with it
@@ -31,14 +31,14 @@ class Unexplained:
     """Some irregular iterations, and how much of their excess no cause explains yet."""
 
     attributions: Sequence[Attribution]  # the iterations
-    path_excess_ns: Sequence[PathExcess]  # of each iteration what is left of the excess on its path
+    path_excess_ns: Sequence[PathExcess]  # of each iteration the excess that is left on its path
     topology: Topology
-    explained: frozenset[Lane]  # the lanes that a cause explains: that they are slow says nothing of what else is
+    explained: frozenset[Lane]  # the lanes that a cause explains: that they are slow is no evidence for another one
     seen: SeenLanes  # the lanes of the iterations, explained or not
 
     @classmethod
     def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:
-        """Return all of what the iterations took longer; what was quicker than usual is no excess."""
+        """Return all excess of the iterations; lanes that were quicker than usual have none."""
         left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
         return cls(attributions, left, topology, frozenset(), SeenLanes(attributions))
 
@@ -47,7 +47,7 @@ class Unexplained:
         return [sum(ns for lane, ns in path.items() if lane in lanes) for path in self.path_excess_ns]
 
     def without(self, lanes: frozenset[Lane]) -> Unexplained:
-        """Take away what a cause explains."""
+        """Take away the excess of the lanes that a cause explains."""
         left = [{lane: ns for lane, ns in path.items() if lane not in lanes} for path in self.path_excess_ns]
         return replace(self, path_excess_ns=left, explained=self.explained | lanes)
 

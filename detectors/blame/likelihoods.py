@@ -1,6 +1,6 @@
-"""How likely it is: the priors of suspects, the chances of what is seen of them, and what a verdict may promise.
+"""Numbers of Bayes' rule: the priors of suspects, the chances of observations, and the calibration of verdicts.
 
-All are numbers of Bayes' rule. Which device slows which lane is told in `suspects.py`.
+Which device slows which lane is listed in `suspects.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLOW = "probability that the lane is seen slow"
 
 @dataclass(frozen=True, slots=True)
 class Likelihoods:
-    """Priors, chances and calibration; each field says what it means and where it comes from."""
+    """Priors, chances and calibration; each field names its meaning and its source."""
 
     # --- priors: how often which kind of device is to blame ---------------------------------------------------------
 
@@ -125,13 +125,13 @@ class Likelihoods:
 
 LIKELIHOODS: Final = Likelihoods()
 SUREST: Final = 0.99
-"""No suspect is said to be more probable: what was not thought of is in none of the likelihoods."""
+"""No suspect is published as more probable: causes that nobody thought of are in none of the likelihoods."""
 
 Suspects = tuple[tuple[Device, float], ...]  # devices with the probability of each, best first; alternatives
 
 
 def calibrated(suspects: Sequence[tuple[Device, float]]) -> Suspects:
-    """Return how probable the first suspect really is; the others share what is left as before.
+    """Return suspects with the calibrated probability of the first; the others share the rest as before.
 
     Odds are multiplied by `first_suspect_odds`: 0.5 is 1 to 1, becomes 3 to 1, and is promised as 0.75.
 

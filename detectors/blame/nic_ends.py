@@ -1,4 +1,4 @@
-"""What the rates of the NICs at the ends of a slow transfer say: which of them stand out."""
+"""Which NICs at the ends of a slow transfer stand out by their rates."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ from irregulars.detectors.path.critical_path import Attribution, Piece
 
 
 def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:
-    """Say of each end whether it stands out: steady while the operators of the lane ran, else with the lowest peak.
+    """Return of each end whether it stands out: steady while the lane's operators ran, else with the lowest peak.
 
-    One of the two counts, not both: they are two views of the same samples. Empty if they say nothing. Where no
-    operator says when it ran, there are patterns of the iteration as a whole instead.
+    One of the two counts, not both: they are two views of the same samples. Empty if they show nothing. Where no
+    operator has a start, there are patterns of the iteration as a whole instead.
     """
     ranks, rates = topology.lane_ranks(lane), [a.rates for a in attributions if a.rates]
     slow = [a for a in attributions if a.path_excess_ns.get(lane, 0.0) > 0]
     swings = [a.swings for a in slow]
     low: dict[End, bool] = {}
+    # The communicator's own patterns come first: traffic of other operators does not blur them.
     for communicator in (lane.first, WHOLE) if lane.kind == "collective" else ():
         low = low or steady_ends(communicator, ranks, swings, topology)
-    low = low or capped_ends(ranks, rates, topology, peak_if_capped(_slowdown(lane, attributions)))
+    known = [a.lanes[lane] for a in attributions if lane in a.lanes]
+    slowdown = median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in known) if known else 1.0
+    low = low or capped_ends(ranks, rates, topology, peak_if_capped(slowdown))
     return _held(low, lane, swings)
 
 
 def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -> dict[End, bool]:
     """Leave out ends that burst and idle while the lane's operators run, as far as that is known.
 
-    Who is held back by its own rate moves bytes all the time. Who idles in between waits for somebody: its peaks are
-    lower than usual only since less of what it moves falls into one sample.
+    An end that is held back by its own rate moves bytes all the time. One that idles in between waits for another:
+    its peaks are lower than usual only since fewer of its bytes fall into one sample.
     """
     if lane.kind != "collective":
         return low
@@ -63,7 +66,7 @@ def is_capped(nic: Device, lane: Lane, attributions: Sequence[Attribution], topo
 def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> bool:
     """Whether the NICs of all members moved bytes, both ways, while operators of a collective ran.
 
-    What stays inside a host may take NVLink, or pass by the NICs (gloo, NCCL without P2P): their samples tell.
+    Traffic inside a host may take NVLink, or the NICs (gloo, NCCL without P2P): their samples show which.
     """
     members = set(topology.lane_ranks(lane)) if lane.kind == "collective" else set()
     swings = [one for a in attributions for one in a.swings if one.communicator == lane.first and one.rank in members]
@@ -73,15 +76,9 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
     return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
 
 
-def _slowdown(lane: Lane, attributions: Sequence[Attribution]) -> float:
-    """How many times as long as usual the transfers of a lane took; 1 where that is not known."""
-    found = [a.lanes[lane] for a in attributions if lane in a.lanes]
-    return median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in found) if found else 1.0
-
-
 # --------------------------------------------------------------------------------------------------------------------
-# What the bandwidth of NICs tells where no rank logged an operator: a NIC whose rate is steady and capped.
-# Without operators nobody knows who waited for whom, so nothing is said of ranks, links and communicators. A slow NIC
+# Bandwidth as the only evidence, where no rank logged an operator: a NIC whose rate is steady and capped.
+# Without operators nobody knows who waited for whom, so ranks, links and communicators are not judged. A slow NIC
 # still shows: it moves steadily all through a slow iteration, at less than its usual peak, while its peers burst and
 # idle. That one of its links is slow instead looks the same from here, and lowers the NIC's probability.
 
@@ -113,6 +110,7 @@ def steady_nic(lane: Lane, attributions: Sequence[Attribution], topology: Topolo
     nic = topology.nic(lane.first)
     ends = _steady([a for a in attributions if lane in a.path_excess_ns], topology)
     odds = _odds(ends, topology)
+    # Each steady sender may be held up by one of its links instead.
     senders = sum(is_steady and way == _SENDS for (_, way), is_steady in ends.items())
     links = senders * LIKELIHOODS.prior_link * LIKELIHOODS.steady_if_link
     return nic, odds.get(nic, 0.0) / (sum(odds.values()) + links + LIKELIHOODS.prior_none)

@@ -36,16 +36,15 @@ class Observation:
     # Whether its time alone is worth a look; else it is suspect with those before it (`is_shifted`), or for its
     # latest rank
     is_long: bool = True
-    # Whether it is suspect and was not looked into, so that nobody knows which causes it would show
+    # Whether it is suspect and was not read, so that its causes are not known
     is_unread: bool = False
     # Whether its attribution is that of another one, which it looks like (`detectors.judging.investigation`)
     is_carried: bool = False
     is_shifted: bool = False
     # Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay
     recovers_ratio: float | None = None
-    pauses: tuple[ExcessPause, ...] | None = (
-        None  # the longest (`own_time.excess_pauses`); None: no rank tells of any
-    )
+    # The longest (`own_time.excess_pauses`); None: no rank logs any
+    pauses: tuple[ExcessPause, ...] | None = None
 
     @property
     def excess_ns(self) -> float:
@@ -89,7 +88,7 @@ class Observation:
         """Whether the transfers that a cause slows took surely longer than in any iteration that was as always.
 
         The longest of a few iterations is known to about their noise. Of its lanes the one that cost most counts: a
-        device carries others too, in which what it does to a few bytes is less than their noise.
+        device carries others too, whose few bytes it delays by less than their noise.
         """
         if self.attribution is None or cause.kind == "slow_rank":
             return self.attribution is not None
@@ -103,7 +102,7 @@ class Observation:
 
 
 def uneven_ns(attribution: Attribution) -> float:
-    """Return what an iteration's path lost to the work of any ranks, less the time that others were quicker, ns."""
+    """Return the time that an iteration's path lost to ranks' work, less that by which others were quicker, ns."""
     own = (ns for lane, ns in attribution.path_excess_ns.items() if lane.kind == "work" and lane != EVERYBODY)
     return max(sum(own), 0.0)
 

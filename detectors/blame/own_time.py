@@ -1,4 +1,4 @@
-"""What a rank that works longer did in its own time: which of its pauses covers what it took longer."""
+"""Which pause of a rank that works longer covers its excess."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PauseTimes(NamedTuple):
 def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessPause, ...]:
     """Return by how much ranks paused longer than they usually do, and than their peers do, the longest first.
 
-    `usual`: regular iterations; without any, peers in this one tell what is usual.
+    `usual`: regular iterations; without any, ranks are held against their peers in this one alone.
 
     Rank 1 collects for 90 ms; both wait 2 ms for data, as always:
 
@@ -50,13 +50,19 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     (ExcessPause(rank=1, cause=0, excess_ns=90000000.0),)
     """
     table = now.table(now.ranks)
-    before_ns = _usual(usual, now.ranks)
+    before_ns = np.zeros_like(table)  # 0 of ranks that are not known
+    if usual:
+        known = np.array([one.table(now.ranks) for one in usual])
+        # `nanmedian` warns where all is NaN.
+        known[:, np.isnan(known).all(axis=0)] = 0.0
+        before_ns = np.nanmedian(known, axis=0)
     # Who works more waits more where processors are few: of its waiting counts what its usual work would wait.
     usual_run_ns = np.where(before_ns[:, _RAN] > 0, before_ns[:, _RAN], lower_median(table[:, _RAN]))
     is_known = usual_run_ns > 0
     table[is_known, _WAITED] /= np.maximum(table[is_known, _RAN] / (BLAME.same_work * usual_run_ns[is_known]), 1.0)
     table -= before_ns
     peers_ns = np.array([lower_median(column) for column in table.T])
+    # Peers that paused less than usual make no excess of a pause as usual.
     excess_ns = table - np.maximum(peers_ns, 0.0)
     excess_ns[:, _RAN] = 0.0  # no pause
     row, cause = np.nonzero(excess_ns > 0)
@@ -65,28 +71,18 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     return tuple(map(ExcessPause, *(column[longest].tolist() for column in found)))
 
 
-def _usual(usual: Sequence[PauseTimes], ranks: Ints) -> Floats:
-    """Return the median times of these ranks (rows) by cause (columns), ns; 0 of a rank that is not known."""
-    if not usual:
-        return np.zeros((len(ranks), len(PAUSES)))
-    known = np.array([one.table(ranks) for one in usual])
-    is_unknown = np.isnan(known).all(axis=0)
-    known[:, is_unknown] = 0.0
-    return np.nanmedian(known, axis=0)
-
-
 class CoveredBy(NamedTuple):
-    """The cause that covers most of what some ranks took longer, and which share."""
+    """The cause that covers most of some ranks' excess work, and which share of it."""
 
     cause: str  # of `PAUSES`
     share: float  # 0 to 1
 
 
 def covering_cause(ranks: Sequence[int], observations: Sequence[Observation]) -> CoveredBy | None:
-    """Return what covers most of the excess work of an accused device's ranks; None: nothing covers enough.
+    """Return the cause that covers most of the excess work of an accused device's ranks; None: none covers enough.
 
     In each iteration a pause counts up to the excess of its rank's gaps, against the usual ones and those of its
-    peers. Waiting of which the pauses tell nothing is covered by none.
+    peers. Waiting that no pause records is covered by none.
     """
     gaps_ns, covered_ns = 0.0, np.zeros(len(PAUSES))
     for one in observations:

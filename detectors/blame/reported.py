@@ -1,8 +1,8 @@
-"""What devices reported is evidence beside the times: it moves probabilities, and opens no verdict by itself.
+"""Events that devices reported, as evidence beside the times: they move probabilities, and open no verdict.
 
 An event counts if it is of the suspect's device, or of its host as a whole, and came at most `events_before_s` before
-the cause was first seen. What came later may follow from the fault, or from people who act on it: it is named, and
-weighs nothing.
+the cause was first seen. A later one may follow from the fault, or from people who act on it: it is named, and weighs
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from irregulars.messages.reasons import Reported
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration
 
-_KEPT: Final = 512  # events of a job: of thousands of hosts with one storm the newest tell most
+_KEPT: Final = 512  # events of a job: of a storm over thousands of hosts the newest count most
 _MOST_COMING: Final = 1 << 16  # of a recording all are known at once
 _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
@@ -52,6 +52,7 @@ class EventLog:
         """Take in events."""
         known = {*self._past, *self._coming}
         self._coming = sorted([*self._coming, *dict.fromkeys(one for one in events if one not in known)])
+        # Beyond the bound the oldest are lost.
         del self._coming[:-_MOST_COMING]
 
     def until(self, time_ns: float) -> tuple[DeviceEvent, ...]:
@@ -62,7 +63,7 @@ class EventLog:
         return new
 
     def state(self) -> tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]]:
-        """Return what the constructor needs."""
+        """Return the arguments of the constructor."""
         return tuple(self._past), tuple(self._coming)
 
 
@@ -79,6 +80,7 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
     until_ns = late_ns if verdict.kind == "hang" else onset_ns + BLAME.events_after_s * 1e9
     weights = [max((_weight(e) for e in own[one] if e.time_ns <= until_ns), default=1.0) for one in verdict.suspects]
     suspects = _weighed(verdict.suspects, weights)
+    # Found by its place, since a weighed suspect has another probability, and another may be the first now.
     told = _without_followers(own[next(one for one in own if _place(one) == _place(suspects[0]))])
     reported = tuple(_reported(one) for one in told[:_NAMED])
     text = "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
@@ -93,7 +95,7 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
 
 
 def is_about(event: DeviceEvent, ranks: Iterable[int]) -> bool:
-    """Whether an event may be about a device that carries these ranks: then its verdict is told again."""
+    """Whether an event may be about a device that carries these ranks: then its verdict is published again."""
     return event.kind not in _NOT_THE_DEVICE and event.rank in ranks
 
 
@@ -102,12 +104,14 @@ def _place(suspect: Suspect) -> tuple[object, ...]:
 
 
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
-    """Whether an event is of a suspect's device, or of what that hangs on: its host, or its bus."""
+    """Whether an event is of a suspect's device, or of its host or bus."""
     if suspect.device in _NO_DEVICES:
         return False
     is_worker = suspect.device in WORKERS
+    # Links are no evidence on workers, nor are GPUs and processes on the network.
     if event.kind in _OF_NETWORK if is_worker else event.kind in _OF_WORKERS:
         return False
+    # An event of a host as a whole is of all ranks there.
     if not event.device or suspect.device == "host":
         return event.rank in suspect.ranks or (suspect.device != "switch" and event.host == suspect.host != "")
     return event.rank in suspect.ranks and suspect.device != "switch"
@@ -155,6 +159,7 @@ def _without_followers(events: Sequence[DeviceEvent]) -> list[_Told]:
                 found[at] = replace(known, times=known.times + 1)
                 break
             if one.time_ns - before.time_ns <= BLAME.events_after_s * 1e9:
+                # A sympathetic XID follows from the other one, also if the log has it first.
                 is_turned = before.code in SYMPATHETIC and one.code not in SYMPATHETIC
                 first, last = (one, before) if is_turned else (before, one)
                 found[at] = _Told(first, (*known.followers, last.code or 0), known.times)

@@ -25,12 +25,13 @@ _USUAL_ITERATIONS: Final = 6  # at least: `detectors.path.usual_by_past` learns 
 
 
 def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, float]:
-    """Return of each lane that tells something how slow it was: 0 if it was normal; the accused one has 1.
+    """Return how slow each lane was that is evidence: 0 if it was normal; the accused one has 1.
 
-    Of a slow lane it is how many times its excess is what would be noticed, to a power of two, up to `_MOST_TIMES`.
+    Of a slow lane it is the ratio of its excess to the least one that is noticed, cut to a power of two, up to
+    `_MOST_TIMES`.
 
-    A lane is held against what it would take longer if it were slowed as the accused one is. Where that would be
-    noticed, it is slow or normal. Where it would not, looking normal tells nothing, and it is left out unless it is
+    A lane is held against the excess that it would have if it were slowed as the accused one is. Where that would be
+    noticed, it is slow or normal. Where it would not, looking normal is no evidence, and it is left out unless it is
     slower by more than waiting behind the accused one's traffic explains: a barrier of a few bytes waits behind all
     other traffic. A lane in which a single transfer of several hung is not slow: the others passed as always.
 
@@ -45,13 +46,13 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
 
 
 class SeenLanes:
-    """The lanes of some iterations: what is typical of each is computed once, whichever of them is accused."""
+    """The lanes of some iterations: typical values of each are computed once, whichever of them is accused."""
 
     def __init__(self, attributions: Sequence[Attribution]) -> None:
         self._attributions = attributions
 
     def observe(self, accused: Lane, explained: Collection[Lane] = ()) -> dict[Lane, float]:
-        """Return what `observe_lanes` does; of the explained lanes nothing, as if they had not been seen."""
+        """As `observe_lanes`, without the explained lanes, as if they had not been seen."""
         lanes, typical = self._typical
         numbers = {lane: number for number, lane in enumerate(lanes) if lane not in explained}
         if not numbers:
@@ -59,14 +60,16 @@ class SeenLanes:
         own = typical.one(numbers[accused]) if accused in numbers else None
         times = _tell(typical, own)
         told = {lane: times[at] for lane, at in numbers.items() if times[at] != _TELLS_NOTHING}
+        # The accused lane is the first one, and counts as 1 however slow it is itself.
         return {accused: 1.0} | told | {accused: 1.0}
 
     @cached_property
     def _typical(self) -> tuple[list[Lane], _Lanes]:
-        """The lanes, in the order in which they appear, and what is typical of each."""
+        """The lanes, in the order in which they appear, and the typical values of each."""
         parts = [one.lane_columns for one in self._attributions]
         if not any(len(part.keys) for part in parts):
             return [], _typical_lanes([])
+        # `group_rows` numbers lanes by their keys; here they are numbered by their first rows.
         in_key_order, first = group_rows(list(np.concatenate([part.keys for part in parts]).T))
         order = np.argsort(first)
         number = np.empty(len(order), dtype=np.int64)
@@ -83,7 +86,7 @@ def stands_out(lane: Lane, attributions: Sequence[Attribution]) -> bool:
 
 
 def typical_excess(lane: Lane, attributions: Iterable[Attribution]) -> LaneExcess | None:
-    """Return the medians, over the iterations, of what is known of a lane; None if nothing is."""
+    """Return the medians of a lane's values over the iterations; None if none has the lane."""
     found = [(0, a.lanes[lane]) for a in attributions if lane in a.lanes]
     return _typical_lanes(found).one(0) if found else None
 
@@ -92,7 +95,7 @@ def typical_excess(lane: Lane, attributions: Iterable[Attribution]) -> LaneExces
 
 
 class _Lanes(NamedTuple):
-    """What is typical of some lanes: the fields of `LaneExcess`, and in how many iterations each was seen."""
+    """Typical values of some lanes: the fields of `LaneExcess`, and in how many iterations each was seen."""
 
     excess_ns: Floats
     usual_ns: Floats
@@ -104,12 +107,11 @@ class _Lanes(NamedTuple):
     iterations: Ints
 
     def one(self, at: int) -> LaneExcess:
-        """Return one of them."""
         return LaneExcess(*(float(column[at]) for column in self[:-1]))
 
 
 def _typical_lanes(rows: Sequence[tuple[int, LaneExcess]]) -> _Lanes:
-    """Return the medians of what is known of each lane; lanes are numbered from 0 without holes."""
+    """Return the medians of each lane's values; lanes are numbered from 0 without holes."""
     number = np.array([lane for lane, _ in rows], dtype=np.int64)
     table = np.array([own for _, own in rows], dtype=np.float64).reshape(len(rows), len(LaneExcess._fields))
     return _medians_of(number, table)
@@ -121,18 +123,22 @@ def _medians_of(number: Ints, table: Floats) -> _Lanes:
 
 
 _NORMAL, _TELLS_NOTHING = 0.0, -1.0
-_MOST_TIMES: Final = 64.0  # beyond, an excess is no less by chance: what makes it so large is not noise
+_MOST_TIMES: Final = 64.0  # beyond, a larger excess is no less likely by chance: noise makes none so large
 
 
 def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
-    """Say of each lane how slow it is (`observe_lanes`), or that it tells nothing."""
-    expected_ns = _expected_excess_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
+    """Return how slow each lane is (`observe_lanes`); `_TELLS_NOTHING` if it is no evidence."""
+    nothing_ns: Floats = np.zeros(len(lanes.excess_ns))
+    expected_ns = nothing_ns if accused is None else _expected_excess_ns(lanes, accused)
+    by_time_ns = nothing_ns if accused is None else _by_time_ns(lanes, accused)
+    # Excess from waiting behind the accused lane's traffic alone
+    queued_ns = np.maximum(BLAME.queue_ns * lanes.transfers, BLAME.like_accused * by_time_ns)
     is_stray = (lanes.transfers > 1) & (lanes.slow_transfers < JOB.stray_transfers)
     noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
     is_over = (lanes.excess_ns > noticed_ns) & ~is_stray
     slow = np.exp2(np.floor(np.log2(np.clip(lanes.excess_ns / np.maximum(noticed_ns, 1.0), 1.0, _MOST_TIMES))))
     if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), slow, _NORMAL)
-    if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), slow, _TELLS_NOTHING)
+    if_not = np.where(is_over & (lanes.excess_ns > queued_ns), slow, _TELLS_NOTHING)
     # One standard error more than is slow: five in six would be noticed.
     would_be_noticed = expected_ns > (1 + 1 / BLAME.lane_sigmas) * noticed_ns
     told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
@@ -150,12 +156,6 @@ def _noticed_ns(lanes: _Lanes) -> Floats:
     return np.asarray(BLAME.lane_sigmas * np.hypot(of_both_ns, of_clock_ns))
 
 
-def _queued_ns(lanes: _Lanes, accused: LaneExcess | None) -> Floats:
-    """Return the excess that lanes may have from waiting behind the accused one's traffic alone, ns."""
-    by_time_ns = _by_time_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
-    return np.maximum(BLAME.queue_ns * lanes.transfers, BLAME.like_accused * by_time_ns)
-
-
 def _expected_excess_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:
     """Return the excess that lanes would have at least if they were slowed as the accused one is, ns.
 
@@ -163,6 +163,7 @@ def _expected_excess_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:
     """
     by_count_ns = accused.excess_ns * lanes.transfers / max(accused.transfers, 1.0)
     least_ns = np.minimum(_by_time_ns(lanes, accused), by_count_ns)
+    # Also NaN, a size that is not known, is not above 0.
     if not accused.size_bytes > 0:
         return least_ns
     by_size_ns = accused.excess_ns * lanes.size_bytes / accused.size_bytes

@@ -1,8 +1,8 @@
-"""Look at a job that runs as always, and ask whether "as always" is healthy: peers against each other.
+"""Reviews of a job that runs as always: whether "as always" is healthy, by peers held against each other.
 
 A fault that was there before the first recorded iteration makes no iteration irregular. So from time to time some
-regular iterations are held against what peers take (`detectors.path.usual_by_peers`), and against the other pipeline
-stages.
+regular iterations are held against the times of peers (`detectors.path.usual_by_peers`), and against the other
+pipeline stages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reviewed:
 
 
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
-    """Find what makes all of these iterations longer than they need be.
+    """Find the causes that make all of these iterations longer than they need be.
 
     `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
     `delta`: a cause counts if the iterations take longer than without it by more than this ratio; slow transfers of a
@@ -59,7 +59,8 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     # One device must be more probable than all others: without a healthy past a choice says too little.
     named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
     least = 1 + BLAME.standing_transfer_excess * (delta - 1)
-    causes = [one for one in named if _matters(one, reviewed, least if _is_of_network(one) else delta)]
+    limits = [least if one.suspects and one.kind != "slow_rank" else delta for one in named]
+    causes = [one for one, limit in zip(named, limits, strict=True) if _matters(one, reviewed, limit)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
@@ -68,10 +69,6 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + BLAME.uneven_excess * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
-
-
-def _is_of_network(cause: Cause) -> bool:
-    return bool(cause.suspects) and cause.kind != "slow_rank"
 
 
 def _as_sure_as_seen(cause: Cause, reviewed: int) -> Cause:
@@ -139,11 +136,16 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
 def _stage_cause(
     stage: int, work_ns: Sequence[Mapping[int, float]], reviewed: Sequence[Reviewed], topology: Topology
 ) -> Cause:
-    """Say of a stage in which of the iterations it works longer than the median other one, and by how much."""
+    """Make a cause of a stage: in which iterations it works longer than the median other one, and by how much."""
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
+        # After its last message a stage may wait, and no operator need show it; work on micro-batches has no waiting.
+        has_microbatches = stage in _stage_work(one.microbatch_ns, topology)
+        to_last_ns = {} if has_microbatches else _stage_work(one.to_last_message_ns, topology)
         excess_ns = min(
-            _excess_of(stage, own_ns) for own_ns in (work, _to_last_message(one, stage, topology)) if own_ns
+            own_ns.get(stage, 0.0) - median([ns for other, ns in own_ns.items() if other != stage] or [0.0])
+            for own_ns in (work, to_last_ns)
+            if own_ns
         )
         if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
@@ -151,32 +153,18 @@ def _stage_cause(
     return _as_sure_as_seen(Cause("slow_stage", ((device, 1.0),), frozenset(), None, explained), len(reviewed))
 
 
-def _excess_of(stage: int, work_ns: Mapping[int, float]) -> float:
-    """Return how much longer than the median other stage one stage works, ns."""
-    return work_ns.get(stage, 0.0) - median([ns for other, ns in work_ns.items() if other != stage] or [0.0])
-
-
-def _to_last_message(one: Reviewed, stage: int, topology: Topology) -> dict[int, float]:
-    """Return the work of each stage before it is through with its messages, ns; nothing if micro-batches tell more.
-
-    After that a stage may wait, and no operator need show it.
-    """
-    if stage in _stage_work(one.microbatch_ns, topology):
-        return {}
-    return _stage_work(one.to_last_message_ns, topology)
-
-
 def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dict[int, float]:
     """Return how long each stage works in an iteration, as far as that is known, ns.
 
-    That is the work on micro-batches, and for other stages what their gaps contain beside waiting. Stages that are
-    through with their micro-batches wait for those that are not, and no operator need show it. So what the gaps of
-    the stages between contain beside micro-batches grows, or falls, evenly along the pipeline, and a line through it
-    tells that of the first and the last one.
+    That is the work on micro-batches, and for other stages their gaps less the waiting. Stages that are through with
+    their micro-batches wait for those that are not, and no operator need show it. So the rest of the gaps, beside
+    micro-batches, grows or falls evenly along the pipeline, and a line through that of the stages between gives that
+    of the first and the last one.
     """
     inner_ns = _stage_work(one.microbatch_ns, topology)
     gaps_ns = _stage_work(one.work_ns, topology) if has_gaps else {}
     rest_ns = {stage: gaps_ns[stage] - ns for stage, ns in inner_ns.items() if stage in gaps_ns}
+    # A line needs two stages. Work and gaps are not mixed without it, since gaps contain waiting.
     if len(rest_ns) < 2:
         return inner_ns if len(inner_ns) > 1 else gaps_ns
     slope, base = np.polyfit(list(rest_ns), list(rest_ns.values()), 1).tolist()
@@ -193,7 +181,7 @@ def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, f
 
 
 def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
-    """Whether what is taken for a stage's work is not waiting.
+    """Whether the time that is taken for a stage's work is not waiting.
 
     Unless its work on micro-batches is known, it must have most of the critical path, and no stage more of the path
     than its gaps contain: else some stage's work is within recvs that lay open, and gaps compare nothing.
@@ -207,6 +195,7 @@ def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
             path_ns[at] = path_ns.get(at, 0.0) + ns
     gaps_ns = _stage_work(one.work_ns, topology)
     hides_work = any(ns > BLAME.stage_path_of_gaps * gaps_ns.get(at, 0.0) for at, ns in path_ns.items())
+    # Where the path is not known no stage has most of it.
     return path_ns.get(stage, 0.0) >= max(path_ns.values(), default=math.inf) and not hides_work
 
 
@@ -220,6 +209,7 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
     for lanes in late:
         for lane, ns in lanes.items():
             totals[lane] = totals.get(lane, 0.0) + ns
+    # A rank with half of it is slow by itself: that is no matter of the data.
     if not totals or 2 * max(totals.values()) >= sum(totals.values()):
         return None
     explained = {one.attribution.iteration: uneven_ns(one.attribution) for one in reviewed}
@@ -236,7 +226,8 @@ def late_against_stage(
     iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
     operators than most of their peers are left out: the time in which a lost operator ran looks like work.
 
-    `most`: how many operators each rank runs at most; None: those of this iteration. Returns peers stand together.
+    `most`: how many operators each rank runs at most; None: those of this iteration. In the result peers are
+    neighbours.
     """
     stage, most = topology.stages(rank), operators if most is None else most
     role, first = group_rows([stage, most])

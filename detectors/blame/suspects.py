@@ -1,6 +1,6 @@
 """The kinds of devices that may slow a transfer: which of them come into question, and which lanes each would slow.
 
-Each kind is a class, and its rows of the table say in one word how a lane is related to a device. How likely a lane
+Each kind is a class, and its rows of the table name in one word how a lane is related to a device. How likely a lane
 in that relation is seen slow is the field of the same name of `LIKELIHOODS`; for `untouched` and `nobody` it is less
 the slower the lane is (`transfer_causes._chance`):
 
@@ -54,10 +54,10 @@ UNLOGGED: Final = "unseen"
 
 @dataclass(frozen=True)
 class Scene:
-    """What was seen around a slow lane."""
+    """The observations around a slow lane."""
 
     accused: Lane  # the slow lane, for which a device is sought
-    # Of each lane that tells something how slow it was (`slow_lanes.observe_lanes`), the accused one included
+    # How slow each lane was that is evidence (`slow_lanes.observe_lanes`), the accused one included
     times_slow: Mapping[Lane, float]
     topology: Topology
     # Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host
@@ -78,9 +78,9 @@ class Scene:
 
     @cached_property
     def crossing(self) -> list[Lane]:
-        """Slow lanes that leave a host: the accused one, or if it does not, those that may show what it passes by.
+        """Slow lanes that leave a host: the accused one, or if it does not, those that may show which NIC it passes.
 
-        Gloo, and NCCL without P2P, send over the NIC what stays inside a host.
+        Gloo, and NCCL without P2P, send traffic inside a host over the NIC as well.
         """
         if self.has_moving_nics or self.topology.crosses_network(self.accused):
             return [self.accused]
@@ -110,6 +110,7 @@ class Scene:
 
     def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
         """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""
+        # No set: strings hash differently in each process, and sums of floats depend on their order.
         return dict.fromkeys(chain.from_iterable(self.by_rank.get(rank, ()) for rank in ranks))
 
 
@@ -222,10 +223,10 @@ class _Nic(SuspectKind):
     def relations(
         self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
     ) -> list[Relations]:
-        """See `SuspectKind.relations`; the way matters to pairs alone, of which those that send pass it outwards."""
         own = device.ranks
         found: list[Relations] = []
         for lane in lanes:
+            # The way matters to pairs alone, of which those that send pass the NIC outwards.
             if lane.kind == "pair" and (lane.first in own or lane.second in own) and topology.crosses_network(lane):
                 found.append(_SENDS if lane.first in own else _RECEIVES)
             else:
@@ -264,7 +265,6 @@ class _Switch(SuspectKind):
     def relations(
         self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
     ) -> list[Relations]:
-        """See `SuspectKind.relations`; the way matters to lanes alone that stay below the switch."""
         own = frozenset(device.ranks)
         found: list[Relations] = []
         for lane in lanes:
@@ -274,6 +274,7 @@ class _Switch(SuspectKind):
                 found.append(_BY_ENDS_BELOW[below] if crosses or not below else _INSIDE)
             else:
                 one = self.relation(device, lane, accused, topology, "both")
+                # The way matters only to lanes that stay below the switch: its uplink carries none of them.
                 is_below_it = one == "crosses" and own.issuperset(topology.lane_set(lane))
                 found.append((one, "untouched" if is_below_it else one))
         return found
@@ -297,7 +298,7 @@ class _Spine(SuspectKind):
 
 
 class _Fabric(SuspectKind):
-    """What joins the switches of the job: spines, where nobody announced them."""
+    """All that joins the switches of the job: spines, where nobody announced them."""
 
     name = FABRIC.kind
 
@@ -332,7 +333,10 @@ class _Link(SuspectKind):
         ranks = set(scene.ranks)
         pairs = [lane for lane in scene.slow_lanes if lane.kind == "pair"]
         ways = [(lane.first, lane.second) for lane in pairs if {lane.first, lane.second} <= ranks]
-        ways += [(scene.ranks[0], scene.ranks[1])] if _is_one_path(scene.accused, scene.topology) else []
+        # All bytes of a group of two ranks on two hosts take the one path between them.
+        hosts = {scene.topology.place(rank).host for rank in scene.ranks}
+        is_pair_of_hosts = len(scene.ranks) == len(hosts) == 2 and None not in hosts
+        ways += [(scene.ranks[0], scene.ranks[1])] if scene.accused.kind == "collective" and is_pair_of_hosts else []
         named = {frozenset(way): way for way in reversed(ways)}  # both directions are one device, named by the first
         return [Device(self.name, way) for way in named.values()]
 
@@ -363,16 +367,8 @@ class _Unlogged(SuspectKind):
         return "accused" if lane == accused or lane.kind == "collective" else "untouched"
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
-        return [
-            lane for lane in scene.touching(device.ranks) if scene.times_slow[lane]
-        ]  # now and then one is on time
-
-
-def _is_one_path(lane: Lane, topology: Topology) -> bool:
-    """Whether a group is two ranks on two hosts: all that it moves takes the one path between them."""
-    ranks = topology.lane_ranks(lane)
-    hosts = {topology.place(rank).host for rank in ranks}
-    return lane.kind == "collective" and len(ranks) == len(hosts) == 2 and None not in hosts
+        # A normal lane is no evidence: now and then such a rank is on time.
+        return [lane for lane in scene.touching(device.ranks) if scene.times_slow[lane]]
 
 
 TRANSFER_SUSPECTS: Final[dict[str, SuspectKind]] = {

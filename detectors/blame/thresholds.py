@@ -1,6 +1,6 @@
 """The thresholds of blame: from which share, size or certainty on an excess is laid upon a device.
 
-What is a matter of probability (priors, chances) stands in `likelihoods.py`.
+Probabilities (priors, chances) are in `likelihoods.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LATENESS = "share of the lateness of the accused rank, or of the latest"
 
 @dataclass(frozen=True, slots=True)
 class BlameThresholds:
-    """What decides between devices; each field says what it means and where it comes from."""
+    """Limits that decide between devices; each field names its meaning and its source."""
 
     # --- which causes are found in some iterations (`causes.py`) ----------------------------------------------------
 

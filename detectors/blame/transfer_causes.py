@@ -1,7 +1,7 @@
 """Which device makes transfers slow: NIC, link, switch, fabric, or a communicator as such.
 
-Each of them would slow down certain lanes and leave others alone (`suspects.py`), and what was seen (`slow_lanes.py`)
-tells them apart: Bayes' rule over the lanes that touch a candidate.
+Each of them would slow down certain lanes and leave others alone (`suspects.py`), and the lanes that were slow
+(`slow_lanes.py`) tell them apart: Bayes' rule over the lanes that touch a candidate.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Look = tuple[bool, float]  # whether a lane was slow, and the chance that it was
 
 
 def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
-    """Return what may be behind the excess of slow transfers: a device, nobody in particular, or starved ranks.
+    """Explain the excess of slow transfers by a device, by nobody in particular, or by starved ranks.
 
-    Where a rank that logs nothing may as well have been late there is nothing to tell, unless a device stands out on
-    other lanes.
+    Where a rank that logs nothing may as well have been late, nobody is accused, unless a device stands out on other
+    lanes.
     """
     found = _or_starved(_slow_device(lane, unexplained), lane, unexplained)
     is_told_by_others = lane.kind == "collective" and bool(found.suspects)
@@ -72,6 +72,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     times_slow = unexplained.seen.observe(lane, unexplained.explained)
     ranked = _ranked(lane, unexplained.attributions, topology, times_slow, unexplained.explained)
     slow = _slow_ones(times_slow)
+    # Where chance is the only candidate the communication as such stands in.
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = TRANSFER_SUSPECTS[device.kind].accusation
@@ -82,7 +83,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
         return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
     if is_unclear or (accusation is None and device != FABRIC):
         return Explanation("slow_communicator", (), _shared_lanes(lane, ranked, on_path & slow, topology) | {lane})
-    # What stays inside a host mostly passes by its NIC: it belongs to the cause where it was slow.
+    # Traffic inside a host mostly bypasses its NIC: it belongs to the cause only where it was slow.
     may_be = (one for one in on_path if one in slow or topology.crosses_network(one))
     lanes = frozenset(one for one in may_be if is_carried(device, one, lane, topology)) | {lane}
     if accusation is None:
@@ -106,7 +107,7 @@ def _shared_lanes(lane: Lane, ranked: Ranked, slow: Iterable[Lane], topology: To
 def rank_devices(
     lane: Lane, attributions: Sequence[Attribution], topology: Topology
 ) -> tuple[Ranked, frozenset[Lane]]:
-    """Return which devices may have slowed a lane.
+    """Rank the devices that may have slowed a lane.
 
     Returns the devices with the probability of each, best first; and the lanes that were seen slow, the accused one
     among them.
@@ -126,7 +127,7 @@ def _ranked(
     times_slow: Mapping[Lane, float],
     explained: frozenset[Lane] = frozenset(),
 ) -> Ranked:
-    """Return which devices may have slowed a lane; `times_slow`: what was seen of all but explained lanes."""
+    """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were."""
     low = _telling_ends(lane, attributions, topology, times_slow)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
     # Lanes that were held against peers, and that nothing explains yet, with the number of the role of each.
@@ -136,6 +137,7 @@ def _ranked(
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
     orders = _log_odds_of_order(attributions, topology)
     weights = _log_weights(devices, scene, low, orders)
+    # Less the largest one: over many lanes the exponentials of all would underflow to 0.
     most = max(weights)
     odds = [math.exp(weight - most) for weight in weights]
     total = sum(odds)
@@ -145,10 +147,10 @@ def _ranked(
 def _telling_ends(
     lane: Lane, attributions: Sequence[Attribution], topology: Topology, times_slow: Mapping[Lane, float]
 ) -> dict[End, bool]:
-    """Say which ends stand out, of the accused lane and of the other collectives that were slow as well.
+    """Return which ends stand out, of the accused lane and of the other collectives that were slow as well.
 
-    Each of these was measured by NICs of its own: what a few ends leave open about a switch, all of them tell. Where
-    none of a collective's ends stands out, while those of another do, that tells as well.
+    Each of these was measured by NICs of its own: where a few ends leave open which switch is slow, all of them
+    decide it. Where none of a collective's ends stands out, while those of another do, that is evidence as well.
     """
     low = telling_ends(lane, attributions, topology)
     if lane.kind != "collective" or not topology.crosses_network(lane):
@@ -181,6 +183,7 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     if firsts.total() < LIKELIHOODS.min_firsts:
         return {}
     is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()
+    # Against a half: devices of other kinds make either as likely as not.
     likely, unlikely = math.log(2 * LIKELIHOODS.first_if_one_way), math.log(2 * (1 - LIKELIHOODS.first_if_one_way))
     return {"switch": likely, "spine": unlikely} if is_one else {"switch": unlikely, "spine": likely}
 
@@ -193,9 +196,9 @@ def _log_weights(
     A lane that a candidate does not touch is slow by chance alone. A large job has thousands of lanes and of
     candidates, each of which touches a few. So the likelihood of all lanes by chance, which all candidates share, is
     left out, and of the lanes that a candidate touches only the ratio to chance counts. A candidate that carries most
-    of the lanes that are held against each other makes none of them look slow: they tell nothing of it.
+    of the lanes that are held against each other makes none of them look slow: they are no evidence of it.
 
-    What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise, and who left first (`orders`).
+    The rates of NICs (`low`, `detectors.nics.peak_caps`) count likewise, and who left first (`orders`).
     """
     looks = _looks(scene)
     weights = []
@@ -240,6 +243,7 @@ def _by_chance(lane: Lane, times_slow: float, topology: Topology) -> float:
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:
     """Leave out the lanes that would look as always if this device were slow, as most that they are held against."""
+    # Lanes that were held against the job's past hide no slowness of one another.
     if not scene.peers:
         return told
     alike = scene.alike_if_slow(one for one in told if is_carried(device, one, scene.accused, scene.topology))
@@ -254,6 +258,7 @@ def _log_ratio(seen: Mapping[tuple[Relations, Look], int], way: int) -> float:
 
     `seen`: how many lanes are so related to the device and look so. `way`: number of the way, of the kind's `ways`.
     """
+    # Lanes that are alike in this way are counted together: each kind costs its two logarithms once.
     numbers: dict[tuple[Relation, Look], int] = {}
     for (relations, look), number in seen.items():
         key = relations[way], look

@@ -32,7 +32,7 @@ _KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six i
 class WhatIf:
     """One iteration that can be run again.
 
-    `graph`: the operators of one iteration, of all ranks that were read. `reference`: what they usually take.
+    `graph`: the operators of one iteration, of all ranks that were read. `reference`: their usual times.
     """
 
     def __init__(self, graph: OperatorGraph, reference: Reference, topology: Topology) -> None:
@@ -62,10 +62,10 @@ class WhatIf:
     def recovered_ns(self, causes: Sequence[Cause]) -> float:
         """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
 
-        A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
-        it counts as long as usual at most (as nothing, where that is not known), before and after, unless it is what
-        a cause accuses. So does the gap of a rank that lost rows: the operator in which it waited may be among them,
-        and then its waiting looks like work. What follows the lost first rows of a rank holds up nobody.
+        A transfer whose partner was not read may be waiting, which comes back with the rank that the partner waited
+        for: it counts as long as usual at most (as nothing, where that is not known), before and after, unless a
+        cause accuses it. So does the gap of a rank that lost rows: the operator in which it waited may be among them,
+        and then its waiting looks like work. Rows that follow the lost first rows of a rank hold up nobody.
 
         NaN where nothing is known of the device's operators.
         """
@@ -86,6 +86,7 @@ class WhatIf:
         transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, np.nan_to_num(usual_transfer_ns))
         gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
         gap_ns = np.minimum(gap_ns, self._held_up_by_nothing_ns)
+        # Both runs have the doubtful rows set back: their difference is that of the devices alone.
         before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
         transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
@@ -94,7 +95,7 @@ class WhatIf:
 
     @cached_property
     def _held_up_by_nothing_ns(self) -> Floats:
-        """Upper limit of each row's gap, ns: of what follows lost rows, so that it begins as early as any rank does.
+        """Upper limit of each row's gap, ns: rows that follow lost ones begin as early as any rank does.
 
         When a rank entered the iteration is known by its first row; after lost ones it is when all had come, late
         ones too.
@@ -125,6 +126,7 @@ class WhatIf:
                 found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
         if device is None or device.kind in WORKERS:
             return found
+        # Beyond the cause's own lanes, all that passes the device.
         if device.kind == "link":
             ends = np.isin(graph.source, device.ranks) & np.isin(graph.destination, device.ranks)
             return np.asarray(found | (is_p2p & ends))
@@ -146,7 +148,7 @@ class Recovery(NamedTuple):
 
 
 class Recoveries:
-    """What came back without a device in the newest iterations in which it was suspect.
+    """The shares that came back without a device in the newest iterations in which it was suspect.
 
     One iteration is a poor witness: where another rank pauses beside a slow one, little comes back without either.
     """
@@ -155,7 +157,7 @@ class Recoveries:
         self._known: deque[Recovery] = deque(known, maxlen=_KNOWN)
 
     def note(self, iteration: int, cause: Cause, ratio: float | None) -> None:
-        """Keep which share came back in an iteration; None, or without a suspect: there is nothing to keep."""
+        """Keep the share that came back in an iteration; None, or without a suspect: there is nothing to keep."""
         device = _first_device(cause)
         if ratio is not None and device is not None:
             self._known.append(Recovery(iteration, device, ratio))
@@ -183,13 +185,13 @@ def _first_device(cause: Cause) -> Device | None:
 def recovered_ratio(
     cause: Cause, causes: Sequence[Cause], observation: Observation, what_if: WhatIf | None
 ) -> float | None:
-    """Return which share of what a cause is said to have cost an iteration comes back without it; None: not known.
+    """Return the share of a cause's claimed cost in an iteration that comes back without it; None: not known.
 
-    It is held against `min_claim_share` of what the iteration took longer at least, without what all ranks worked
+    The claim counts as at least `min_claim_share` of the iteration's excess, less the time that all ranks worked
     longer.
 
-    Of two ranks that are equally slow each alone brings back nothing. So what comes back alone counts, or the part of
-    what all causes together bring back that is missing without this one, whichever is more.
+    Of two ranks that are equally slow each alone brings back nothing. So the time that comes back alone counts, or
+    the part of that of all causes together that is missing without this one, whichever is more.
     """
     if what_if is None or observation.attribution is None or not cause.suspects:
         return None
@@ -201,6 +203,7 @@ def recovered_ratio(
     claimed_ns = max(said_ns, BLAME.min_claim_share * longer_ns)
     ratio = what_if.recovered_ns([cause]) / claimed_ns
     others = [one for one in causes if one is not cause]
+    # With all of the claim back the two further replays are saved.
     if ratio < 1 and others:
         ratio = max(ratio, (what_if.recovered_ns(causes) - what_if.recovered_ns(others)) / claimed_ns)
     return None if np.isnan(ratio) else ratio

@@ -24,21 +24,27 @@ from irregulars.dtypes import Floats, Ints
 
 
 def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
-    """Return what may be behind the excess of one rank's own work.
+    """Explain the excess of one rank's own work.
 
-    `accused`: what a verdict accuses so far: it stays accused while its ranks are nearly as late.
+    `accused`: the device that a verdict accuses so far; it stays accused while its ranks are nearly as late.
     """
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
     host = _host_in_turns(unexplained)
     if host is not None:
         return _blame(host, unexplained)
-    late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
-    known = {rank for attribution in unexplained.attributions for rank in attribution.work_excess_ns}
+    attributions, topology = unexplained.attributions, unexplained.topology
+    late = _late_as(lane.first, attributions, BLAME.late_share)
+    known = {rank for attribution in attributions for rank in attribution.work_excess_ns}
+    # Nearly all ranks are late alike: the job changed, as with longer batches.
     if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
         return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
                                                if one.kind == "work"))  # fmt: skip
-    device = _owner_or_accused(lane.first, late, unexplained, accused)
+    device = _shared_by(lane.first, late, attributions, topology)
+    if accused is not None and device.kind == "gpu":
+        still_late = _late_as(lane.first, attributions, BLAME.late_share / 2)
+        device = accused if _shared_by(lane.first, still_late, attributions, topology) == accused else device
+    # Most of the late ranks are elsewhere: the device is late with them, by chance.
     if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
         return Explanation(None, (), _works(late))
     return _blame(device, unexplained)
@@ -61,7 +67,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     """Return the host to whose ranks paths lose most work, now to this one and now to that; None where there is none.
 
     Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
-    the host is not told by ranks that are late together, nor need any of its ranks cost most.
+    the host is not found by ranks that are late together, nor need any of its ranks cost most.
     """
     lost = [
         (attribution, {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY})
@@ -74,6 +80,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         if owner is not None:
             by_host[owner] = by_host.get(owner, 0.0) + ns
     host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
+    # One rank takes no turns, and a host with all ranks cannot be told from the job.
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
     # Whether its ranks have nearly all of the time lost to work, or of the whole excess, and most take part
@@ -129,22 +136,12 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> se
 def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> set[int]:
     """Return the ranks that are late by this share of `worst_ns`."""
     least_ns = share * worst_ns
+    # With a limit of 0 or less all ranks on time would be as late.
     return set(ranks[late_ns >= least_ns].tolist()) if least_ns > 0 else set()
 
 
-def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accused: Device | None) -> Device:
-    """Return what the late ranks have in common, or what is accused so far if that is nearly as late."""
-    attributions, topology = unexplained.attributions, unexplained.topology
-    device = _shared_by(rank, late, attributions, topology)
-    if accused is None or device.kind != "gpu":
-        return device
-    still_late = _late_as(rank, attributions, BLAME.late_share / 2)
-    is_still = _shared_by(rank, still_late, attributions, topology) == accused
-    return accused if is_still else device
-
-
 def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device:
-    """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank.
+    """Return the device that the late ranks share: their host, or their pipeline stage; else the one rank.
 
     The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are, over
     all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
@@ -244,6 +241,7 @@ def are_in_step(attributions: Sequence[Attribution], ranks: Collection[int]) -> 
     if len(ranks) < 2:
         return False
     late_ns = _table(attributions, np.array(sorted(ranks), dtype=np.int64))
+    # A standard deviation needs two ranks in an iteration.
     late_ns = late_ns[:, np.isfinite(late_ns).sum(axis=0) > 1]
     if not late_ns.size:
         return True  # never seen together: in doubt, nobody

@@ -51,6 +51,7 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
         return None
     ranks = sorted({*late_ns, *_ranks(history)})
     usual_ns = dict(zip(ranks, row_medians(_table(history, ranks)).tolist(), strict=True))
+    # Sorted: of equally late ranks it is the lowest, in whichever order they came.
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
@@ -79,7 +80,13 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
     past_ns, now_ns = _table(before, ranks), _table(recent, ranks)
     usual_ns = row_medians(past_ns)[:, None]
     over_ns = lasting_ns(now_ns - usual_ns)[:, 0]
-    by_chance_ns = _lasting_by_chance_ns(past_ns - usual_ns, before)
+    # How late the latest rank was again and again in each window before, though nothing was wrong. Of 1,000 ranks
+    # hardly one is among the latest 16 three times, but many nearly are. Their lateness was not kept; it was at most
+    # that of the last of the 16, which therefore counts as one more rank (0 where all were kept).
+    others_ns = np.array(
+        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.most_ranks else 0.0) for late in before]]
+    )
+    by_chance_ns = np.maximum(lasting_ns(past_ns - usual_ns).max(axis=0), lasting_ns(others_ns)[0])
     typical_ns = statistics.median(by_chance_ns)
     sigma_ns = robust_sigma(by_chance_ns - typical_ns)
     sigma_ns = max(sigma_ns, IRREGULAR.least_lasting_sigma_ratio * typical_ns, 1.0)
@@ -103,28 +110,17 @@ def lasting_ns(over_ns: Floats) -> Floats:
     >>> lasting_ns(np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0]]))
     array([[7., 1.]])
     """
+    # Rows picked by index are a copy, so that the sort in place leaves `over_ns` alone.
     windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.recent)]
     windows.sort(axis=-1)
     return windows[..., -IRREGULAR.lasting_seen]
 
 
+# The array is shared by all who ask: they index with it, and must not write to it.
 @cache
 def _windows(iterations: int, width: int) -> Ints:
     """Return the places of each window of `width` iterations in a row, a row for each; they are asked for often."""
     return np.arange(iterations - width + 1)[:, None] + np.arange(width)
-
-
-def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:
-    """Return how late the latest rank was again and again in each window before, though nothing was wrong; ns.
-
-    Of a thousand ranks hardly one is among the latest 16 three times, but many nearly are. Their lateness is not
-    known; it was at most that of the last of the 16, which therefore counts as one more rank.
-    """
-    # How late ranks may have been whose lateness was not kept; 0 where all were kept.
-    others_ns = np.array(
-        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.most_ranks else 0.0) for late in before]]
-    )
-    return np.maximum(lasting_ns(over_ns).max(axis=0), lasting_ns(others_ns)[0])
 
 
 def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Floats:
@@ -185,12 +181,12 @@ class LatenessWatch:
         return find_latest(late_ns, before)
 
     def learn(self, iteration: int, late_ns: Late, *, has_open: bool) -> None:
-        """Take in an iteration; while a verdict is open, what was usual before it stays so."""
+        """Take in an iteration; while a verdict is open, the usual lateness from before it is kept."""
         if not has_open:
             self._before = None
         elif self._before is None:
             self._before = list(self._known)[-IRREGULAR.level_iterations :]
-        # NaN is kept only of ranks that were late before: of the others nobody will ask.
+        # NaN is kept only of ranks that were late before: that of the others is never asked for.
         latest = {rank for late in self._known for rank in late}
         kept = {rank: ns for rank, ns in late_ns.items() if rank in latest or not math.isnan(ns)}
         self.history.append((iteration, kept))
@@ -225,6 +221,7 @@ def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
     if len(rank) > IRREGULAR.most_ranks:  # sorting all of a large job would be most of the work
         last = len(rank) - IRREGULAR.most_ranks
         rows = np.flatnonzero(late_ns >= np.partition(late_ns, last)[last])
+    # Again cut, since several may be as late as the last one; of those the lowest ranks stay.
     rows = rows[np.lexsort((rank[rows], -late_ns[rows]))][: IRREGULAR.most_ranks]
     latest: dict[int, float] = dict(zip(rank[rows].tolist(), late_ns[rows].tolist(), strict=True))
     unknown = ranks[~np.isin(ranks, rank)] if len(rank) < len(ranks) else ranks[:0]

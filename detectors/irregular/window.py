@@ -5,10 +5,10 @@ before it. Two things make the plain rule useless on real jobs: a fault that las
 and a noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters,
 and an irregular iteration must also lie outside the noise of the regular ones.
 
-Above what an iteration is δ-irregular is computed in `IterationWindow.limit_ns`, and nowhere else; `judge` and
-`detectors.judging.suspicion` compare with it. The other levels of the window (`suspect_ns`, `shifted_ns`) only say
-what is worth a closer look. δ is the setting ``delta``; it also says by how much a fault that was always there must
-stand out (`detectors.blame.standing_causes`), and what is worth reading (`detectors.judging`).
+The limit above which an iteration is δ-irregular is computed in `IterationWindow.limit_ns`, and nowhere else; `judge`
+and `detectors.judging.suspicion` compare with it. The other levels of the window (`suspect_ns`, `shifted_ns`) only
+mark iterations for a closer look. δ is the setting ``delta``; it also sets by how much a fault that was always there
+must stand out (`detectors.blame.standing_causes`), and which iterations are worth reading (`detectors.judging`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from irregulars.dtypes import Floats
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """The state of an `IterationWindow`: what entered it, oldest first, ns."""
+    """The state of an `IterationWindow`: the times that entered it, oldest first, ns."""
 
     clipped: tuple[float, ...]
     regular: tuple[float, ...]
@@ -37,7 +37,7 @@ class WindowState:
 
 
 class _Levels(NamedTuple):
-    """What the regular iterations of a window say, ns."""
+    """Level and noise of the regular iterations of a window, ns."""
 
     level_ns: float
     noise_ns: float
@@ -132,7 +132,7 @@ class IterationWindow:
         return self._shifted is not None
 
     def _watch_shift(self) -> None:
-        """Note when a shift begins or ends.
+        """Record when a shift begins or ends.
 
         A shift begins when the median of the newest iterations exceeds the level before them by `worth_ns`, and also
         exceeds every such median of the window: a job with slow phases of its own has been as slow before. It ends
@@ -147,11 +147,13 @@ class IterationWindow:
             limit_ns, age = self._shifted
             is_over = medians_ns[-1] <= limit_ns or age >= self.window
             self._shifted = None if is_over else (limit_ns, age + 1)
+            # A shift that fills the window is the new level: the mean takes its times unclipped, at once.
             if age >= self.window:
                 self._clipped = deque((ns for ns, _ in self._all), maxlen=self.window)
             return
         level_ns = self._level_before_ns()
         worth_ns = self._worth_ns(level_ns)
+        # Held against medians that share no iteration with the newest one.
         if medians_ns[-1] > max(level_ns + worth_ns, medians_ns[:-newest].max()):
             self._shifted = level_ns + IRREGULAR.still_share * worth_ns, 1
 
@@ -186,6 +188,7 @@ class IterationWindow:
         has_window = len(self._clipped) >= IRREGULAR.min_iterations
         clip_ns = self.delta * math.fsum(self._clipped) / len(self._clipped) if has_window else math.inf
         self._clipped.append(min(elapsed_ns, clip_ns))
+        # No opinion (None) counts as regular: the first iterations fill the window.
         self._all.append((elapsed_ns, not is_irregular))
         if is_last_of_first:
             self._clip_first()
@@ -213,6 +216,7 @@ class IterationWindow:
     def from_state(cls, state: WindowState, *, delta: float, window: int) -> IterationWindow:
         """Restore; `delta` and `window` are settings, and not part of the state: they may have changed since."""
         restored = cls(delta=delta, window=window)
+        # The deques are as long as the new window: of a longer state its newest values stay.
         restored._clipped.extend(state.clipped)
         restored._regular.extend(state.regular)
         restored._all.extend(state.all)
@@ -236,6 +240,7 @@ def _noise_ns(regular_ns: Floats) -> float:
 
 def _noise_limit_ns(regular_ns: Floats) -> float:
     """Upper end of these regular iterations' noise, ns; by median and MAD, which stray values can't move."""
+    # Without a regular iteration δ alone decides.
     if len(regular_ns) == 0:
         return -math.inf
     median_ns = median(regular_ns)

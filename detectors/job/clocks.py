@@ -1,7 +1,7 @@
-"""Offsets of hosts' clocks, from what the operators themselves say.
+"""Offsets of hosts' clocks, from the times of the operators themselves.
 
 In collectives in which everybody waits for everybody the members leave together, up to a small spread: the end that
-each host's clock shows for one collective, less what the others show, is that clock's offset. Hosts which no chain of
+each host's clock shows for one collective, less those of the others, is that clock's offset. Hosts which no chain of
 collectives connects are joined by their sends and recvs, as NTP does it: the shortest way from the start of a send to
 the end of its recv, in both directions, differs by twice the offset.
 """
@@ -37,6 +37,7 @@ class Clocks:
         ahead_ns, drift_ratio = np.zeros(size, dtype=np.int64), np.zeros(size)
         for table, known in ((ahead_ns, self.ahead_ns), (drift_ratio, self.drift_ratio)):
             for one, value in known.items():
+                # The tables end at the highest rank that is asked for.
                 if one < size:
                     table[one] = value
         if not self.drift_ratio:
@@ -62,6 +63,7 @@ def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -
     if not is_timed.any():
         return Clocks(ahead_ns)
     iteration = columns["iteration"]
+    # A second estimate, by the older half, shows how offsets have moved since.
     is_older = iteration <= np.median(np.unique(iteration))
     origin_ns = int(columns["start_ns"][is_timed].max())
     older_ns = int(columns["start_ns"][is_timed & is_older].max(initial=UNKNOWN))
@@ -80,6 +82,7 @@ def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -
     noise_ns = JOB.noise_sigmas * max(newest.noise_ns, before.noise_ns)
     least_ns = max(JOB.least_drift_ns, noise_ns, *apart_ns)
     most_ns = 2 * JOB.drift_ratio * between_ns
+    # A clock that moved further was set, and does not drift.
     drifts = {host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= most_ns}
     return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
 
@@ -146,7 +149,7 @@ def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) 
 
 
 class _Estimate(NamedTuple):
-    """Offsets of hosts' clocks, and what they rest on."""
+    """Offsets of hosts' clocks, and the evidence that they rest on."""
 
     offsets_ns: dict[str, int]
     noise_ns: float  # robust spread of the ends of collectives around them, ns
@@ -162,16 +165,19 @@ def _estimate(
     code = {host: at for at, host in enumerate(hosts)}
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
     rows = {name: column[is_timed] for name, column in columns.items()}
+    # Without times each host is compared with itself alone.
     if len(rows["rank"]) == 0:
         return _Estimate(dict.fromkeys(hosts, 0), 0.0, np.arange(len(hosts)))
     ranks, at = np.unique(rows["rank"], return_inverse=True)
     host = np.array([code[host_of[rank]] for rank in ranks.tolist()], dtype=np.int64)[at]
+    # Since the first start: float64 counts single ns up to 104 days, and since 1970 in steps of 256 ns.
     start_ns = (rows["start_ns"] - rows["start_ns"].min()).astype(np.float64)
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
     # Hosts are compared between which bytes go in both directions
     shortest_ns = _shortest_ways(rows, host, start_ns)
+    # The tightest bound first: later ways between hosts that are joined already are not used.
     ways = sorted(
         _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
         for (one, two), there_ns in shortest_ns.items()
@@ -190,10 +196,12 @@ def _estimate(
 
 def _shared_ends(rows: Mapping[str, Column], host: Ints, end_ns: Floats) -> _Ends:
     """Return the ends of the newest collectives in which all wait for all, and that span hosts."""
+    # Members of a rooted operator need not leave it together.
     picked = np.flatnonzero(~np.isin(rows["operator"], [SEND, RECV, *ROOTED]))
     communicator = rows["communicator"][picked]
     group, first = group_rows([communicator, rows["sequence"][picked]])
     owner = communicator[first]  # ascending, as the groups are
+    # Sequences ascend within a communicator: 1 for its newest collective, 2 for the one before.
     newest_first = np.searchsorted(owner, owner, side="right") - np.arange(len(owner))
     ended_ns = np.full(len(first), -np.inf)
     np.maximum.at(ended_ns, group, end_ns[picked])
@@ -286,6 +294,7 @@ def _connected(ends: _Ends, hosts: int) -> Ints:
 def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> dict[tuple[int, int], float]:
     """Return for pairs of hosts the shortest time from the start of a new send to the end of its recv, ns."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
+    # A send and its recv have one key: communicator, sender, receiver, sequence.
     ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
     keys = [np.concatenate([rows[one][sends], rows[two][recvs]]) for one, two in zip(*ends, strict=True)]
     pair, _ = group_rows(keys)
@@ -302,6 +311,7 @@ def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> di
     cell, way_ns = cell[is_new], way_ns[is_new]
     shortest_ns = np.full(hosts * hosts, np.inf)
     np.minimum.at(shortest_ns, cell, way_ns)
+    # Messages within one host compare its clock with itself.
     found = [at for at in np.flatnonzero(np.isfinite(shortest_ns)).tolist() if at // hosts != at % hosts]
     return {divmod(at, hosts): float(shortest_ns[at]) for at in found}
 

@@ -23,6 +23,7 @@ class Spine:
         branches = {self.branch_of[rank] for rank in ranks if rank in self.branch_of}
         if len(branches) > 1 or not branches or self.is_top:
             return len(branches) > 1
+        # All that are below are in one branch: then it is passed only on the way to ranks elsewhere.
         return any(rank not in self.branch_of for rank in ranks)
 
 
@@ -40,28 +41,21 @@ def spines_of(leaf_of: Mapping[int, str], fabric: Mapping[str, tuple[str, ...]])
         for switch in {one for ones in (above(leaf, fabric) or {}).values() for one in ones}:
             below.setdefault(switch, set()).add(leaf)
     same: dict[frozenset[str], list[str]] = {}
-    for switch, leafs in below.items():
-        if len(leafs) > 1:
-            same.setdefault(frozenset(leafs), []).append(switch)
-    return tuple(_spine(names, leafs, below, leaf_of, fabric) for leafs, names in sorted(same.items(), key=_by_size))
+    for switch, lower in below.items():
+        if len(lower) > 1:
+            same.setdefault(frozenset(lower), []).append(switch)
+    found = []
+    for leafs, names in sorted(same.items(), key=_by_size):
+        parts = [below[one] for one, uppers in fabric.items() if one in below and not set(names).isdisjoint(uppers)]
+        branch_of_leaf = _joined(leafs, [part for part in parts if part != leafs])
+        branch_of = {rank: branch_of_leaf[leaf] for rank, leaf in sorted(leaf_of.items()) if leaf in leafs}
+        is_top = not any(set(fabric.get(name, ())) - set(names) for name in names)
+        found.append(Spine(tuple(sorted(names)), tuple(branch_of), branch_of, is_top))
+    return tuple(found)
 
 
 def _by_size(one: tuple[frozenset[str], list[str]]) -> tuple[int, list[str]]:
     return len(one[0]), sorted(one[1])
-
-
-def _spine(
-    names: list[str],
-    leafs: frozenset[str],
-    below: Mapping[str, set[str]],
-    leaf_of: Mapping[int, str],
-    fabric: Mapping[str, tuple[str, ...]],
-) -> Spine:
-    parts = [below[one] for one, uppers in fabric.items() if one in below and not set(names).isdisjoint(uppers)]
-    branch_of_leaf = _joined(leafs, [part for part in parts if part != leafs])
-    branch_of = {rank: branch_of_leaf[leaf] for rank, leaf in sorted(leaf_of.items()) if leaf in leafs}
-    is_top = not any(set(fabric.get(name, ())) - set(names) for name in names)
-    return Spine(tuple(sorted(names)), tuple(branch_of), branch_of, is_top)
 
 
 def _joined(leafs: Iterable[str], parts: Iterable[set[str]]) -> dict[str, int]:

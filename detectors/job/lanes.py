@@ -1,12 +1,12 @@
 """Lanes: where the time of a job is spent. All rooms above this one share the word.
 
-A lane is something that is either quick or slow: what one rank computes, or a way that bytes take. There are three
-kinds of them that operators tell of, and one that the counters of NICs tell of:
+A lane is something that is either quick or slow: the work of one rank, or a way that bytes take. Operators show three
+kinds of them, and the counters of NICs one:
 
 ==============  =====================================================  ==============================================
 kind            its time                                               written
 ==============  =====================================================  ==============================================
-``work``        what a rank does between its operators (the gaps)      ``Lane("work", rank)``
+``work``        work of a rank between its operators (the gaps)        ``Lane("work", rank)``
 ``collective``  transfers of the collectives of one communicator       ``Lane("collective", code of communicator)``
 ``pair``        transfers of the messages from one rank to another     ``Lane("pair", sender, receiver)``
 ``nic``         traffic of one NIC, where no operators are known       ``Lane("nic", lowest rank on the NIC)``
@@ -25,9 +25,9 @@ spent on four lanes:
 
 Waiting is on no lane: rank 1 waited 80 ms for the activations, but that time was spent on ``Lane("work", 0)``.
 
-Lanes are what is seen, devices are what is blamed. A device slows all lanes that it carries: a GPU the work of its
-rank, a NIC all pairs and collectives of its ranks that leave the host, a link one pair. So the lanes that are slow,
-and those beside them that are not, tell which device it is (`irregulars.detectors.blame`).
+Lanes are seen, devices are blamed. A device slows all lanes that it carries: a GPU the work of its rank, a NIC all
+pairs and collectives of its ranks that leave the host, a link one pair. So the lanes that are slow, and those beside
+them that are not, show which device it is (`irregulars.detectors.blame`).
 """
 
 from __future__ import annotations

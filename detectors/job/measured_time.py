@@ -5,7 +5,7 @@ rounded by itself, and often by two clocks. So an operator may end in the log a 
 rank began. Within this slack the log does not tell which came first, so code that compares two moments takes the
 slack from here.
 
-What the sources deliver:
+The sources deliver:
 
 =====================  ==========================  ==============================================================
 source                 start and elapsed           clocks
@@ -54,14 +54,16 @@ def resolutions_ns(rank: Ints, start_ns: Ints, elapsed_ns: Ints) -> Ints:
 def _resolutions(rank: Ints, times_ns: Ints) -> Ints:
     """Resolution of the times of each row's rank: the largest power of ten that divides all of them.
 
-    A rank all of whose times are 0 tells nothing of it.
+    A rank all of whose times are 0 shows nothing of it.
     """
     resolution = np.full(len(rank), JOB.least_resolution_ns, dtype=np.int64)
     if not len(rank):
         return resolution
+    # A time of 0 is a multiple of every step, and shows none.
     candidates = np.bincount(rank, times_ns != 0) >= JOB.min_rows_of_resolution
     for step_ns in _STEPS_NS:
         rows = np.flatnonzero(candidates[rank])
+        # Each step is a multiple of the one before: a rank that fails one fails all later ones.
         if not len(rows):
             break
         candidates[rank[rows[times_ns[rows] % step_ns != 0]]] = False

@@ -1,4 +1,4 @@
-"""Thresholds of what is known of a job: what clocks can tell, what is a pipeline, what is a stray transfer."""
+"""Thresholds for facts of a job: offsets of clocks, stray transfers, pipelines that nobody announced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class JobThresholds:
-    """What clocks, lanes and pipelines are held against."""
+    """Limits for clocks, lanes and pipelines."""
 
     # Times of one log
     drift_ratio: float = threshold(1e-4, "ns per ns",

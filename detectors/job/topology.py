@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from irregulars.messages.records import GROUP_KINDS
 
 
 class Place(NamedTuple):
-    """Where one rank lives; None where nobody said."""
+    """Where one rank lives; None where it was not announced."""
 
     host: str | None = None
     gpu: int | None = None
@@ -45,12 +45,13 @@ class Topology:
     names: tuple[str, ...] = ()  # ids of the communicators, by code
     stage_of: Mapping[int, int] = field(default_factory=dict)  # place of each rank in its largest ``pp`` communicator
     kinds: Mapping[int, str] = field(default_factory=dict)  # kind of each communicator, by code
-    # Ranks that log no operators: those that said so, and members of communicators that nobody announced
+    # Ranks that log no operators: those announced so, and members of communicators that nobody announced
     unlogged: frozenset[int] = frozenset()
     # By rank, the first of the ranks that hold the same parameters, as far as that was announced
     replica_set: Mapping[int, int] = field(default_factory=dict)
     spines: tuple[Spine, ...] = ()  # switches that join leafs, as far as that was announced
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+    # Caches, filled when first asked for
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
     _stages: dict[int, list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -72,6 +73,7 @@ class Topology:
                 carried.setdefault(("host", host), []).append(rank)
             if self.places[rank].switch is not None:
                 carried.setdefault(("switch", str(self.places[rank].switch)), []).append(rank)
+        # The class is frozen: a field that is computed can be set in no other way.
         object.__setattr__(self, "_carried", {key: tuple(ranks) for key, ranks in carried.items()})
 
     def place(self, rank: int) -> Place:
@@ -83,7 +85,7 @@ class Topology:
         return Device("nic", self._carried.get(self._nic_key(rank), (rank,)))
 
     def host(self, rank: int) -> Device | None:
-        """The host that a rank lives on; None if nobody said."""
+        """The host that a rank lives on; None if it was not announced."""
         host = self.place(rank).host
         return None if host is None else Device("host", self._carried[("host", host)])
 
@@ -92,17 +94,18 @@ class Topology:
         if not self._stages:
             for one in sorted(self.stage_of):
                 self._stages.setdefault(self.stage_of[one], []).append(one)
+        # A single stage would be the whole job.
         if rank not in self.stage_of or len(self._stages) < 2:
             return None
         return Device("stage", tuple(self._stages[self.stage_of[rank]]))
 
     def switch(self, rank: int) -> Device | None:
-        """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""
+        """The switch that a rank's NIC is plugged into, with all ranks below it; None if it was not announced."""
         switch = self.place(rank).switch
         return None if switch is None else Device("switch", self._carried[("switch", switch)])
 
     def switches(self, ranks: Iterable[int]) -> set[Device]:
-        """The switches that the NICs of these ranks are plugged into, as far as somebody said."""
+        """The switches that the NICs of these ranks are plugged into, as far as they were announced."""
         return {switch for rank in ranks if (switch := self.switch(rank)) is not None}
 
     def spine(self, device: Device) -> Spine | None:
@@ -145,9 +148,9 @@ class Topology:
         return frozenset(self.places) - self.unlogged
 
     def hides_late_ranks(self, lane: Lane) -> bool:
-        """Whether nothing tells a slow transfer in this lane from a rank that was late and logs nothing.
+        """Whether a slow transfer in this lane looks the same as a rank that was late and logs nothing.
 
-        So it is where most members log nothing, or fewer than two log: nobody is seen to wait for another.
+        So it does where most members log nothing, or fewer than two log: nobody is seen to wait for another.
         """
         if not self.unlogged or lane.kind not in ("collective", "pair"):
             return False
@@ -196,15 +199,16 @@ class Topology:
                     for rank in (source, destination))  # fmt: skip
         crosses = (one["host"] < 0) | (two["host"] < 0) | (one["host"] != two["host"])
         is_above = (one["switch"] >= 0) & (two["switch"] >= 0) & (one["switch"] != two["switch"])
+        # The row behind the table: ranks beyond it are of stage 0, as in `stages`.
         stages = (_at(np.append(self._stage_table(), 0), rank) for rank in (source, destination))
         return [*stages, np.where(crosses, 1 + is_above, 0)]
 
     def switch_codes(self, ranks: np.ndarray) -> np.ndarray:
-        """Return a number for the switch that each rank's NIC is plugged into; -1 where nobody said."""
+        """Return a number for the switch that each rank's NIC is plugged into; -1 where it was not announced."""
         return _at(self._codes("switch"), ranks)
 
     def _codes(self, what: str) -> np.ndarray:
-        """Return a number for the host or switch of each rank, at the place of its number; -1 where nobody said.
+        """Return a number for the host or switch of each rank, at the place of its number; -1: not announced.
 
         The last one is that of ranks that nobody announced.
         """
@@ -242,7 +246,7 @@ class Topology:
         return GROUP_KINDS.index(kind if kind in GROUP_KINDS else "unknown") + len(GROUP_KINDS) * size
 
     def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
-        """What lanes of the same role share: kind, way along the pipeline or stages, and how far their bytes go."""
+        """Return the role of a lane: its kind, its way along the pipeline or stages, and how far its bytes go."""
         kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
         where: object = self.way(lane.first, lane.second) if lane.kind == "pair" else 0
         if not of_any_stage:
@@ -252,14 +256,14 @@ class Topology:
 
     def role_codes(self, lanes: Iterable[Lane], *, of_any_stage: bool) -> np.ndarray:
         """Return a number for the role of each lane (`lane_role`)."""
-        return np.array([self._role_code(lane, of_any_stage) for lane in lanes], dtype=np.int64)
-
-    def _role_code(self, lane: Lane, of_any_stage: bool) -> int:
-        code = self._roles.get((lane, of_any_stage))
-        if code is None:
-            role = self.lane_role(lane, of_any_stage=of_any_stage)
-            code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
-        return code
+        found = []
+        for lane in lanes:
+            code = self._roles.get((lane, of_any_stage))
+            if code is None:
+                role = self.lane_role(lane, of_any_stage=of_any_stage)
+                code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
+            found.append(code)
+        return np.array(found, dtype=np.int64)
 
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.place(rank)
@@ -269,7 +273,7 @@ class Topology:
 
 
 def _at(table: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Return what a table says of ranks; its last row is that of ranks beyond it."""
+    """Look up ranks in a table, whose last row is that of ranks beyond it."""
     unknown = len(table) - 1
     found: np.ndarray = table[np.where((rank >= 0) & (rank < unknown), rank, unknown)]
     return found
@@ -280,37 +284,32 @@ _WITHIN_STAGE: Final = frozenset({"tp", "dp", "cp", "ep"})
 
 
 def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Topology:
-    """Topology from what the ranks announced; ``codes`` are the job's codes of communicator ids."""
+    """Make the topology from the ranks' announcements; ``codes`` are the job's codes of communicator ids."""
     announcements = list(announcements)
+    # All members announce a communicator, and its ranks become a tuple once.
+    ranks_of = {codes[c.id]: c.ranks for a in announcements for c in a.communicators if c.id in codes}
+    groups = {c.id: c.ranks for a in announcements for c in a.communicators}
+    known = {rank for ranks in groups.values() for rank in ranks} | {a.rank for a in announcements}
     return Topology(
         world_size=max((a.world_size for a in announcements), default=0),
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
-        members={code: tuple(ranks) for code, ranks in dict(_members(announcements, codes)).items()},
+        members={code: tuple(ranks) for code, ranks in ranks_of.items()},
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
-        unlogged=_unlogged(announcements),
-        replica_set=_replica_sets(announcements),
+        # A job is judged only once all ranks that log were announced: no operators come of the others.
+        unlogged=frozenset(known - {a.rank for a in announcements if a.is_logged}),
+        # A set without the rank itself contradicts itself, and is left out.
+        replica_set={
+            a.rank: min(first for first, _, _ in ranks_to_runs(a.replicas))
+            for a in announcements
+            if a.replicas is not None and a.rank in a.replicas
+        },
         spines=spines_of(
             {a.rank: a.switch for a in announcements if a.switch is not None},
             {lower: uppers for a in announcements for lower, uppers in (a.fabric or {}).items()},
         ),
     )
-
-
-def _replica_sets(announcements: Sequence[Announcement]) -> dict[int, int]:
-    found = {}
-    for one in announcements:
-        if one.replicas is not None and one.rank in one.replicas:
-            found[one.rank] = min(first for first, _, _ in ranks_to_runs(one.replicas))
-    return found
-
-
-def _unlogged(announcements: Sequence[Announcement]) -> frozenset[int]:
-    """Return the ranks of which no operators come; a job is judged only once all that log were announced."""
-    groups = {c.id: c.ranks for a in announcements for c in a.communicators}
-    known = {rank for ranks in groups.values() for rank in ranks} | {a.rank for a in announcements}
-    return frozenset(known - {a.rank for a in announcements if a.is_logged})
 
 
 def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:
@@ -320,23 +319,18 @@ def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:
     for announcement in announcements:
         pipelines = [c.ranks for c in announcement.communicators if c.kind == "pp"]
         if pipelines:
+            # The first and the last stage may share a shorter group of this kind, for tied embeddings.
             longest = max(map(tuple, pipelines), key=len)
             stages[announcement.rank] = longest.index(announcement.rank) if announcement.rank in longest else 0
             silent |= {rank: stage for stage, rank in enumerate(longest)}
+    # The place that a rank announces itself counts more than the one in another rank's list.
     stages = silent | stages
     within = {c.id: c.ranks for a in announcements for c in a.communicators if c.kind in _WITHIN_STAGE}
     return stages | stages_of_silent(stages, within.values())
 
 
-def _members(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Iterator[tuple[int, Sequence[int]]]:
-    for announcement in announcements:
-        for communicator in announcement.communicators:
-            if communicator.id in codes:
-                yield codes[communicator.id], communicator.ranks
-
-
 # --------------------------------------------------------------------------------------------------------------------
-# Pipelines that nobody announced, told by who sends to whom.
+# Pipelines that nobody announced, found by who sends to whom.
 # In a pipeline neighbours send both ways, activations down and gradients up. Where chunks are interleaved the last
 # stage also sends to the first, but less often than neighbours do: that tells it from a ring that turns both ways.
 
@@ -356,6 +350,7 @@ def stages_from_transfers(
     >>> stages_from_transfers({**chains, (4, 0): 4, (0, 4): 4, (5, 1): 4, (1, 5): 4})
     {}
     """
+    # Gradients come back along the way of the activations: neighbours send both ways.
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)
@@ -372,7 +367,7 @@ def stages_from_transfers(
 
 
 def stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[int]]) -> dict[int, int]:
-    """Return the stages of ranks of which nothing tells it but the stage of all others in one of their groups.
+    """Return the stages of ranks that are known only by the one stage of all others in one of their groups.
 
     >>> stages_of_silent({0: 0, 2: 1}, [(0, 1), (2, 3), (0, 2, 4)])
     {1: 0, 3: 1}
@@ -404,7 +399,7 @@ def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
 
 
 def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> bool:
-    """Say whether connected ranks are a pipeline in ascending order; ``sent`` counts the messages between them."""
+    """Return whether connected ranks are a pipeline in ascending order; ``sent`` counts their messages."""
     steps = list(pairwise(ranks))  # from each stage to the next
     if len(ranks) < JOB.min_stages or any(step not in sent for step in steps):
         return False

@@ -47,7 +47,7 @@ class Statistics(NamedTuple):
 
 
 def is_one_counter(begin_ns: Ints, end_ns: Ints) -> bool:
-    """Say whether intervals in order of time can be those of one counter.
+    """Return whether intervals in order of time can be those of one counter.
 
     Those of several NICs overlap. Then nobody knows which NIC the operators used, and no pattern is made.
     """
@@ -76,9 +76,10 @@ def merge_executions(executions: Executions) -> Executions:
 def shares(merged: Executions, length_ns: Floats) -> Floats:
     """Return β of each group: the share of its iteration that its executions cover.
 
-    `merged`: what `merge_executions` gave. `length_ns`: of each group's iteration.
+    `merged`: of `merge_executions`. `length_ns`: of each group's iteration.
     """
     covered_ns = np.bincount(merged.group, merged.end_ns - merged.begin_ns, minlength=len(length_ns))
+    # `where` drops the quotients by lengths that are 0 or not known, but all are computed.
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(length_ns > 0, covered_ns / length_ns, np.nan)
 
@@ -88,8 +89,8 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
 
     A sample counts by how long an execution overlaps it.
 
-    `merged`: what `merge_executions` gave, on the same clock as the samples. `samples`: ascending and not
-    overlapping. `groups`: how many there are; those without executions or samples get NaN.
+    `merged`: of `merge_executions`, on the same clock as the samples. `samples`: ascending and not overlapping.
+    `groups`: how many there are; those without executions or samples get NaN.
     """
     first = np.searchsorted(samples.end_ns, merged.begin_ns, side="right")
     counts = np.maximum(np.searchsorted(samples.begin_ns, merged.end_ns, side="left") - first, 0)
@@ -104,6 +105,7 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
     known = known.only(busy_part(known.execution, known.rate, known.own_ns * known.rate))
     number = np.bincount(known.group, known.share, minlength=groups)
     weight = np.bincount(known.group, known.own_ns, minlength=groups)
+    # Groups without a sample divide 0 by 0, which is NaN as they need it.
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.bincount(known.group, known.own_ns * known.rate, minlength=groups) / weight
         apart = known.rate - mean[known.group]
@@ -114,20 +116,20 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
 
 
 def busy_part(execution: Ints, rate: Floats, moved: Floats) -> Flags:
-    """Say which samples lie in the part of their execution where the bytes moved (EROICA, algorithm 1).
+    """Mark the samples in the part of their execution where the bytes moved (EROICA, algorithm 1).
 
     For one execution the algorithm is:
 
     1. a sample idles if its rate is at most a hundredth of the execution's highest rate;
     2. cut the execution at every run of more than g idle samples, and take the piece that moved most;
-    3. find the least g with which this piece holds 80 % of what the execution moved;
+    3. find the least g with which this piece holds 80 % of the execution's bytes;
     4. take the idle samples off both ends of the piece.
 
     All executions are cut at once, and g is found by bisection. Where nothing moved at all, everything is kept: that
     is how the operator spent its time.
 
     `execution`: to which execution each sample belongs, ascending; within one, samples are in order of time. `rate`:
-    of each sample; NaN, where it is not known, counts as 0. `moved`: what moved in it, in any unit.
+    of each sample; NaN, where it is not known, counts as 0. `moved`: the amount that moved in it, in any unit.
 
     With g = 0 the largest piece is 8 8, which holds 16 of 26. With g = 1 it is 8 8 0 8, which holds 24, and that is
     enough:
@@ -196,6 +198,7 @@ def _idling_samples(execution: Ints, is_idle: Flags, moved: Floats) -> _Samples:
 
 def _least_tolerated(samples: _Samples) -> Ints:
     """Find for each execution the least g of step 3, by bisection."""
+    # With `enough` the largest piece always holds enough, with `too_few` never: -1 cuts out busy samples too.
     enough = np.maximum.reduceat(samples.idle_run, samples.firsts)  # with this g nothing is cut
     too_few = np.full(len(enough), -1)
     total = np.add.reduceat(samples.moved, samples.firsts)
@@ -210,8 +213,8 @@ class _Pieces(NamedTuple):
     """Executions that were cut at their long runs of idle samples; one value for each sample but in `most`."""
 
     number: Ints
-    held: Floats  # what the sample's piece moved; 0 for a sample that was cut out
-    most: Floats  # of each execution, what its largest piece moved
+    held: Floats  # amount that the sample's piece moved; 0 for a sample that was cut out
+    most: Floats  # of each execution, the amount that its largest piece moved
 
 
 def _cut(samples: _Samples, tolerated: Ints) -> _Pieces:

@@ -54,7 +54,7 @@ class Judged(NamedTuple):
 
 
 def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
-    """Say which patterns of an iteration are abnormal: β > 0.01, and D > 0 or Δ > median + 5 MAD of its class.
+    """Judge which patterns of an iteration are abnormal: β > 0.01, and D > 0 or Δ > median + 5 MAD of its class.
 
     `regular`: patterns of regular iterations, which give the expected ranges; may be empty.
     """
@@ -67,6 +67,7 @@ def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
         _judge_way(own, _triples(patterns, way), patterns.rank, others, _triples(regular, way))
         for way in ("tx", "rx")
     ]
+    # Of a direction that is not sampled (NaN) the other one counts.
     differential, unexpected = (np.fmax(*pair) for pair in list(zip(*found, strict=True))[:2])
     is_odd = np.logical_or(*(one.is_abnormal for one in found))
     return Judged(differential, unexpected, is_odd & (patterns.share > NICS.min_share))
@@ -108,7 +109,6 @@ def expected_ranges(group: Ints, triples: Floats, classes: int) -> tuple[Floats,
 
 
 def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regular: Floats) -> Judged:
-    """Judge one direction of the NICs."""
     classes = int(max(group.max(initial=-1), of_regular.max(initial=-1))) + 1
     largest = np.zeros((classes, 3))  # each component of each class is scaled to at most 1
     np.fmax.at(largest, np.concatenate([group, of_regular]), np.concatenate([triples, regular]))
@@ -126,6 +126,7 @@ def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regul
         middle = medians(own, differential[known])
         deviation = medians(own, np.abs(differential[known] - middle[own]))
         limits[known] = (middle + NICS.deviations * deviation)[own]
+    # NaN is above nothing: a distance that is not known makes no pattern abnormal.
     return Judged(differential, distance, (distance > 0) | (differential > limits))
 
 
@@ -140,6 +141,7 @@ def _far_shares(triples: Floats) -> Floats:
     far = np.zeros(count)
     compared = np.full(count, float(len(others)))
     compared[others] -= 1  # nobody is held against itself, and nobody is far from itself
+    # In blocks of rows, so that the table of distances stays small however many workers there are.
     for first in range(0, count, MOST_COMPARED):
         rows = triples[first : first + MOST_COMPARED]
         distance = np.abs(rows[:, None, :] - triples[others][None, :, :]).sum(axis=2)

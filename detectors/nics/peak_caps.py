@@ -2,7 +2,7 @@
 
 A slow NIC drags everybody's mean rate down, since all wait for it. Its peak gives it away: the others still burst and
 idle, while it moves steadily as fast as it can (EROICA, NSDI 2026, figures 3 to 5). Samples that are too coarse to
-show bursts make all peaks fall alike, and then they say nothing.
+show bursts make all peaks fall alike, and then no NIC stands out.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def relative_peaks(rank: Ints, tx: Floats, rx: Floats, usual: Mapping[int, tuple
     """Divide peak rates by the usual ones, to `_RATE_BITS`; ranks without either are left out."""
     ranks, peaks = rank.tolist(), np.array([tx, rx], dtype=np.float64).T
     usual_peaks = np.array([usual.get(one, (math.nan, math.nan)) for one in ranks]).reshape(-1, 2)
+    # NaN fails both tests.
     is_known = ((peaks >= 0) & (usual_peaks > 0)).all(axis=1)
     ratios = round_to_bits(peaks[is_known] / usual_peaks[is_known], _RATE_BITS)
     known = np.flatnonzero(is_known).tolist()
@@ -68,15 +69,16 @@ def peak_if_capped(slowdown: float) -> float:
 def capped_ends(
     ranks: Iterable[int], rates: Sequence[Rates], topology: Topology, at_most: float | None = None
 ) -> dict[End, bool]:
-    """Say of each end of a slow transfer whether its peak is among the lowest; empty if the peaks say nothing.
+    """Return of each end of a slow transfer whether its peak is among the lowest; empty if no peak is a cap.
 
     `ranks`: those that take part in the transfer. `rates`: peaks of some iterations in which it was slow. `at_most`:
-    the lowest peak says something if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
+    the lowest peak is a cap if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
     """
     nics = sorted({topology.nic(rank) for rank in ranks})
     peaks = _peaks(nics, rates)
-    # Of an end that is not sampled nothing is said, and the others are held against each other without it.
+    # An end that is not sampled is left out, and the others are held against each other without it.
     known: Ints = np.flatnonzero(np.isfinite(peaks).any(axis=1)) if peaks.size else np.empty(0, dtype=np.int64)
+    # Where half of them are not sampled, the lowest is as likely one of those.
     if 2 * len(known) <= len(peaks):
         return {}
     peaks = peaks[known]
@@ -89,7 +91,7 @@ def capped_ends(
 
 
 def as_low(values: Floats, typical: Floats) -> Floats:
-    """Say which ends have rates that cannot be told from the lowest.
+    """Mark the ends whose rates cannot be told from the lowest.
 
     The next NIC in a ring after a capped one is held back as well, only less: its peak is 1.1 to 1.2 times as high.
     One iteration does not show the difference, but the noise over many is small, as both were seen in the same ones.
@@ -102,6 +104,7 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     higher = np.log(np.maximum(values, _NOTHING)) - np.log(np.maximum(values[lowest], _NOTHING))
     for end in np.flatnonzero(is_near & (typical > NICS.alike_ratio * typical[lowest])):
         known = higher[end][np.isfinite(higher[end])]
+        # With fewer pairs it stays one of the lowest.
         if len(known) >= NICS.min_paired:
             middle = median(known)
             error = MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
@@ -112,8 +115,8 @@ def as_low(values: Floats, typical: Floats) -> Floats:
 def _peaks(nics: Sequence[Device], rates: Sequence[Rates]) -> Floats:
     """Return the peak of each NIC, sending and receiving, in each iteration.
 
-    It is the lowest that any of the ranks that share the NIC has sampled; NaN if none has. Rows are the ends, in
-    turns what a NIC sends and what it receives.
+    It is the lowest that any of the ranks that share the NIC has sampled; NaN if none has. Rows are the ends: of each
+    NIC sending, then receiving.
     """
     if not nics or not rates:
         return np.empty((0, 0))
@@ -127,10 +130,11 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
     """Return the log odds that the lowest peaks give to `device`, against a cause that touches none of these ends.
 
     A capped rate has a cause in the network. If a communicator is slow as such, an end is capped by rare chance
-    alone. How rare that is, the ends themselves tell where there are many: of 256, one that stands out alone.
+    alone. How rare that is, the ends themselves show where there are many: of 256, one that stands out alone.
     """
     if device.kind in _NOT_IN_NETWORK:
         return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
+    # By Jeffreys' prior (half an end of each kind is added), so that it is neither 0 nor 1.
     by_chance = min(NICS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
     # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
     ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
@@ -140,6 +144,7 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
         told += math.log(chance / by_chance) if low[end] else math.log((1 - chance) / (1 - by_chance))
     if device.kind != "switch":
         return told
+    # A slow switch may not show at its NICs at all: then the ends are as likely as by chance (log odds 0).
     shows = NICS.switch_shows
     return float(np.logaddexp(math.log(shows) + told, math.log(1 - shows)))
 

@@ -3,7 +3,7 @@
 In a ring all members move the same bytes, so one slow NIC or link lowers everybody's mean alike. But the slow one is
 busy all the time, while the others burst at full rate and then wait: the lowest deviation names it (EROICA, NSDI
 2026, figures 3 to 5). A steady rate that is as high as ever is no cap. Where nobody bursts, because all is well or
-samples are too coarse, deviations say nothing.
+samples are too coarse, deviations show nothing.
 
 Unlike the peak of a whole iteration (`detectors.nics.peak_caps`), a pattern is of the operators of one communicator,
 so that a burst of other traffic over the same NIC does not hide a cap.
@@ -30,7 +30,7 @@ from irregulars.dtypes import Floats, Ints
 
 WHOLE: Final = -1  # instead of a communicator: the iteration as a whole
 _UNKNOWN: Final = (math.nan, math.nan)
-_SWING, _RATIO = 2, 6  # columns of what is sent; what is received stands behind
+_SWING, _RATIO = 2, 6  # columns of the sent traffic; that of the received one follows each
 
 
 class Swing(NamedTuple):
@@ -58,13 +58,14 @@ def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) 
     """Return the swings on some communicators, of the operator there that took longest over all of its ranks.
 
     All ranks are held against each other by the same operator: in a ring, an all_gather and a reduce_scatter of the
-    same group may go round in opposite directions, and only one of them may pass by what is slow.
+    same group may go round in opposite directions, and only one of them may pass the slow device.
     """
     rows = np.flatnonzero(np.isin(patterns.communicator, list(communicators)))
     key = pack_columns([patterns.communicator[rows], patterns.operator[rows]])
     keys, first, group = np.unique(key, return_index=True, return_inverse=True)
     shares = np.bincount(group, patterns.share[rows], minlength=len(keys))
     order = np.lexsort((shares, patterns.communicator[rows][first]))
+    # By communicator, then share: the last row of each run is the operator that took longest.
     longest = order[run_ends(patterns.communicator[rows][first][order])]
     rows = rows[np.isin(group, longest)]
     own = patterns.only(rows)
@@ -79,11 +80,11 @@ def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) 
 def steady_ends(
     communicator: int, ranks: Iterable[int], swings: Sequence[Sequence[Swing]], topology: Topology
 ) -> dict[End, bool]:
-    """Say of each NIC that takes part, sending and receiving, whether its rate is steady and capped.
+    """Return of each NIC that takes part, sending and receiving, whether its rate is steady and capped.
 
     `communicator`: on which a transfer is slow, by the job's code, or `WHOLE`. `ranks`: those that take part.
-    `swings`: swings of some iterations in which it was slow. Returns empty if the swings say nothing: an end has no
-    pattern, nobody bursts, or nobody is steady.
+    `swings`: swings of some iterations in which it was slow. Empty if the swings show nothing: an end has no pattern,
+    nobody bursts, or nobody is steady.
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
     if len(ends) < NICS.min_ends:
@@ -115,9 +116,9 @@ def typical_swing(end: End, communicator: int, swings: Sequence[Swings]) -> floa
 
 
 def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swing]]) -> str | None:
-    """Say at which rate a NIC, or a link's sender, moved, and how steadily beside the others; None if not known.
+    """Return a text on a NIC's, or a link's sender's, rate, and how steady it was beside the others; None: not known.
 
-    Of its two directions that one is told which was steadier.
+    Of its two directions the steadier one is named.
     """
     known = [one for own in swings for one in own if one.communicator == communicator]
     owners = device.ranks if device.kind == "nic" else device.ranks[:1]
@@ -145,10 +146,11 @@ def _typical(end: End, communicator: int, swings: Sequence[Swings], column: int)
 # --------------------------------------------------------------------------------------------------------------------
 # Where in a recording without iterations one NIC was steady and capped while the others burst.
 # Time is cut into windows of equal numbers of samples, and each window is looked at as an iteration would be
-# (`detectors.nics.steadiness`). Without iterations nothing tells how much was lost, so this accuses nobody: it says
-# what was seen, and when.
+# (`detectors.nics.steadiness`). Without iterations nobody knows how much was lost, so this accuses nobody: it lists
+# steady stretches with their times.
 
 
+# Windows of a longer recording hold more samples, so that their number stays bounded.
 _MOST_WINDOWS: Final = 100_000
 
 

@@ -1,4 +1,4 @@
-"""Thresholds of what bandwidth samples tell of NICs."""
+"""Thresholds for bandwidth samples of NICs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIGURES: Final = "chosen: by EROICA's figures 3 to 5, simulated in tests/benchm
 
 @dataclass(frozen=True, slots=True)
 class NicThresholds:
-    """What patterns, peaks and swings of NICs' rates are held against."""
+    """Limits for patterns, peaks and swings of NICs' rates."""
 
     # Behaviour patterns
     min_samples: float = threshold(5.0, "samples; one that an operator overlaps by half counts as half",

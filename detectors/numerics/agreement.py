@@ -10,10 +10,10 @@ from irregulars.dtypes import Column, Flags, Ints
 
 
 class Agreement(NamedTuple):
-    """Of each value: how it stands among those of its set. At most one of the two is true."""
+    """Of each value: how it compares with those of its set. At most one of the first two is true."""
 
     is_odd: Flags  # it differs from the strict majority of its set
-    is_split: Flags  # its set has no strict majority: who is wrong, these values alone do not say
+    is_split: Flags  # its set has no strict majority: who is wrong, these values alone do not show
     is_compared: Flags  # its set has more than one value
 
 
@@ -31,6 +31,7 @@ def compare(sets: Ints, values: Column) -> Agreement:
         return Agreement(nothing, nothing, nothing)
     _, of_set = np.unique(sets, return_inverse=True)
     _, of_value = np.unique(values, return_inverse=True)
+    # One number for each pair of a set and a value.
     _, of_pair, counts = np.unique(
         of_set * (int(of_value.max()) + 1) + of_value, return_inverse=True, return_counts=True
     )
@@ -55,7 +56,7 @@ def refine(codes: Ints, values: Column) -> Ints:
 
 
 class Vote(NamedTuple):
-    """What the audits of one iteration say."""
+    """The result of one iteration's audits."""
 
     suspects: Ints  # ranks of which one computes wrong, ascending; empty: all agree, or nobody can be named
     unsteady: Ints  # ranks that computed the same micro-batch twice, and not alike, ascending
@@ -79,6 +80,7 @@ def count_votes(rank: Ints, of_rank: Ints, checksum: Ints) -> Vote:
     [3]
     """
     rank, of_rank, checksum = np.unique(np.stack([rank, of_rank, checksum]), axis=1)  # a row may come twice
+    # Rows are sorted and differ: neighbours of one rank and one micro-batch have two checksums.
     unsteady = np.unique(rank[1:][(rank[1:] == rank[:-1]) & (of_rank[1:] == of_rank[:-1])])
     found = compare(of_rank, checksum)
     is_bad = found.is_odd | found.is_split

@@ -1,9 +1,9 @@
-"""What the numbers of one iteration show: ranks that differ from their replicas, and losses and norms that jump."""
+"""Findings in the numbers of one iteration: ranks that differ from replicas, and losses and norms that jump."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,7 +58,7 @@ class EqualState:
 
 @dataclass(slots=True)
 class FindingsState:
-    """What `Findings` keep, by column."""
+    """The state of `Findings`, by column."""
 
     equal: dict[str, EqualState] = field(default_factory=dict)
     agreed: set[int] = field(default_factory=set)  # announced sets of which a majority's checksums were equal once
@@ -71,7 +71,7 @@ class FindingsState:
 
 
 class Findings:
-    """Looks at the numbers of one iteration after the other.
+    """Searches the numbers of one iteration after the other.
 
     All methods take ``columns`` as `messages.evidence.NUMERIC_COLUMNS` names them, one row for each rank, and
     ``rank``, ascending.
@@ -83,15 +83,17 @@ class Findings:
     def observe(
         self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints
     ) -> list[Finding]:
-        """Take in one iteration of training; return what is wrong, the surest first.
+        """Take in one iteration of training; return its findings, the surest first.
 
         `replicas`: for each rank, the first rank of its set of replicas, as it was announced; -1: none was.
         """
         corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits)]
         infinite = list(self._not_finite(rank, columns))
         standing_out = list(self._peers(rank, columns))
+        # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
         jumps = list(self._jumps(columns)) if not infinite else []
         self.state.unsettled = 2 * NUMERIC.warm_up if jumps else max(self.state.unsettled - 1, 0)
+        # Learned after they were judged, so that a value is held against earlier ones alone.
         for name in ("loss", "grad_norm"):
             self._trend(name).learn(_job_value(columns, name))
         return [*corrupt, *infinite, *standing_out, *jumps]
@@ -103,6 +105,7 @@ class Findings:
             if name not in columns:
                 continue
             values = columns[name]
+            # Infinity is a value, and can differ; NaN is none.
             is_known = values != UNKNOWN if values.dtype.kind == "i" else np.isfinite(values) | np.isinf(values)
             if not is_known.any():
                 continue
@@ -125,6 +128,7 @@ class Findings:
             own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
         if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
             return own.sets[np.searchsorted(own.ranks, rank)], False
+        # A missing value shows nobody to be equal, so only iterations with all ranks split the sets.
         if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
             own.sets, own.seen = refine(own.sets, values), own.seen + 1
         return np.full(len(rank), -1), False
@@ -137,13 +141,14 @@ class Findings:
             bad["not_finite"] = np.nan_to_num(columns["not_finite"]) > 0
         if not any(one.any() for one in bad.values()):
             self.state.was_finite = self.state.was_finite or any(np.isfinite(columns[name]).any() for name in bad)
+            # Only iterations in a row count (`_SKIPPED`).
             self.state.infinite = 0
             return
         if not self.state.was_finite:  # a loss that is never known may be written as NaN
             return
         is_grave = "loss" in bad and bool(bad["loss"].any())
         self.state.infinite += 1
-        for name in (*OWN, "not_finite", "grad_norm"):  # what is nearest to one rank's own work names it
+        for name in (*OWN, "not_finite", "grad_norm"):  # the column nearest to one rank's own work names the rank
             count = int(bad[name].sum()) if name in bad else 0
             others = int((~bad[name] & ~np.isnan(columns[name])).sum()) if count else 0
             if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS:
@@ -152,6 +157,7 @@ class Findings:
                 text = f"{what} of {name_ranks(named)} is not finite, that of {others} other ranks is"
                 yield Finding("loss_spike", name, named, text, is_grave)
                 return
+        # No rank stands out: loss scaling skips such steps now and then.
         if not is_grave and self.state.infinite < _SKIPPED:
             return
         where = next(name for name in bad if bad[name].any())
@@ -188,7 +194,7 @@ class Findings:
                 return
 
     def _step(self, name: str, columns: Mapping[str, Column]) -> float:
-        """Return to multiples of which a column is rounded, as far as its values so far tell."""
+        """Return to multiples of which a column is rounded, as far as its values so far show."""
         step = self.state.steps.get(name, math.inf)
         if step and name in columns:
             step = self.state.steps[name] = min(step, decimal_step(columns[name]))
@@ -216,21 +222,19 @@ def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Colu
         return
     for one in odd:
         right = rank[(sets == sets[rank == one]) & ~found.is_odd].tolist()
-        values_of = (values[rank == other] for other in (one, right[0]))
-        yield Finding("corruption", sensor, (one,), _differs_text(name, one, right, *values_of), is_checksum)
+        if is_checksum:
+            text = f"parameters of rank {one} differ from those of its replicas, {name_ranks(right)}, which agree"
+        else:
+            value, other = (float(values[rank == who][0]) for who in (one, right[0]))
+            text = (
+                f"{_NAMES[name]} of rank {one} is {value:.9g} where {name_ranks(right)}, whose values were always "
+                f"equal to it, have {other:.9g}"
+            )
+        yield Finding("corruption", sensor, (one,), text, is_checksum)
     if found.is_split.any():
         members = rank[found.is_split].tolist()
         text = f"{what} of {name_ranks(members)} differ, which should be equal; no majority says which are right"
         yield Finding("corruption", sensor, (), text, is_checksum, tuple(members))
-
-
-def _differs_text(name: str, one: int, right: Sequence[int], value: Column, other: Column) -> str:
-    if name == EQUAL[0]:
-        return f"parameters of rank {one} differ from those of its replicas, {name_ranks(right)}, which agree"
-    return (
-        f"{_NAMES[name]} of rank {one} is {float(value[0]):.9g} where {name_ranks(right)}, whose values were always "
-        f"equal to it, have {float(other[0]):.9g}"
-    )
 
 
 def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 In logarithms, the median of the newest values is expected: one spike does not move it, and a level that holds after
 a jump is soon the new one (other data, another phase of the schedule). It trails a loss that falls, and then expects
-more than comes. Noise is told by values that follow each other, and the reach of tails by its errors.
+more than comes. Noise is measured between values that follow each other, the reach of tails by its errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BOUND = 3.0  # sigmas within which values are of one level
 
 @dataclass(slots=True)
 class TrendState:
-    """What was learned of one series."""
+    """The state learned of one series."""
 
     recent: list[float] = field(default_factory=list)  # logarithms of the newest values; their median is expected
     errors: list[float] = field(default_factory=list)  # how far the newest were above the expected ones, bounded
@@ -39,9 +39,9 @@ class TrendState:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """How far a value lies from what was expected."""
+    """How far a value lies from the expected one."""
 
-    times: float  # the value over what was expected
+    times: float  # the value over the expected one
     is_far: bool  # further than the noise explains, and than all that was seen of late
     expected: float
 
@@ -53,7 +53,7 @@ class JobTrend:
         self.state = state or TrendState()
 
     def look(self, value: float, step: float = 0.0) -> Jump | None:
-        """Say how far a value lies from what is expected; None while nothing is, or for one that has no logarithm.
+        """Return how far a value lies from the expected one; None while none is, or for one without a logarithm.
 
         `step`: to multiples of which values are rounded.
         """
@@ -90,14 +90,16 @@ class JobTrend:
                 error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it
             own.errors = [*own.errors, error][-4 * NUMERIC.memory :]
         own.recent = [*own.recent, log][-NUMERIC.warm_up :]
+        # The plain mean until the memory is full, then one that fades.
         own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log
         own.risen += 1
+        # Until then the mean is not settled, and no growth is counted.
         if own.seen < NUMERIC.memory or own.mean < own.lowest:
             own.lowest, own.risen = own.mean, 0
         own.seen += 1
 
     def _sigma(self) -> float:
-        """Return the standard deviation of the noise, which a course of long does not add to."""
+        """Return the standard deviation of the noise, which a slow trend does not add to."""
         errors = self.state.errors[-NUMERIC.memory :]
         return _TO_SIGMA * fmean(abs(two - one) for one, two in pairwise(errors)) if len(errors) > 1 else 0.0
 

@@ -3,9 +3,9 @@
 ==========  ========================================================================================================
 opens       with the first finding (`findings`): numbers that are wrong are wrong at once
 goes on     its sensor finds the same rank again, or any sensor does
-changes     what began as a spike of one rank's loss or norm becomes a corruption when its replicas or a replay say so
+changes     a spike of one rank's loss or norm becomes a corruption when its replicas or a replay show one
 closes      its ranks' sensors did not find it in 10 observations, checksums in 128, audits in 3, or the job ended
-takes in    what no rank stands out in, while a verdict is open that names a rank: the job feels the same thing
+takes in    findings without a rank, while a verdict is open that names one: the job feels the same fault
 severity    a page where the run is wrong from there on, a ticket for one rank's spike, a note for the job's
 ==========  ========================================================================================================
 """
@@ -41,8 +41,8 @@ _SURE: Final = {"audit": 0.95}
 _ELSE: Final = 0.9
 """Probability that a rank is the right one, by its first sensor; shared among alternatives.
 
-Of 74 injected faults that made replicas differ the odd rank was at fault in 65: in a ring a receiver hands on what
-was wrong in its buffer, so that the last one may differ for being right.
+Of 74 injected faults that made replicas differ the odd rank was at fault in 65: in a ring a receiver hands on the
+wrong values of its buffer, so that the last one may differ for being right.
 """
 
 
@@ -89,7 +89,7 @@ class OpenNumeric:
 
 @dataclass(slots=True)
 class NumericsState:
-    """What `NumericsJudge` keeps."""
+    """The state of a `NumericsJudge`."""
 
     findings: FindingsState = field(default_factory=FindingsState)
     open: list[OpenNumeric] = field(default_factory=list)
@@ -115,7 +115,7 @@ class NumericsJudge:
         columns = {name: rows.columns[name] for name in NUMERIC_COLUMNS if name in rows.columns}
         if not columns and rows.audits is None:
             return [], ()
-        if not is_training:  # of its own loss and norms nobody knows of which data they are
+        if not is_training:  # loss and norms of another phase are of other data
             columns = {name: column for name, column in columns.items() if name == EQUAL[0]}
         rank = rows.columns["rank"]
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
@@ -136,15 +136,15 @@ class NumericsJudge:
         return [(one.severity, one.kind) for one in self._state.open]
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close what is open, because the job ended, restarted or fell silent."""
+        """Close all open verdicts, because the job ended, restarted or fell silent."""
         return self._close(list(self._state.open), reason, topology)
 
     def _of(self, finding: Finding, iteration: int, time_ns: int) -> OpenNumeric:
-        """Give a finding to the verdict that it is of, a new one if there is none."""
+        """Add a finding to its verdict, a new one if there is none."""
         for one in self._state.open:
             named = {*finding.ranks, *finding.among}
             if not named and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
-                return one  # the job feels what this rank did; it says nothing more about the rank
+                return one  # the job feels this rank's error: no further evidence against the rank
             is_same = not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)
             if is_same or (not (one.ranks or one.among) and one.first == iteration):
                 one.see(finding, iteration, time_ns)
@@ -163,11 +163,12 @@ class NumericsJudge:
     def _count_quiet(
         self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, seen: Sequence[OpenNumeric]
     ) -> None:
-        """Count an observation for what was not found: one of its ranks, or any if they are gone, told a value."""
+        """Count an observation of each verdict not found again, if one of its ranks, or any if gone, has a value."""
         for one in self._state.open:
             if one in seen:
                 continue
             asked = np.isin(rank, one.ranks)
+            # Without this, a verdict on ranks that are gone, or on nobody, would stay open for good.
             asked = asked if asked.any() else ~asked
             one.quiet += any(bool((asked & _tells(sensor, rank, columns, audits)).any()) for sensor in one.sensors)
 
@@ -193,7 +194,7 @@ class NumericsJudge:
             evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
             attempt=self.attempt,
             world_size=topology.world_size,
-            time_ns=one.time_ns or None,  # 0 where the source does not tell it
+            time_ns=one.time_ns or None,  # 0 where the source has none
             close_reason=close_reason,
             event=event,
             severity=one.severity,
@@ -202,19 +203,21 @@ class NumericsJudge:
 
     def state(self) -> NumericsState | None:
         """Everything that a new object needs to go on; None: no number has come."""
+        # A copy, since the judge goes on to change its own in place.
         return deepcopy(self._state) if self._state.has_numbers else None
 
 
 def _tells(sensor: str, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None) -> Flags:
-    """Say which ranks tell a sensor's value in this iteration."""
+    """Mark the ranks that have a value for a sensor in this iteration."""
     if sensor == "audit":
         return np.zeros(len(rank), dtype=np.bool_) if audits is None else np.isin(rank, audits.of_entries(rank))
+    # The sensor ``loss of the job`` has a value where ``loss`` has one.
     values = columns.get(_SENSORS.get(sensor, sensor.split()[0]), np.full(len(rank), np.nan))
     return values != UNKNOWN if values.dtype.kind == "i" else ~np.isnan(values)
 
 
 def _joined(found: Sequence[Finding], topology: Topology) -> list[Finding]:
-    """Join what stands out on ranks that work on one batch: the error of one reaches the others."""
+    """Join findings on ranks that work on one batch: the error of one reaches the others."""
     joined: list[Finding] = []
     for one in found:
         for at, other in enumerate(joined):

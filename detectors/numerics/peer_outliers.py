@@ -23,7 +23,7 @@ _LEAST_RANKS = 3  # of two that part, nobody knows which one left
 
 @dataclass(slots=True)
 class PeerState:
-    """What was learned of one column."""
+    """The state learned of one column."""
 
     ranks: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ascending
     usual: np.ndarray = field(default_factory=lambda: np.empty(0))  # mean of each rank's distance from the median
@@ -37,12 +37,12 @@ class Outlier:
     """One rank that stands out."""
 
     rank: int
-    times: float  # its value over what its peers' say it should be
+    times: float  # its value over the one that its peers' let expect
     sigmas: float
 
 
 class PeerOutliers:
-    """Learns where ranks stand among each other in one column, and finds those that leave their place."""
+    """Learns the place of each rank among its peers in one column, and finds ranks that leave theirs."""
 
     def __init__(self, state: PeerState | None = None) -> None:
         self.state = state or PeerState()
@@ -50,13 +50,13 @@ class PeerOutliers:
     def observe(self, rank: Ints, values: Floats, *, is_settled: bool = True, step: float = 0.0) -> list[Outlier]:
         """Take in one iteration; return the ranks that stand out, most first.
 
-        `rank`: ascending. `values`: positive and finite ones are compared; the others say nothing here.
-        `is_settled`: else only what is gross stands out. `step`: to multiples of which values are rounded.
+        `rank`: ascending. `values`: positive and finite ones are compared; the others are left out.
+        `is_settled`: else only gross deviations stand out. `step`: to multiples of which values are rounded.
         """
         is_comparable: Flags = np.isfinite(values) & (values > 0)
         rank, logs = rank[is_comparable], np.log(values[is_comparable])
         if len(rank) < _LEAST_RANKS:
-            return []
+            return []  # nor is anything learned of them
         own = self.state
         at = self._places(rank)
         middle = float(np.median(logs))
@@ -64,7 +64,7 @@ class PeerOutliers:
         sigma = max(own.sigma, least_sigma(step, math.exp(middle)))
         sigmas = np.abs(left) / sigma
         limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
-        # How far tails reach is learned after the usual places are; until then only what is gross stands out.
+        # How far tails reach is learned after the usual places are; until then only gross deviations stand out.
         is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
         # Logarithms part widely near zero, as of a loss that changes its sign, and there values themselves do not.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -76,10 +76,11 @@ class PeerOutliers:
         self._learn(at, left, sigmas, is_out)
         order = np.argsort(-sigmas[is_out], kind="stable")
         found = np.flatnonzero(is_out)[order]
+        # exp(710) is more than a float64 can hold.
         return [Outlier(int(rank[i]), float(np.exp(min(left[i], 700.0))), float(sigmas[i])) for i in found.tolist()]
 
     def _places(self, rank: Ints) -> Ints:
-        """Return where ranks stand in the state; new ones begin at the median."""
+        """Return the indices of ranks in the state; new ones begin at the median."""
         own = self.state
         if not np.isin(rank, own.ranks).all():
             every = np.union1d(own.ranks, rank)
@@ -93,6 +94,7 @@ class PeerOutliers:
         weight = 1 / min(own.seen + 1, NUMERIC.memory)
         bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, least_sigma())))
         step = left if own.seen < NUMERIC.warm_up else bounded
+        # An outlier teaches nothing: a fault that lasts must not become the rank's usual place.
         own.usual[at] += weight * np.where(is_out, 0.0, step)
         scale = MAD_TO_SIGMA * float(np.median(np.abs(left)))
         own.sigma += weight * (scale - own.sigma)

@@ -23,8 +23,10 @@ def decimal_step(values: Floats) -> float:
         return math.inf
     least = float(known.min())
     first = math.floor(math.log10(least))
+    # Four digits of the least value: a finer step is within `_LEAST_SIGMA`, and makes no difference.
     for power in range(first, first - 4, -1):
         step = 10.0**power
+        # Beside a tiny value the largest ones overflow, and infinity is no multiple.
         with np.errstate(all="ignore"):
             multiples = known / step
             if step > _LEAST_SIGMA * least and np.all(np.abs(multiples - np.rint(multiples)) < 1e-6):

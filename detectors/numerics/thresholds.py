@@ -10,7 +10,7 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class NumericThresholds:
-    """What is equal by nature, what stands out of its peers, and what out of the job's own past."""
+    """Limits for values that are equal by nature, and for spikes among peers or in the job's own past."""
 
     equal_iterations: int = threshold(8, "iterations",
         "Ranks whose values were equal bit by bit in the first ones are held to be equal from there on.",

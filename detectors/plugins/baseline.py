@@ -79,6 +79,7 @@ class RobustBaseline:
         if not len(self._classes) or not len(values):
             return np.full(len(values), np.nan)
         classes = pack_classes(frame)
+        # A class beyond the last one gets the last index, whose code differs: it is not warm.
         found = np.minimum(np.searchsorted(self._classes, classes), len(self._classes) - 1)
         is_warm = (self._classes[found] == classes) & (self._taught[found] >= self.warm_up)
         spread = np.maximum(MAD_TO_SIGMA * self._spread[found], self.floor_ratio)
@@ -101,7 +102,7 @@ class RobustBaseline:
             setattr(self, name, getattr(self, name)[kept])
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say which operator took how long."""
+        """Name the operator and its time."""
         operator = OPERATORS[int(frame["operator"][row])]
         return f"{operator} took {frame['elapsed_ns'][row] / 1e6:.3g} ms"
 
@@ -158,6 +159,7 @@ def pack_classes(frame: Frame) -> Codes:
 
 def mix_codes(codes: Codes) -> Codes:
     """Scramble 64-bit codes, one to one (SplitMix64's finalizer)."""
+    # Products of arrays of integers wrap around without a warning, as the finalizer needs it.
     codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(codes ^ (codes >> np.uint64(31)))

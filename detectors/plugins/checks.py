@@ -1,7 +1,7 @@
 """The checks that every detector passes, ours and a stranger's: plain functions, fixed seeds, no test framework.
 
-The monitors rely on what is checked here. A check raises `PluginError` whose text says what was expected and, in
-numbers, what was found.
+The monitors rely on these promises. A check raises `PluginError` whose text names the promise and, in numbers, the
+finding.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def check_same_seed_same_scores(make: MakeDetector) -> None:
 
 
 def check_score_changes_nothing(make: MakeDetector) -> None:
-    """Neither what the detector says later nor the frame."""
+    """Neither later scores of the detector nor the frame."""
     quiet, asked = make(), make()
     for frame in frames_for(quiet, WARM_FRAMES):
         before = copy_frame(frame)
@@ -242,6 +242,7 @@ def check_renaming(make: MakeDetector) -> None:
     plain, renamed = make(), make()
     rng = np.random.default_rng(3)
     for frame in frames_for(plain, WARM_FRAMES):
+        # Rows of operators are in the order of their starts, ranks in any.
         order = rng.permutation(48) if plain.level == "rank" else np.arange(48)
         other = rename(take(frame, order), 1000)
         require_close(scores_of(plain, frame)[order], scores_of(renamed, other), "with ranks renamed")
@@ -272,6 +273,7 @@ def check_no_aliasing(make: MakeDetector) -> None:
         safe.learn(frame)
         lent = copy_frame(frame)
         reused.learn(lent)
+        # The given scores are written over as well.
         scores_of(reused, lent)[:] = 1e9
         for column in lent.values():
             column[:] = 1
@@ -340,7 +342,7 @@ def check_recovers_after_a_fault(make: MakeDetector) -> None:
 
 
 def check_state(make: MakeDetector) -> None:
-    """Who hands out a state takes it: a fresh detector goes on from it as the one that was stored."""
+    """A detector that hands out a state takes it: a fresh one goes on from it as the one that was stored."""
     parts = [name for name in ("state", "restore") if callable(getattr(make(), name, None))]
     require(len(parts) != 1, f"detector must have state and restore, or neither; got {', '.join(parts)} alone")
     for original in (make(), warm_detector(make)) if parts else ():
@@ -379,6 +381,7 @@ def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
     frames = [sample_frame(detector.level, iteration, 1024) for iteration in range(5)]
     for frame in frames:
         detector.learn(frame)
+    # The quickest of five frames counts, since a busy machine slows single ones.
     took_s = min(time_of(detector, frame) for frame in frames)
     require(took_s <= budget_s, f"1,024 rows must take at most {budget_s * 1e3:g} ms; got {took_s * 1e3:.1f} ms")
 

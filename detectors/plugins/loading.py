@@ -93,7 +93,7 @@ def parse_detector(text: str) -> DetectorName:
 
 
 def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
-    """Find a detector and return what makes it; the result pickles.
+    """Find a detector and return its maker, which pickles.
 
     Parameters
     ----------
@@ -110,7 +110,13 @@ def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
     """
     name = parse_detector(text)
     make = _maker(name, text)
-    detector = _make_once(make, text)
+    try:
+        detector: Detector = make()
+    except (Exception, SystemExit) as error:  # a stranger's constructor, or options that it does not take
+        raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
+    missing = [one for one in ("level", "against", "reads", "score", "learn") if not hasattr(detector, one)]
+    if missing:
+        raise PluginError(f"detector {text} must have {', '.join(missing)}; got {type(detector).__name__} without")
     is_ours = type(detector).__module__.startswith("irregulars.detectors.") and name.library is None
     if is_checked or (is_checked is None and not is_ours):
         try:
@@ -122,7 +128,9 @@ def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
 
 def _maker(name: DetectorName, text: str) -> MakeDetector:
     if name.library is None:
-        return partial(_find(name.target), **name.options)
+        is_path = "." in name.target or ":" in name.target
+        path = name.target if is_path else _entry_point(name.target).value
+        return partial(_import(path, name.target), **name.options)
     adapt = _import(_ADAPT, text)
     try:
         make: MakeDetector = adapt(name.library, name.target.partition(":")[2], name.options, name.adapter)
@@ -136,7 +144,7 @@ def _maker(name: DetectorName, text: str) -> MakeDetector:
 def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector:
     """Find a detector as `load_detector` does, and modules in the working directory as well: for commands.
 
-    A worker does not look there: what it runs is installed.
+    A worker does not search there: it runs installed detectors.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -147,7 +155,7 @@ def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector
 def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
     """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`.
 
-    What they make is `Comparable`: all have names, no two the same, and score on one scale. More detectors of
+    They make `Comparable` detectors: all have names, no two the same, and score on one scale. More detectors of
     operators than evidence has columns for are refused.
     """
     makers: list[MakeDetector] = []
@@ -170,11 +178,11 @@ class Comparable:
     Parameters
     ----------
     detector
-        What scores and learns.
+        The one that scores and learns.
     name
-        Under which its scores are stored; None: as `detectors.plugins.protocol.name_of` says.
+        Under which its scores are stored; None: that of `detectors.plugins.protocol.name_of`.
     opens_verdicts
-        Whether the settings let it open verdicts; else it says so itself.
+        Whether the settings let it open verdicts; else its own attribute decides.
     """
 
     strange_from: Final = 1.0
@@ -186,12 +194,13 @@ class Comparable:
         self.opens_verdicts = opens_verdicts or _opens_verdicts(detector)
         self.is_witness = is_witness(detector)
         self._unit = strange_from(detector)
+        # On the object: the class has neither, so that `has_state` is true of it where it is of the detector.
         if has_state(detector):
             self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
 
     @classmethod
     def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:
-        """Make a detector and what it is called; a function that pickles."""
+        """Make a detector with its name; a function that pickles."""
         return cls(make(), name, opens_verdicts)
 
     def score(self, frame: Frame) -> Scores:
@@ -200,11 +209,11 @@ class Comparable:
         return scores if self._unit == 1.0 else scores / self._unit
 
     def learn(self, frame: Frame) -> None:
-        """Take the frame as an example of what is regular."""
+        """Learn a regular frame."""
         self.detector.learn(frame)
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say in one short line why a row is strange; empty: the detector does not say."""
+        """Explain in one short line why a row is strange; empty: the detector gives no reason."""
         return explanation_of(self.detector, frame, row)
 
 
@@ -218,6 +227,7 @@ def _free_name(detector: Detector, text: str, taken: set[str]) -> str:
     name = str(getattr(detector, "name", "") or (target if is_entry_point else name_of(detector)))
     if not DETECTOR_NAME.fullmatch(name):
         raise PluginError(f"name of detector {text} must match {DETECTOR_NAME.pattern}; got {name!r}")
+    # One name more than are taken, so that one of them is free.
     names = (name if count == 1 else f"{name}_{count}" for count in range(1, len(taken) + 2))
     free = next(one for one in names if one not in taken)
     taken.add(free)
@@ -225,7 +235,7 @@ def _free_name(detector: Detector, text: str, taken: set[str]) -> str:
 
 
 def installed_detectors() -> dict[str, str]:
-    """Return the entry points of the group by name, with what they point to."""
+    """Return the entry points of the group by name, with their targets."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
@@ -234,26 +244,18 @@ def installed_detectors() -> dict[str, str]:
 def _parse_options(call: str, text: str) -> dict[str, Any]:
     try:
         tree = ast.parse(call, mode="eval").body
-        if not isinstance(tree, ast.Call) or tree.args:
+        # A keyword without a name is ``**options``.
+        if not isinstance(tree, ast.Call) or tree.args or not all(one.arg for one in tree.keywords):
             raise ValueError("options are key=value")
-        return {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords if one.arg or _refuse_stars()}
+        return {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
     except (SyntaxError, ValueError) as error:
         raise PluginError(f"options must be (name=value, …) with plain values; got {text!r}") from error
-
-
-def _refuse_stars() -> bool:
-    raise ValueError("options are key=value")
-
-
-def _find(target: str) -> Any:
-    if "." not in target and ":" not in target:
-        return _import(_entry_point(target).value, target)
-    return _import(target, target)
 
 
 def _entry_point(name: str) -> EntryPoint:
     from importlib.metadata import entry_points  # reads a file of every package that is installed
 
+    # A target that is listed twice is still one.
     found = list({point.value: point for point in entry_points(group=GROUP, name=name)}.values())
     if len(found) == 1:
         return found[0]
@@ -276,14 +278,3 @@ def _import(path: str, shown: str) -> Any:
     if not callable(made):
         raise PluginError(f"detector {shown} must be a class or function that makes one; got {type(made).__name__}")
     return made
-
-
-def _make_once(make: MakeDetector, text: str) -> Detector:
-    try:
-        detector: Detector = make()
-    except (Exception, SystemExit) as error:  # a stranger's constructor, or options that it does not take
-        raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
-    missing = [name for name in ("level", "against", "reads", "score", "learn") if not hasattr(detector, name)]
-    if missing:
-        raise PluginError(f"detector {text} must have {', '.join(missing)}; got {type(detector).__name__} without")
-    return detector

@@ -59,7 +59,7 @@ class PeerDeviation:
         """Do nothing: peers are compared within a frame."""
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say how much longer than its peers a rank worked."""
+        """Name the work of a rank and that of its peers."""
         is_peer = frame["stage"] == frame["stage"][row]
         usual_ns = float(np.nanmedian(frame["work_ns"][is_peer]))
         return f"it worked {frame['work_ns'][row] / 1e6:.3g} ms, the median of its stage {usual_ns / 1e6:.3g} ms"

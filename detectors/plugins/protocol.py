@@ -1,14 +1,14 @@
-"""What a detector is: the plug-in protocol, and the columns that it may read.
+"""The plug-in protocol of detectors, and the columns that they may read.
 
 A detector gives every row of a frame a number, higher where it is stranger. It never decides: how often a row must be
-strange, and what follows, belongs to the monitor, which calls in this order: score, judge, learn.
+strange, and with which consequence, is for the monitor, which calls in this order: score, judge, learn.
 
 Detectors score on scales of their own: standard deviations, probabilities. One may state with an attribute
 ``strange_from`` (a number above 0) from which score on a row is strange on its scale; monitors get scores divided by
 it (`detectors.plugins.loading.load_detectors`), so that 1 is where strange begins, and scores of several detectors
 compare. Without it the scale is taken to be this one already.
 
-What else a detector may have is optional as well, and read by the functions at the end of this file:
+All else that a detector may have is optional as well, and read by the functions at the end of this file:
 
 =================  ===================================================================================================
 ``name``           Text under which its scores are stored (`messages.evidence.DETECTOR_NAME`); default: that
@@ -17,8 +17,8 @@ What else a detector may have is optional as well, and read by the functions at 
                    does the same for any detector.
 ``is_witness``     False: where it finds a suspect of a verdict strange, the verdict's evidence does not say so.
 ``explain``        ``explain(frame, row) -> str``: one line for people on why the row is strange.
-``state``          ``state() -> dict`` of plain values and numpy arrays (`detectors.plugins.stored_state`): what a
-                   worker's snapshot keeps of it.
+``state``          ``state() -> dict`` of plain values and numpy arrays (`detectors.plugins.stored_state`): the part
+                   of it that a worker's snapshot keeps.
 ``restore``        ``restore(state)``: a fresh detector of the same options goes on from there after a restart.
 =================  ===================================================================================================
 """
@@ -40,7 +40,7 @@ Against = Literal["past", "peers"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a frame: numpy type, and what it holds in which unit."""
+    """One column of a frame: numpy type, and its content with the unit."""
 
     dtype: str
     about: str
@@ -64,7 +64,7 @@ NUMBERS: Final[Mapping[str, str]] = {
     "local_grad_norm": "norm of the rank's own gradient before any reduction",
     "update_rms": "largest RMS of a parameter's update",
 }
-"""Columns of a rank that say what it computed (`detectors.numerics`), in RANK_COLUMNS too."""
+"""Columns of the numbers that a rank computed (`detectors.numerics`), in RANK_COLUMNS too."""
 
 RANK_COLUMNS: Final[Mapping[str, Column]] = {
     "rank": Column("int64", "global rank, once in a frame"),
@@ -86,11 +86,11 @@ COLUMNS: Final[Mapping[str, Mapping[str, Column]]] = {"operator": OPERATOR_COLUM
 
 
 class Detector(Protocol):
-    """A plug-in that scores. No base class is needed; `plugins.checks.check_detector` says whether one is right.
+    """A plug-in that scores. No base class is needed; `plugins.checks.check_detector` checks whether one is right.
 
     Constructors take keyword-only scalars with defaults. A detector pickles, keeps its state bounded, and asks no
     clock, network or global random state, and no file but one that does not change, as a trained model. A worker's
-    snapshots hold what its `state` returns; a detector without one begins cold after a restart.
+    snapshots hold the result of its `state`; a detector without one begins cold after a restart.
     """
 
     @property
@@ -99,7 +99,7 @@ class Detector(Protocol):
 
     @property
     def against(self) -> Against:
-        """What a row is compared with: the ``past`` of the same thing, or its ``peers`` in the same frame."""
+        """Whether a row is compared with the ``past`` of the same thing, or with its ``peers`` in the same frame."""
 
     @property
     def reads(self) -> Sequence[str]:
@@ -112,7 +112,7 @@ class Detector(Protocol):
         """
 
     def learn(self, frame: Frame) -> None:
-        """Take the frame as an example of what is regular; keeps no reference to its arrays.
+        """Learn a regular frame; keeps no reference to its arrays.
 
         `score` changes no state, this does. A detector of ranks learns the iterations that were not judged irregular.
         The first hop does not know yet which ones are: a detector of operators learns those that took the rank no
@@ -121,7 +121,7 @@ class Detector(Protocol):
 
 
 def strange_from(detector: Detector) -> float:
-    """Score from which a row is strange on the detector's own scale; 1 if it does not say."""
+    """Score from which a row is strange on the detector's own scale; 1 if it states none."""
     return float(getattr(detector, "strange_from", 1.0))
 
 
@@ -140,29 +140,29 @@ def name_of(detector: Detector) -> str:
 
 
 def opens_verdicts(detector: Detector) -> bool:
-    """Say whether a detector opens verdicts of its own."""
+    """Return whether a detector opens verdicts of its own."""
     return bool(getattr(detector, "opens_verdicts", False))
 
 
 def is_witness(detector: Detector) -> bool:
-    """Say whether a verdict's evidence tells that this detector finds a suspect strange; by default it does."""
+    """Return whether a verdict's evidence names a detector that finds its suspect strange; by default it does."""
     return bool(getattr(detector, "is_witness", True))
 
 
 def has_say(detector: Detector) -> bool:
-    """Say whether verdicts hang on a detector: on their existence, or on their text."""
+    """Return whether verdicts depend on a detector: their existence, or their text."""
     return opens_verdicts(detector) or is_witness(detector)
 
 
 def has_state(detector: Detector) -> bool:
-    """Say whether a snapshot can hold a detector."""
+    """Return whether a snapshot can hold a detector."""
     return callable(getattr(detector, "state", None)) and callable(getattr(detector, "restore", None))
 
 
 def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
     """Return a detector's explanation of a row as one short line; empty if it gives none.
 
-    It is text for people, so an explanation that fails is told as such, and nothing else comes of it.
+    It is text for people, so one that fails is shown as such, and changes nothing else.
     """
     explain: Any = getattr(detector, "explain", None)
     if explain is None:
@@ -179,5 +179,5 @@ MakeDetector = Callable[[], Detector]
 
 
 def with_say(makers: Sequence[MakeDetector]) -> tuple[MakeDetector, ...]:
-    """Return those of some detectors on which verdicts hang; the others only fill columns of the database."""
+    """Return those of some detectors on which verdicts depend; the others only fill columns of the database."""
     return tuple(make for make in makers if has_say(make()))

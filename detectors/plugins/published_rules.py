@@ -1,8 +1,8 @@
 """Published rules for loss spikes as a detector: each as its source has it, on the series of the job.
 
 The rules read scalars that are the same on all ranks after a reduction, so that they name nobody: each rank gets the
-score of the job. `detectors.numerics` is what opens verdicts; these stand beside it for comparison, and for those who
-trust one of them.
+score of the job. Verdicts are opened by `detectors.numerics`; these rules are for comparison, and for those who trust
+one of them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class LlmFoundry:
     def score(self, step: Floats) -> float:  # noqa: D102
         if np.isnan(self.window[0]):
             return math.nan
+        # The alarm comes with the fifth in a row.
         return (self.run + 1) / 5 if self._is_twice(step) else 0.0
 
     def learn(self, step: Floats) -> None:  # noqa: D102
@@ -140,6 +141,7 @@ class ByteRobust:
         return _MOST if np.isinf(step).any() else _largest(step[:2] / np.maximum(5.0 * self.last, 1e-30))
 
     def learn(self, step: Floats) -> None:  # noqa: D102
+        # A step that is not finite measures no later one.
         self.last = np.where(np.isfinite(step[:2]), step[:2], self.last)
 
 
@@ -207,7 +209,7 @@ class PublishedRule:
     level: ClassVar[Level] = "rank"
     against: ClassVar[Against] = "past"
     reads: ClassVar[tuple[str, ...]] = ("rank", "loss", "grad_norm", "update_rms")
-    is_witness: ClassVar[bool] = False  # of a loss it says nothing about a rank's time
+    is_witness: ClassVar[bool] = False  # a loss is no evidence of a rank's time
 
     def __init__(self, *, rule: str = "byte_robust") -> None:
         if rule not in RULES:
@@ -226,7 +228,7 @@ class PublishedRule:
             self._memory.learn(step)
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say what the step's numbers were."""
+        """Name loss and norm of the step."""
         loss, norm, _ = _step_of(frame).tolist()
         return f"loss {loss:.4g}, gradient norm {norm:.4g}"
 

@@ -25,7 +25,7 @@ class RiverGaussian:
 
     Why not `river.anomaly.GaussianScorer` (0.26): while cold it scores everything 0, a series without spread scores
     its usual value 1, beyond 8 standard deviations all is 1, and one NaN makes it NaN for good. Here cold is NaN, the
-    spread has a floor, the score is open to the top, and what is not known is not learned.
+    spread has a floor, the score is open to the top, and unknown values are not learned.
 
     Parameters
     ----------
@@ -75,17 +75,22 @@ class RiverGaussian:
         self._frames += 1
         for rank, work_ns in zip(frame["rank"].tolist(), frame["work_ns"].tolist(), strict=True):
             if _is_usable(work_ns):
-                self._learn_one(rank, math.log(max(work_ns, 1.0)))
+                model = self._models.get(rank) or self._models.setdefault(rank, self._new_model())
+                value = math.log(max(work_ns, 1.0))
+                model.mean.update(value)
+                model.variance.update(value)
+                model.values += 1
+                model.last_frame = self._frames
         oldest = self._frames - self.forget_after
         self._models = {rank: model for rank, model in self._models.items() if model.last_frame >= oldest}
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say how long a rank worked, and how long it usually does."""
+        """Name the work of a rank and its usual work."""
         usual_ms = math.exp(self._models[int(frame["rank"][row])].mean.get()) / 1e6
         return f"it worked {frame['work_ns'][row] / 1e6:.3g} ms, usually {usual_ms:.3g} ms"
 
     def state(self) -> dict[str, Any]:
-        """Return mean and variance of each rank, all that River's objects tell of themselves."""
+        """Return mean and variance of each rank, all that River's objects reveal."""
         models = self._models.values()
         numbers = [(one.mean.get(), one.variance.get(), one.values, one.last_frame) for one in models]
         return {
@@ -101,6 +106,7 @@ class RiverGaussian:
             state["ranks"].tolist(), state["models"].tolist(), strict=True
         ):
             model = self._models[rank] = self._new_model()
+            # River's objects can't be set; the first value of an empty mean is its mean.
             model.mean.update(mean)
             for value in self._values_of(mean, variance):
                 model.variance.update(value)
@@ -123,13 +129,6 @@ class RiverGaussian:
             return math.nan
         spread = math.sqrt(max(model.variance.get(), self.floor_ratio**2))  # rounding can take it below 0
         return float((math.log(max(work_ns, 1.0)) - model.mean.get()) / spread)
-
-    def _learn_one(self, rank: int, value: float) -> None:
-        model = self._models.get(rank) or self._models.setdefault(rank, self._new_model())
-        model.mean.update(value)
-        model.variance.update(value)
-        model.values += 1
-        model.last_frame = self._frames
 
     def _new_model(self) -> _Model:
         from river import stats  # an extra: the base install does without it

@@ -109,7 +109,7 @@ def _rank_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[st
 
 
 def columns_match(frame: Frame, other: Mapping[str, Column]) -> bool:
-    """Say whether two frames hold the same columns and values, NaN equal to NaN."""
+    """Return whether two frames hold the same columns and values, NaN equal to NaN."""
     return frame.keys() == other.keys() and all(
         np.array_equal(column, other[name], equal_nan=column.dtype.kind == "f") for name, column in frame.items()
     )

@@ -1,6 +1,6 @@
 """States of detectors as bytes: plain values and numpy arrays, and never a pickle.
 
-Whoever may write to the snapshot topic must not be able to run code in a worker. So a detector hands out values, and
+Write access to the snapshot topic must not be a way to run code in a worker. So a detector hands out values, and
 takes values: ``None``, booleans, integers, floats, text, bytes, arrays of numbers or booleans, and lists and mappings
 (with text as keys) of those.
 
@@ -32,11 +32,11 @@ class StoredDetector:
     """One detector's state in a snapshot."""
 
     name: str  # the detector's
-    state: bytes  # what `encode_detector` made of it; empty: it was too large, or there was none to be had
+    state: bytes  # of `encode_detector`; empty: it was too large, or there was none to be had
 
 
 def encode_detector(state: Mapping[str, Any]) -> bytes:
-    """Encode what a detector's ``state()`` returned.
+    """Encode the result of a detector's ``state()``.
 
     Raises `PluginError` if it holds anything but the values that this file lists.
     """
@@ -49,7 +49,7 @@ def encode_detector(state: Mapping[str, Any]) -> bytes:
 
 
 def decode_detector(value: bytes) -> dict[str, Any]:
-    """Decode what `encode_detector` made.
+    """Decode the result of `encode_detector`.
 
     Raises `RecordError` if it is no such state.
     """
@@ -62,7 +62,7 @@ def decode_detector(value: bytes) -> dict[str, Any]:
 def stored_detectors(detectors: Iterable[tuple[str, Detector]], most_bytes: int) -> tuple[StoredDetector, ...]:
     """Return the states of those detectors that have one, each with its name.
 
-    That of one that raises, or hands out what is no plain value, is empty: it begins cold after a restart, and its
+    That of one that raises, or hands out other than plain values, is empty: it begins cold after a restart, and its
     job has a snapshot all the same.
     """
     pairs = ((name, _state_of(one)) for name, one in detectors if has_state(one))
@@ -87,8 +87,8 @@ class Restored(NamedTuple):
 def restore_detectors(makers: Iterable[MakeDetector], states: Iterable[StoredDetector]) -> Restored:
     """Make detectors that go on from their states, by name.
 
-    Whoever raises for its state begins cold: the options of its constructor, or its own code, may be others now, and
-    nothing but its scores hangs on it. A detector that the settings did not name before is new, and not cold.
+    One that raises for its state begins cold: the options of its constructor, or its own code, may be others now, and
+    nothing but its scores depends on it. A detector that the settings did not name before is new, and not cold.
     """
     by_name = {one.name: one.state for one in states}
     made, cold = [], []
@@ -126,10 +126,12 @@ def _array(code: int, data: memoryview) -> Any:
     if code != _ARRAY:
         raise ValueError(f"extension of a detector's state must be {_ARRAY}; got {code}")
     dtype, shape, content = msgspec.msgpack.decode(data, type=tuple[str, list[int], bytes])
+    # -1 would let `reshape` choose a length.
     if not _DTYPE.fullmatch(dtype) or min(shape, default=0) < 0:
         raise ValueError(f"array of a detector's state must hold numbers; got {dtype} of shape {shape}")
     if math.prod(shape) * np.dtype(dtype).itemsize != len(content):
         raise ValueError(f"array of {dtype} and shape {shape} must have as many bytes; got {len(content)}")
+    # A copy, since arrays of `frombuffer` are read-only, and detectors learn in place.
     return np.frombuffer(content, dtype).reshape(shape).copy()
 
 

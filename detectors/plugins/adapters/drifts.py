@@ -17,9 +17,8 @@ from irregulars.dtypes import Floats, Ints
 _MOST_ASKED: Final = 64  # rows of a frame for which a drift detector is copied and fed: up to 0.7 ms each
 _MOST_SERIES: Final = 2048  # with a drift detector of their own
 _FORGET_AFTER: Final = 50  # frames after which a series that was not seen is forgotten
-_REACH: Final = (
-    128  # inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
-)
+# Inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
+_REACH: Final = 128
 _BINARY_SIGMAS: Final = 3.0  # deviation that is an error to detectors of errors (DDM and its like)
 
 
@@ -31,17 +30,17 @@ class _Watch:
     inputs: Floats  # the newest ones, round and round
     fed: int = 0
     seen: int = 0
-    told: int = -(10**9)  # frame in which a drift upwards was last told of
+    told: int = -(10**9)  # frame in which a drift upwards was last reported
 
 
 class DriftAdapter:
-    """Scores a row that lies above its past by whether the detector would tell of a drift if it stayed so.
+    """Scores a row that lies above its past by whether the detector would report a drift if it stayed so.
 
-    A drift detector takes one value after the other and says nothing of a single one, and what is irregular is not
-    taught to detectors of ranks. So a row is scored on a copy of its series' detector, which is fed the row's value
-    up to ``hold`` times: 1 where a drift is told by then, more where it is told sooner, 0 where it is not. Beside
-    that a series scores 1 for ``hold`` frames after what it learned made its detector tell of a drift upwards: so
-    slow drifts are found that no row shows.
+    A drift detector takes one value after the other and judges no single one, and irregular iterations are not taught
+    to detectors of ranks. So a row is scored on a copy of its series' detector, which is fed the row's value up to
+    ``hold`` times: 1 where a drift is reported by then, more where sooner, 0 where it is not. Beside that a series
+    scores 1 for ``hold`` frames after its own detector reported a drift upwards while it learned: so slow drifts are
+    found that no row shows.
 
     `name`: of the drift detector, under which scores are stored. `make_detector`: makes a drift detector of River;
     pickles. `is_binary`: it takes errors (0 or 1), not numbers: a row is an error from 3 spreads on. `options`: see
@@ -80,7 +79,9 @@ class DriftAdapter:
             watch = watches[row]
             if watch is not None:
                 asked_score = self._ask(watch, values[row, 0])
-                scores[row] = max(scores[row], asked_score + _tie(sigmas[row]) if asked_score else 0.0)
+                # Many take equally long to show a drift: a row further away scores a little more, 0.1 at most.
+                tie = 0.1 * sigmas[row] / (sigmas[row] + 10.0)
+                scores[row] = max(scores[row], asked_score + tie if asked_score else 0.0)
         return scores
 
     def learn(self, frame: Frame) -> None:
@@ -102,22 +103,20 @@ class DriftAdapter:
             if watch.detector.drift_detected and self._has_risen(watch):
                 watch.told = self._frames
             if watch.fed % half == 0 and watch.fed >= _REACH:
-                self._renew(watch)
+                # Bound the state: some detectors remember the more the longer they live.
+                watch.detector = self._make()
+                for one in watch.inputs.tolist():  # the oldest is first: their number is a multiple of all that fit
+                    watch.detector.update(one)
             self._watches[key] = watch  # the one seen last stands last
         self._forget()
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say in one line why a row is strange."""
+        """Explain in one line why a row is strange."""
         keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         return self._options.explain(frame, row, self._past.deviations(keys, values)[row])
 
-    def _renew(self, watch: _Watch) -> None:
-        """Bound the state: some detectors remember the more the longer they live."""
-        watch.detector = self._make()
-        for fed in watch.inputs.tolist():  # the oldest stands first: their number is a multiple of all that fit
-            watch.detector.update(fed)
-
     def _has_risen(self, watch: _Watch) -> bool:
+        # Detectors report drifts in both directions, and a rank that works less is not strange.
         newest = [watch.inputs[(watch.fed - 1 - back) % len(watch.inputs)] for back in range(min(watch.fed, 5))]
         return float(np.median(newest)) > float(np.median(watch.inputs[: min(watch.fed, len(watch.inputs))]))
 
@@ -126,6 +125,7 @@ class DriftAdapter:
         return float(sigmas >= _BINARY_SIGMAS) if self._is_binary else float(sigmas)
 
     def _ask(self, watch: _Watch, value: float) -> float:
+        # A copy, since `score` changes nothing.
         asked, fed = copy.deepcopy(watch.detector), self._input(watch, value)
         for number in range(1, self._options.hold + 1):
             asked.update(fed)
@@ -137,13 +137,9 @@ class DriftAdapter:
         oldest = self._frames - _FORGET_AFTER
         gone = [key for key, one in self._watches.items() if one.seen < oldest]
         gone += list(self._watches)[: max(len(self._watches) - _MOST_SERIES, 0)]
+        # A series may be too old and one too many at once.
         for key in set(gone):
             del self._watches[key]
-
-
-def _tie(sigmas: float) -> float:
-    """Return a little more for a row that lies further away, 0 to 0.1: many take equally long to tell of a drift."""
-    return 0.1 * sigmas / (sigmas + 10.0)
 
 
 def _medians(keys: Ints, values: Floats) -> tuple[Ints, Floats]:

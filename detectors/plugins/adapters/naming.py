@@ -1,4 +1,4 @@
-"""What one line of settings says of a model of River or scikit-learn, and the detector that it makes.
+"""Detectors made of models of River or scikit-learn, each named in one line of settings.
 
 ``river:anomaly.HalfSpaceTrees(n_trees=10) with (level="operator", warm_up=30)``: the library, the path of a class
 inside of it, the options of its constructor, and behind ``with`` those of the adapter (`AdapterOptions`).
@@ -32,7 +32,7 @@ _UNIT: Final = ("HalfSpaceTrees",)  # models that need inputs from 0 to 1
 
 
 def adapt(library: str, path: str, options: Mapping[str, Any], adapter: Mapping[str, Any]) -> MakeDetector:
-    """Return what makes the detector of a model.
+    """Return the maker of a model's detector.
 
     `library`: ``river`` or ``sklearn``. `path`: of a class inside of it: ``anomaly.HalfSpaceTrees``. `options`: of
     the class's constructor. `adapter`: see `AdapterOptions`. Raises `PluginError` if the library is not installed,
@@ -48,13 +48,14 @@ def adapt(library: str, path: str, options: Mapping[str, Any], adapter: Mapping[
         return partial(_drift, kind, dict(options), own)
     else:
         make = partial(_river_model, kind, dict(options), own)
-    make()  # options that the class does not take are told now
+    make()  # options that the class does not take are refused now
     return partial(OutlierAdapter, kind.__name__, make, own)
 
 
 def _drift(kind: type, options: dict[str, Any], own: AdapterOptions) -> Detector:
     make = partial(make_seeded, kind, options)
     make()
+    # River is an extra: it is imported once a setting names a model of it.
     from river.base import BinaryDriftDetector
 
     return DriftAdapter(kind.__name__, make, own, is_binary=issubclass(kind, BinaryDriftDetector))
@@ -97,7 +98,7 @@ def _find(library: str, path: str) -> type:
 
 
 def _is_detector(library: str, value: object) -> bool:
-    """Say whether a value is a class of the library that can be adapted, and no abstract one."""
+    """Return whether a value is a class of the library that can be adapted, and no abstract one."""
     if not inspect.isclass(value) or not value.__module__.startswith(f"{library}.") or inspect.isabstract(value):
         return False
     if library == "sklearn":

@@ -52,6 +52,7 @@ class OutlierAdapter:
         keys, sigmas = self._sigmas(frame)
         furthest = np.max(sigmas, axis=1)
         scores = np.where(np.isnan(furthest) | (not self._models), np.nan, 0.0)
+        # With a limit of 0 every row that is known is put to the model.
         asked = np.flatnonzero(
             furthest >= self._options.least_sigmas if self._options.least_sigmas else furthest > -np.inf
         )
@@ -79,11 +80,12 @@ class OutlierAdapter:
                 self._taught[key] = self._frames
         for key in [one for one, frame_number in self._taught.items() if frame_number < self._frames - _FORGET_AFTER]:
             del self._models[key], self._taught[key]
+        # Last: rows are held against the past before them.
         self._past.learn(keys, self._options.values(frame))
         self._frames += 1
 
     def explain(self, frame: Frame, row: int) -> str:
-        """Say in one line why a row is strange."""
+        """Explain in one line why a row is strange."""
         return self._options.explain(frame, row, self._sigmas(frame)[1][row])
 
     def _sigmas(self, frame: Frame) -> tuple[Ints, Floats]:
@@ -101,6 +103,7 @@ class OutlierAdapter:
         if len(rows) <= most:
             return rows
         first = self._frames * most % len(rows)
+        # Operators stay in the order of time, which models that learn row by row see; ranks have no order.
         return np.sort(np.roll(rows, -first)[:most]) if self.level == "operator" else np.roll(rows, -first)[:most]
 
     def _by_model(self, keys: Ints, rows: Ints) -> list[tuple[int, Ints]]:
@@ -113,7 +116,7 @@ class OutlierAdapter:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Models of the two libraries, each behind two methods: learn rows, and say how strange others are.
+# Models of the two libraries, each behind two methods: learn rows, and score others.
 
 
 _CONSTANT: Final = 5  # equal scores that no warm model gives to different rows
@@ -122,10 +125,10 @@ _CONSTANT: Final = 5  # equal scores that no warm model gives to different rows
 class PastScores:
     """The newest scores that a model gave to the values it learned.
 
-    Scores of models have no common scale: `HalfSpaceTrees` says 0.9 of nearly everything, an isolation forest -0.4.
-    So a score is told by the share of past scores that were as high: ``log(share) / log(strange_share)``, which is 0
-    for the lowest score, and 1 where it is `strange_share` (one of twenty). What is above all that is kept counts as
-    one of them more, so the scale ends at 2.1 for 500 scores and 0.05.
+    Scores of models have no common scale: `HalfSpaceTrees` gives 0.9 to nearly all, an isolation forest -0.4. So a
+    score is replaced by the share of past scores that were as high: ``log(share) / log(strange_share)``, which is 0
+    for the lowest score, and 1 where it is `strange_share` (one of twenty). A score above all kept ones counts as one
+    of them more, so the scale ends at 2.1 for 500 scores and 0.05.
 
     `kept`: scores kept. `strange_share`: share of past scores that are as high as one that is strange, 0 to 1.
     """
@@ -138,7 +141,7 @@ class PastScores:
         self._strange_share = strange_share
 
     def add(self, score: float) -> None:
-        """Take a score; a model that says the same of all is cold, and what it said does not count."""
+        """Take a score; a model that gives the same to all is cold, and those scores do not count."""
         if not math.isfinite(score):
             return
         if self._is_constant and score != self._scores[0]:
@@ -165,7 +168,7 @@ class PastScores:
         return np.where(np.isfinite(scores), np.log(share) / math.log(self._strange_share), np.nan)
 
 
-SEED: Final = 7  # given to models that draw and were told no seed: two detectors made alike must agree
+SEED: Final = 7  # given to models that draw and were given no seed: two detectors made alike must agree
 _SCORED_TAUGHT: Final = 16  # rows learned in a frame whose scores are kept: a score costs a River model as much again
 
 
@@ -180,7 +183,7 @@ class Model(Protocol):
 
 
 def make_seeded(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Make a model with what it takes and was not told: a seed, novelty detection, ADWIN's look after each value."""
+    """Make a model with options that it takes and was not given: a seed, novelty, ADWIN's test after each value."""
     taken = inspect.signature(make).parameters
     added = {"seed": SEED, "random_state": SEED, "novelty": True, "clock": 1}
     return make(**{name: value for name, value in added.items() if name in taken} | dict(options))
@@ -201,7 +204,7 @@ class RiverModel:
         self._is_supervised = isinstance(model, SupervisedAnomalyDetector)
 
     def learn(self, inputs: Floats) -> None:
-        """Learn rows in their order; what the model says of the first ones before is kept for the scale."""
+        """Learn rows in their order; scores of the first ones, taken before, are kept for the scale."""
         for number, values in enumerate(inputs.tolist()):
             if number < _SCORED_TAUGHT:
                 self._past.add(self._score_one(values))
@@ -253,17 +256,14 @@ class SklearnModel:
         rows = min(self._taught, self._window)
         has_grown = self._fitted_rows < rows >= min(2 * self._fitted_rows, self._window)
         if rows >= self.LEAST_ROWS and (self._since_fit >= self._refit or has_grown):
-            self._fit(self._rows[:rows])
+            self._model = self._make().fit(self._rows[:rows])
+            self._since_fit, self._fitted_rows = 0, rows
+            self._past = self._make_past()
+            for score in (-self._model.score_samples(self._rows[:rows])).tolist():
+                self._past.add(score)
 
     def score(self, inputs: Floats) -> Floats:
         """Score rows; see `Model`."""
         if self._model is None or not len(inputs):
             return np.full(len(inputs), np.nan)
         return self._past.scaled(-np.asarray(self._model.score_samples(inputs), dtype=np.float64))
-
-    def _fit(self, rows: Floats) -> None:
-        self._model = self._make().fit(rows)
-        self._since_fit, self._fitted_rows = 0, len(rows)
-        self._past = self._make_past()
-        for score in (-self._model.score_samples(rows)).tolist():
-            self._past.add(score)

@@ -27,7 +27,7 @@ class SeriesPast:
     different stages would be strange to one another, and `HalfSpaceTrees` needs values from 0 to 1. It is fed with
     deviations from the series' own past, in spreads.
 
-    `columns`: values of one row. `warm_up`: values that a series must have taught before anything is said about it.
+    `columns`: values of one row. `warm_up`: values that a series must have taught before it has deviations.
     `kept`: values kept of each series. `floor`: least spread, in the values' own unit.
     """
 
@@ -59,26 +59,28 @@ class SeriesPast:
     def learn(self, keys: Ints, values: Floats) -> None:
         """Take one row of each series that has one without unknown values; of several rows ever another one."""
         self._frames += 1
-        rows = self._picked(keys, np.flatnonzero(np.isfinite(values).all(axis=1)))
+        rows = np.flatnonzero(np.isfinite(values).all(axis=1))
         if not len(rows):
             return
+        # One row of each series: its n-th in the n-th frame, round and round
+        rows = rows[np.argsort(keys[rows], kind="stable")]
+        _, first, count = np.unique(keys[rows], return_index=True, return_counts=True)
+        rows = rows[first + self._frames % count]
         self._admit(keys[rows])
         at = np.searchsorted(self._keys, keys[rows])
         self._values[at, self._taught[at] % self.kept] = values[rows]
         self._taught[at] += 1
         self._seen[at] = self._frames
-        self._measure(at)
+        known, counts = self._values[at], np.minimum(self._taught[at], self.kept)
+        middles = _medians_of_known(known, counts)
+        distances = np.abs(known - middles[:, None, :])
+        self._median[at] = middles
+        self._spread[at] = np.maximum(MAD_TO_SIGMA * _medians_of_known(distances, counts), self.floor)
         newest = np.argsort(-self._seen, kind="stable")[:MOST_SERIES]
         kept = np.sort(newest[self._seen[newest] >= self._frames - _FORGET_AFTER])
         if len(kept) < len(self._keys):
             for name in ("_keys", "_values", "_taught", "_seen", "_median", "_spread"):
                 setattr(self, name, getattr(self, name)[kept])
-
-    def _picked(self, keys: Ints, rows: Ints) -> Ints:
-        """Return one row of each series: its n-th in the n-th frame, round and round."""
-        order = rows[np.argsort(keys[rows], kind="stable")]
-        _, first, count = np.unique(keys[order], return_index=True, return_counts=True)
-        return np.asarray(order[first + self._frames % count]) if len(order) else order
 
     def _admit(self, keys: Ints) -> None:
         new = keys[~np.isin(keys, self._keys)]
@@ -95,19 +97,10 @@ class SeriesPast:
         ):
             setattr(self, name, np.insert(getattr(self, name), at, start, axis=0))
 
-    def _measure(self, at: Ints) -> None:
-        values, counts = self._values[at], np.minimum(self._taught[at], self.kept)
-        middles = _medians_of_known(values, counts)
-        distances = np.abs(values - middles[:, None, :])
-        self._median[at] = middles
-        self._spread[at] = np.maximum(MAD_TO_SIGMA * _medians_of_known(distances, counts), self.floor)
-
 
 def _medians_of_known(values: Floats, counts: Ints) -> Floats:
-    """Return medians along the second axis, of which each row knows some and the others are NaN.
-
-    `numpy.nanmedian` says the same in ten times the time: sorting puts NaN last.
-    """
+    """Return medians along the second axis, of which each row knows some and the others are NaN."""
+    # Sorting puts NaN last. `numpy.nanmedian` returns the same in ten times the time.
     ordered, rows = np.sort(values, axis=1), np.arange(len(values))
     return np.asarray((ordered[rows, (counts - 1) // 2] + ordered[rows, counts // 2]) / 2)
 
@@ -127,7 +120,7 @@ class AdapterOptions:
     # ``elapsed_ns`` of operators.
     columns: str = ""
     # ``sigmas``: spreads from the series' own median of logarithms; ``unit``: the same pressed between 0 and 1.
-    # Empty: what suits the model.
+    # Empty: the one that suits the model.
     inputs: str = ""
     shared: bool = True  # one model for all series; else each has its own
     warm_up: int = 20  # values of a series before there is an opinion on it, 2 to 64
@@ -143,13 +136,16 @@ class AdapterOptions:
     # Share of past scores that are as high as a strange one. 0.05: an opinion begins with 50 past scores, which know
     # one of twenty and not one of a hundred; `least_sigmas` keeps the rest quiet.
     strange_share: float = 0.05
-    # Drift detectors: a row is strange if the detector would tell of a drift within as many frames like this one, and
-    # for as many frames after it told of one
+    # Drift detectors: a row is strange if the detector would report a drift within as many frames like this one, and
+    # for as many frames after it reported one
     hold: int = 10
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            _require_kind(one.name, getattr(self, one.name), type(one.default))
+            value, kind = getattr(self, one.name), type(one.default)
+            is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+            wanted = "a number" if kind is float else kind.__name__
+            _require(is_number or type(value) is kind, f"{one.name} must be {wanted}; got {value!r}")
         _require(self.level in COLUMNS, f"level must be {' or '.join(COLUMNS)}; got {self.level!r}")
         _require(self.inputs in _INPUTS, f"inputs must be unit or sigmas; got {self.inputs!r}")
         _require(0 < self.strange_share < 1, f"strange_share must lie between 0 and 1; got {self.strange_share!r}")
@@ -190,7 +186,7 @@ class AdapterOptions:
         return np.where(is_usable, np.log(np.where(is_usable, np.maximum(columns, 1.0), 1.0)), np.nan)
 
     def explain(self, frame: Frame, row: int, sigmas: Floats) -> str:
-        """Say in one line why a row is strange, of which each column lies so many spreads above its own past.
+        """Explain in one line why a row is strange whose columns lie `sigmas` spreads above their own past.
 
         Empty for a row of which nothing is known.
         """
@@ -215,9 +211,3 @@ def adapter_options(values: Mapping[str, Any]) -> AdapterOptions:
 def _require(holds: bool, text: str) -> None:
     if not holds:
         raise PluginError(text)
-
-
-def _require_kind(name: str, value: object, kind: type) -> None:
-    is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
-    is_right = is_number or type(value) is kind
-    _require(is_right, f"{name} must be {'a number' if kind is float else kind.__name__}; got {value!r}")

@@ -2,9 +2,9 @@
 
 Holmes trains one forest per job on absolute times. Here all times are divided by the usual ones of the slot, the
 same class and the whole iteration of the rank, or are logarithms of such ratios, so that one forest serves all jobs.
-What Holmes lacks are the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same
-class are from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of
-a communicator, which Holmes has, is not in the frames of a rank.
+Holmes lacks the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same class are
+from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of a
+communicator, which Holmes has, is not in the frames of a rank.
 
 The first test is cheap: an operator reaches a forest if it takes longer than usual, in an iteration that does, and by
 more than the iterations of this rank differ anyway.
@@ -57,7 +57,7 @@ FEATURES: Final = (
 
 _FLOOR_RATIO: Final = 0.02  # least spread that counts as noise, of log time: that of `RobustBaseline`
 _LEAST_EXCESS: Final = 0.01  # share of an iteration; a smaller excess is divided as if it were this
-_Z_LIMITS: Final = (-5.0, 10.0)  # standard deviations; beyond, one operator would hide what those of its class say
+_Z_LIMITS: Final = (-5.0, 10.0)  # standard deviations; beyond, one operator would outweigh all others of its class
 _PART_LIMITS: Final = (-5.0, 5.0)  # parts of the iteration's excess; beyond, the excess is too small to divide by
 
 
@@ -85,12 +85,17 @@ class Compared:
 def make_matrix(rows: Compared) -> Floats:
     """Return the array ``(rows, len(FEATURES))``, float64."""
     slot = _against(rows.values, rows.of_slot)
-    expected = rows.values - np.log(_expected_ns(rows))
+    usual_ns = np.exp(rows.of_slot.median)
+    expected = rows.values - np.log(np.maximum(usual_ns + rows.early_ns, usual_ns / 4))
+    times = rows.times - rows.usual_times
+    middle = float(np.median(slot[0])) if len(slot[0]) else 0.0
+    is_sized = np.isfinite(rows.size_bytes) & (rows.size_bytes >= 0)
+    log_size = np.where(is_sized, np.log2(1.0 + np.where(is_sized, rows.size_bytes, 0.0)), -1.0)
     columns = [
         *slot, *_against(rows.values, rows.of_class), *_shares(rows, expected),
         *_alike(rows.class_, slot[1], expected / np.maximum(slot[3], _FLOOR_RATIO)),
-        *_of_frame(rows, slot[0]),
-        rows.place, _log_size(rows.size_bytes), np.isin(rows.operator, (SEND, RECV)).astype(np.float64),
+        *(np.full(len(slot[0]), value) for value in (times[0], times[1], middle)),
+        rows.place, log_size, np.isin(rows.operator, (SEND, RECV)).astype(np.float64),
     ]  # fmt: skip
     return np.stack(columns, axis=1)
 
@@ -104,11 +109,6 @@ def _against(values: Floats, usual: Statistics) -> tuple[Floats, ...]:
         iqr,
         usual.deviation,
     )
-
-
-def _expected_ns(rows: Compared) -> Floats:
-    usual_ns = np.exp(rows.of_slot.median)
-    return np.maximum(usual_ns + rows.early_ns, usual_ns / 4)
 
 
 def _shares(rows: Compared, expected: Floats) -> tuple[Floats, ...]:
@@ -129,17 +129,6 @@ def _alike(class_: Ints, z: Floats, expected_z: Floats) -> tuple[Floats, ...]:
     return *means, highest[class_]
 
 
-def _of_frame(rows: Compared, ratio: Floats) -> tuple[Floats, ...]:
-    times = rows.times - rows.usual_times
-    middle = float(np.median(ratio)) if len(ratio) else 0.0
-    return tuple(np.full(len(ratio), value) for value in (times[0], times[1], middle))
-
-
-def _log_size(size_bytes: Floats) -> Floats:
-    is_known = np.isfinite(size_bytes) & (size_bytes >= 0)
-    return np.where(is_known, np.log2(1.0 + np.where(is_known, size_bytes, 0.0)), -1.0)
-
-
 def log_elapsed(elapsed_ns: Floats) -> Floats:
     """Natural logarithm, NaN where elapsed is not known; less than one nanosecond counts as one."""
     is_usable = np.isfinite(elapsed_ns) & (elapsed_ns >= 0)
@@ -158,7 +147,7 @@ def log_times(frame: Frame) -> Floats:
         return np.full(2, np.nan)
     has_gap = np.isfinite(gap_ns) & (gap_ns > 0)
     begins = has_gap.copy()
-    begins[0] = True
+    begins[0] = True  # `reduceat` needs a run from the first row on
     runs_ns = np.maximum.reduceat(np.where(is_known, elapsed_ns, 0.0), np.flatnonzero(begins))
     total_ns = runs_ns.sum() + gap_ns[has_gap].sum()
     return np.log(np.maximum([total_ns, elapsed_ns[is_known].mean()], 1.0))
@@ -182,25 +171,22 @@ class DriftSignals:
         self._watches: dict[int, Any] = {}
 
     def has_changed(self, operators: Column, ratios: Floats) -> bool:
-        """Take in the log ratios of a regular iteration; say whether a lasting change was noticed with it."""
+        """Take in the log ratios of a regular iteration; return whether a lasting change was noticed with it."""
         found = False
         for operator in (_ALL, *np.unique(operators).tolist()):  # 11 kinds at most
             own = ratios if operator == _ALL else ratios[operators == operator]
-            if len(own):
-                found |= self._update(operator, float(np.median(own)))
+            if not len(own):
+                continue
+            if operator not in self._watches:
+                from river.drift import ADWIN  # 0.7 s: not for those who only import the module
+
+                self._watches[operator] = ADWIN(delta=_CONFIDENCE, clock=4)
+            watch = self._watches[operator]
+            watch.update(float(np.median(own)))
+            if watch.drift_detected:
+                del self._watches[operator]  # usual values move: later signals are of another scale
+                found = True
         return found
-
-    def _update(self, operator: int, signal: float) -> bool:
-        if operator not in self._watches:
-            from river.drift import ADWIN  # 0.7 s: not for those who only import the module
-
-            self._watches[operator] = ADWIN(delta=_CONFIDENCE, clock=4)
-        watch = self._watches[operator]
-        watch.update(signal)
-        if watch.drift_detected:
-            del self._watches[operator]  # what is usual moves: later signals are of another scale
-            return True
-        return False
 
 
 Tuning = Literal["always", "drift", "off"]
@@ -211,7 +197,7 @@ READS: Final = ("communicator", "operator", "peer", "sequence", "size_bytes", "e
 _LEAST_RATIO: Final = 0.08  # natural log of times usual, of operators that reach a forest: just below 1.1 times
 _LEAST_ITERATION_RATIO: Final = 0.02  # the same of iterations: half of the 4 % from which Holmes calls one irregular
 _LEAST_ITERATION_SIGMAS: Final = 2.0  # the same in standard deviations of iterations: chosen, since real jobs vary
-_RECENT: Final = 8  # iterations that say how long one takes at present
+_RECENT: Final = 8  # iterations that show how long one takes at present
 _YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while it is short or has changed
 _STEP: Final = 8  # the same, where it is followed always
 
@@ -236,10 +222,10 @@ class FeatureRows:
 class OperatorFeatures:
     """The past of one rank, and its operators beside it.
 
-    `window`: iterations that count as the past. `warm_up`: iterations before there are features. `tuning`: when what
-    is usual is looked at anew, once the window is full: ``always``, every few frames; ``drift``, while a drift
-    detector says that the job changes (see `detectors.plugins.forest.features`); ``off``, never. `most_slots`: bound
-    of the state. Raises `PluginError` if a value is out of its range.
+    `window`: iterations that count as the past. `warm_up`: iterations before there are features. `tuning`: when the
+    usual values are computed anew, once the window is full: ``always``, every few frames; ``drift``, while a drift
+    detector reports that the job changes (see `detectors.plugins.forest.features`); ``off``, never. `most_slots`:
+    bound of the state. Raises `PluginError` if a value is out of its range.
     """
 
     def __init__(self, *, window: int, warm_up: int, tuning: Tuning, most_slots: int) -> None:
@@ -254,7 +240,7 @@ class OperatorFeatures:
         self._drift = DriftSignals()
         self._usual: Usual | None = None
         self._frames = 0
-        self._unsettled = window  # frames for which what is usual is still followed
+        self._unsettled = window  # frames for which the usual values are still followed
         self._times = np.full((2, window), np.nan)  # oldest first
         self._usual_times = np.full(2, np.nan)
         self._time_sigma = np.nan
@@ -272,6 +258,7 @@ class OperatorFeatures:
         known = np.flatnonzero(~np.isnan(values))
         if not len(known):
             return
+        # Asked before the frame is learned: it is held against the past without it.
         has_changed = self.tuning == "drift" and self._has_drifted(frame)
         slots = pack_slots(frame, self._places.number(frame))
         self._places.learn(frame)
@@ -287,6 +274,7 @@ class OperatorFeatures:
             self._time_sigma = _sigma_of_steps(self._times[0])
         step = _YOUNG_STEP if self._unsettled else _STEP
         is_followed = self._unsettled > 0 or self.tuning == "always"
+        # Also in the last frame that is followed: these values stay until the next change.
         if is_followed and (self._frames % step == 0 or self._unsettled == 1):
             self._usual = self._past.usual()
         self._unsettled = max(self._unsettled - 1, 0)
@@ -301,9 +289,10 @@ class OperatorFeatures:
         rows = np.flatnonzero(has_class & ~np.isnan(values))
         at_slot, has_slot, of_class = at_slot[rows], has_slot[rows], usual.of_class.take(at_class[rows])
         early_ns = np.where(has_slot, usual.gap_ns[at_slot] - frame["gap_ns"][rows], 0.0)
+        pairs = zip(usual.of_slot.take(at_slot), of_class, strict=True)  # a new slot has its class's values
         compared = Compared(
             values=values[rows],
-            of_slot=_choose(has_slot, usual.of_slot.take(at_slot), of_class),
+            of_slot=Statistics(*(np.where(has_slot, own, alike) for own, alike in pairs)),
             of_class=of_class,
             early_ns=np.nan_to_num(early_ns, nan=0.0, posinf=0.0, neginf=0.0),
             class_=np.unique(slots.class_[rows], return_inverse=True)[1],
@@ -313,11 +302,9 @@ class OperatorFeatures:
             times=log_times(frame),
             usual_times=self._usual_times,
         )
-        return FeatureRows(rows, make_matrix(compared), self._is_slow(compared.times[0]))
-
-    def _is_slow(self, time: float) -> bool:
         limit = max(_LEAST_ITERATION_RATIO, _LEAST_ITERATION_SIGMAS * float(np.nan_to_num(self._time_sigma)))
-        return bool(time - self._usual_times[0] > limit)
+        is_slow = bool(compared.times[0] - self._usual_times[0] > limit)
+        return FeatureRows(rows, make_matrix(compared), is_slow)
 
 
 def _sigma_of_steps(values: Floats) -> float:
@@ -327,12 +314,6 @@ def _sigma_of_steps(values: Floats) -> float:
 
 
 def _find(codes: Codes, wanted: Codes) -> tuple[Ints, Flags]:
-    """Where each wanted code stands in the sorted `codes` (not empty), and whether it does."""
+    """Return the place of each wanted code in the sorted `codes` (not empty), and whether it is there."""
     at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     return at, codes[at] == wanted
-
-
-def _choose(has_slot: Flags, of_slot: Statistics, of_class: Statistics) -> Statistics:
-    """The usual values for the slot, or for the class where the slot is new."""
-    pairs = zip(of_slot, of_class, strict=True)
-    return Statistics(*(np.where(has_slot, slot, class_) for slot, class_ in pairs))

@@ -83,7 +83,7 @@ class OperatorForest:
         self._features.learn(frame)
 
     def _load(self) -> Trees:
-        """Shared by all detectors of the process, and no part of what is pickled."""
+        """Return the trees, which all detectors of the process share, and no pickle holds."""
         return load_trees(Path(self.model) if self.model else MODEL, FEATURES)
 
 
@@ -122,6 +122,7 @@ class Trees:
         row = np.arange(len(values))
         for _ in range(self.depth):
             feature = self.feature[at]
+            # Of a leaf (-1) any column does: its answer is not used.
             is_left = values[row, np.maximum(feature, 0)] <= self.threshold[at]
             at = np.where(feature == _LEAF, at, np.where(is_left, self.left[at], self.right[at]))
         return np.asarray(self.probability[at].mean(axis=0))
