@@ -248,7 +248,7 @@ def _parse_options(call: str, text: str) -> dict[str, Any]:
         if not isinstance(tree, ast.Call) or tree.args or not all(one.arg for one in tree.keywords):
             raise ValueError("options are key=value")
         return {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, TypeError) as error:  # TypeError: a key that is a list
         raise PluginError(f"options must be (name=value, …) with plain values; got {text!r}") from error
 
 

@@ -314,6 +314,8 @@ def test_a_cut_connection_is_busy_with_growing_waits_and_loses_nothing(
     sink.write(ROWS)
     wire.cut()
     waits = [busy_wait_s(sink) for _ in range(8)]
+    sink._failures = 5_000  # as if it had been away for a night
+    assert busy_wait_s(sink) == 30
     wire.mend()
     sink.flush()
     sink.close()

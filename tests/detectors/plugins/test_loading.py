@@ -71,7 +71,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["peers(1)", "peers(x=f())", "peers(x=1", "peers(**{})", "peers(x=1) y", "peers(x=y)"]
+    "text", ["peers(1)", "peers(x=f())", "peers(x=1", "peers(**{})", "peers(x=1) y", "peers(x=y)", "peers(x={[]: 1})"]
 )
 def test_what_is_no_option_is_refused(text: str) -> None:
     with pytest.raises(PluginError, match=r"options must be \(name=value, …\)"):

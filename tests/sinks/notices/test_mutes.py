@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.sinks.notices.mutes import mute_span, new_mute
+from irregulars.sinks.notices.mutes import mute_span, new_mute, this_user
 
 S = 10**9
 NOW = 1_800_000_000 * S  # 2027-01-15T08:00:00Z
@@ -53,3 +53,10 @@ def test_a_mute_of_a_kind_that_no_verdict_has_is_refused() -> None:
 def test_a_mute_of_everything_is_refused() -> None:
     with pytest.raises(InputError, match="must name a host, a job, a device or a kind"):
         new_mute((NOW, NOW + S), "why", "ann")
+
+
+def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 987_654)
+    assert this_user().startswith("987654@")

@@ -56,6 +56,16 @@ def test_the_first_sample_says_nothing_since_nobody_knows_when_its_interval_bega
     assert peaks(samples, (10, 40)) == [[5.0], [4.0]]
 
 
+def test_samples_that_come_twice_or_late_make_no_second_interval() -> None:
+    samples = NicSamples("eth0")
+    rows = [(n * 10, "eth0", float(n), float(n)) for n in range(6)]
+    for some in (rows, rows[1:4], [(20, "eth0", 9.0, 9.0), (45, "eth0", 9.0, 9.0), (60, "eth0", 6.0, 6.0)]):
+        samples.add(of(some))
+    (piece,) = samples.take(100 * MS)
+    before_ms, end_ms = ((column // MS).tolist() for column in (piece.begin_ns, piece.end_ns))
+    assert (before_ms, end_ms) == ([0, 10, 20, 30, 40, 50], [10, 20, 30, 40, 50, 60])
+
+
 def test_other_devices_and_other_paths_are_not_this_nic() -> None:
     samples = NicSamples("eth0")
     samples.add(of([(n * 10, device, 1.0, 1.0) for n in range(4) for device in ("eth1",)]))

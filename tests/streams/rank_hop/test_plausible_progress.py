@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from irregulars.producers.trace.directory import read_trace, trace_batches
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.plausible_progress import SourceArrivals
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.rank_hop.thresholds import RANK_HOP
 from tests.stored_states import stored
 from tests.streams.judged_streams import RECORDINGS, MonitoredJob, around_the_fault
 from tests.streams.lockstep_job import MS, START_NS, operator_batch
@@ -95,6 +97,21 @@ def lost_rows(monitor: RankMonitor) -> int:
     attempt = monitor._attempt
     assert attempt is not None
     return attempt._arrivals.lost_rows
+
+
+def test_a_refused_message_is_no_measure_of_the_next_one() -> None:
+    """Its times were plausible, and its count of rows was not: the iteration it names was never reached."""
+    after = []
+    for before in (10, 1 << 47):
+        made = monitor()
+        made.add(batch(0, 0, before=0), 0)
+        refused = batch(RANK_HOP.most_skipped_iterations, 100 * MS, before=before)
+        with nullcontext() if before == 10 else pytest.raises(RecordError, match="rows_before must be"):
+            made.add(refused, 1)
+        attempt = made._attempt
+        assert attempt is not None
+        after.append(attempt._progress._newest_iteration)
+    assert after[1] < 10 < after[0]
 
 
 # --- one rank -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from irregulars.errors import RecordError
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.outbox import Outbox
@@ -248,6 +249,10 @@ async def test_a_message_that_a_job_monitor_cannot_take_is_buried_and_counted(ou
     assert [value for topic, _, value in outbox.sent if topic.endswith("deadletter")] == [value]
 
 
+def raises_record() -> int:
+    raise RecordError("state must have 2 observations; got others")
+
+
 def raises(*values: object) -> None:
     raise OverflowError("Python int too large to convert to C ssize_t")
 
@@ -285,6 +290,17 @@ async def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox:
     assert stage.states[0].stored_position == {"evidence": MOST_FAULTS + 2}
     close(stage)
     assert b"j" not in outbox.keys("job_snapshots")
+
+
+async def test_a_state_that_a_monitor_cannot_give_costs_that_monitor_and_no_worker(outbox: TakesAll) -> None:
+    monitor = SlowJob()
+    stage = job_stage(outbox, monitor)
+    await stage.take("evidence", [evidence(0)])
+    await settle(stage)
+    monitor.state = lambda: raises_record()  # type: ignore[method-assign]
+    await stage.snapshot_all()
+    assert stage.faults.count == 1
+    close(stage)
 
 
 async def settle(stage: JobStage) -> None:
