@@ -24,8 +24,7 @@ class NodeSource:
     recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
     ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; samples of devices come
     from `devices`. A source whose ranks may run on other hosts has the attribute ``speaks_for_other_hosts = True``:
-    devices of this host are not theirs. ``closed_connections``, if it has that,
-    is a metric.
+    devices of this host are not theirs. ``closed_connections``, if it has that, is a metric.
 
     `roster`: the ranks of this host. `devices`: samples of the devices of those in the roster; polled last.
     """
@@ -50,6 +49,7 @@ class NodeSource:
     def poll(self, max_records: int) -> Sequence[Record]:
         """Poll the sources, each up to the rest of `max_records`."""
         polled: list[Record] = []
+        # A copy: a source that fails is taken out meanwhile.
         for name in list(self._sources):
             records = self._poll_one(name, max_records)
             max_records -= sum(map(row_count, records))
@@ -70,7 +70,7 @@ class NodeSource:
 
     @property
     def is_exhausted(self) -> bool:
-        """Never: a node's agent runs until it is told to stop."""
+        """Never: a node's agent runs until it is stopped."""
         return False
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class NodeSource:
 
     def _pass(self, record: Record, *, is_remote: bool) -> Record:
         if isinstance(record, Announcement):
-            if not record.is_logged:
+            if not record.is_logged:  # it sends no rows, so no device is sampled for it
                 return record
             if is_remote:  # its GPU is one of another host, and none of it is sampled here
                 admitted = self._roster.fabric.place(replace(record, group=group_of(record.host, record.rank)))

@@ -19,10 +19,10 @@ from irregulars.messages.records import PAUSES
 from irregulars.producers.torch_hook.host_waits import HostWaits
 
 SOURCES: Final = ("garbage_collection", "data_loader", "checkpoint_write", "compilation", "host")
-"""What can be switched off. ``host``: `HostWaits`."""
+"""Sources that can be switched off. ``host``: `HostWaits`."""
 
 SHORTEST_NS: Final = 100_000
-"""Shorter pauses are left out, ns: ten of them are less than what makes an iteration of 10 ms irregular (δ 1.1),
+"""Shorter pauses are left out, ns: ten of them are less than the excess of an irregular iteration of 10 ms (δ 1.1),
 and an interpreter makes young collections of some µs all the time."""
 
 MOST: Final = 48  # of one iteration; later ones lengthen the newest of their cause
@@ -127,13 +127,15 @@ class Pauses:
     # --- sources ----------------------------------------------------------------------------------------------------
 
     def _collect(self, phase: str, _: Any) -> None:
-        """Note a collection, of whichever thread: none runs Python meanwhile."""
+        """Record a collection, of whichever thread: none runs Python meanwhile."""
         now_ns = time.monotonic_ns()
         if phase == "start":
             self._collecting_ns = now_ns
+        # 0: it began before its start could be recorded.
         elif self._collecting_ns:
             start_ns, self._collecting_ns = self._collecting_ns, 0
             if self._open:
+                # The pause around it is shorter by this: both together must not exceed the time that went by.
                 self._open[-1][1] += now_ns - start_ns
             self._note("garbage_collection", start_ns, now_ns - start_ns)
 
@@ -167,6 +169,7 @@ class Pauses:
                 self._begin()
 
         def end(*_: Any) -> None:
+            # Without an open pause it began before we watched, or in a thread that did not train then.
             if threading.get_ident() == self._thread and self._open:
                 self._end("compilation")
 
@@ -214,3 +217,4 @@ class Pauses:
                 known = self._found[at]
                 self._found[at] = known._replace(elapsed_ns=known.elapsed_ns + elapsed_ns)
                 return
+        # Of a cause that none of those kept has, it is dropped: an iteration has `MOST` rows of pauses at most.
