@@ -405,7 +405,11 @@ class _OpenGpus:
             return None
         try:
             if index not in self._gpus:
-                self._open(index)
+                gpu = self._gpus[index] = Gpu(index)
+                if self._retry_s.pop(index, None) is not None:
+                    _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
+                self.indices[_address(gpu.handle)] = index
+                self.xids.watch(gpu)
             return self._gpus[index].read()
         except (pynvml.NVMLError, GpuGone) as error:
             if index in self._gpus:
@@ -414,13 +418,6 @@ class _OpenGpus:
                 _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
             self._retry_s[index] = time.monotonic() + _RETRY_S
             return None
-
-    def _open(self, index: int) -> None:
-        gpu = self._gpus[index] = Gpu(index)
-        if self._retry_s.pop(index, None) is not None:
-            _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
-        self.indices[_address(gpu.handle)] = index
-        self.xids.watch(gpu)
 
     def close(self) -> None:
         self.xids.close()

@@ -51,7 +51,13 @@ class NodeSource:
         polled: list[Record] = []
         # A copy: a source that fails is taken out meanwhile.
         for name in list(self._sources):
-            records = self._poll_one(name, max_records)
+            records: Sequence[Record] = ()
+            try:
+                records = self._sources[name].poll(max_records)
+            except (IrregularsError, OSError) as error:
+                _LOG.error("event=source_failed source=%s reason=%r", name, str(error))
+                self._sources.pop(name).close()
+                self.failed_sources += 1
             max_records -= sum(map(row_count, records))
             is_remote = getattr(self._sources.get(name), "speaks_for_other_hosts", False)
             polled += [self._pass(record, is_remote=is_remote) for record in records]
@@ -77,15 +83,6 @@ class NodeSource:
         """Close all sources."""
         for source in self._all:
             source.close()
-
-    def _poll_one(self, name: str, max_records: int) -> Sequence[Record]:
-        try:
-            return self._sources[name].poll(max_records)
-        except (IrregularsError, OSError) as error:
-            _LOG.error("event=source_failed source=%s reason=%r", name, str(error))
-            self._sources.pop(name).close()
-            self.failed_sources += 1
-            return ()
 
     def _pass(self, record: Record, *, is_remote: bool) -> Record:
         if isinstance(record, Announcement):

@@ -143,21 +143,17 @@ def with_values(settings: SimulatorSettings, assignments: Iterable[str]) -> Simu
         if key in _OTHERS or key not in kinds:
             hint = f"; it is given by {_OTHERS[key]}" if key in _OTHERS else nearest(key, kinds)
             raise InputError(f"a setting of the job must be a known key; got {key!r} (--set {text}){hint}")
-        values[key] = _read(key, value, kinds[key])
+        parts: Any = value
+        if key == "workload_changes":
+            parts = [part.split(":") for part in value.split(",") if part]
+        elif key == "hidden":
+            parts = [part for part in value.split(",") if part]
+        try:
+            values[key] = msgspec.convert(parts, kinds[key], strict=False)
+        except msgspec.ValidationError:
+            rule = "pairs ITERATION:FACTOR, as 80:1.5" if key == "workload_changes" else describe(kinds[key])
+            raise InputError(f"{key} must be {rule}; got {value!r} (--set {key}={value})") from None
     return replace(settings, **values)
-
-
-def _read(key: str, value: str, kind: Any) -> Any:
-    parts: Any = value
-    if key == "workload_changes":
-        parts = [part.split(":") for part in value.split(",") if part]
-    elif key == "hidden":
-        parts = [part for part in value.split(",") if part]
-    try:
-        return msgspec.convert(parts, kind, strict=False)
-    except msgspec.ValidationError:
-        rule = "pairs ITERATION:FACTOR, as 80:1.5" if key == "workload_changes" else describe(kind)
-        raise InputError(f"{key} must be {rule}; got {value!r} (--set {key}={value})") from None
 
 
 def described_keys() -> Iterator[tuple[str, str]]:

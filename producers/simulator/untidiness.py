@@ -88,7 +88,13 @@ class Untidiness:
     def load(self, iteration: int) -> Floats | float:
         """Weight of each micro-batch of each replica: the length of its sequences, and how uneven they are."""
         settings = self._settings
-        factor = settings.workload_factor(iteration) * self._common_load(iteration)
+        factor: Floats | float = settings.workload_factor(iteration)
+        job, replica = settings.iteration_spread_ratio, settings.replica_spread_ratio
+        if job or replica:  # all micro-batches of a replica share this: ``(replicas, 1)``
+            generator = generator_of(settings, UNTIDINESS, _REPLICAS, iteration)
+            # Drawn before the job's number, below: the order of draws is part of a seed's result.
+            own = replica * generator.standard_normal((settings.replicas, 1))
+            factor = factor * np.exp(job * generator.standard_normal() + own)
         if not settings.micro_batch_spread_ratio:
             return factor
         generator = generator_of(settings, UNTIDINESS, _DATA, iteration)
@@ -99,16 +105,6 @@ class Untidiness:
             drawn = generator.standard_t(settings.micro_batch_tail, shape)
             return factor * np.exp(sigma * np.clip(drawn, -_MOST_STDS, _MOST_STDS) - sigma**2 / 2)
         return factor * generator.lognormal(-(sigma**2) / 2, sigma, shape)
-
-    def _common_load(self, iteration: int) -> Floats | float:
-        """Return the factor that all micro-batches of a replica share: 1, or an array ``(replicas, 1)``."""
-        job, replica = self._settings.iteration_spread_ratio, self._settings.replica_spread_ratio
-        if not (job or replica):
-            return 1.0
-        generator = generator_of(self._settings, UNTIDINESS, _REPLICAS, iteration)
-        # Drawn before the job's number, below: the order of draws is part of a seed's result.
-        own = replica * generator.standard_normal((self._settings.replicas, 1))
-        return np.exp(job * generator.standard_normal() + own)
 
     def pauses(self, iteration: int) -> tuple[Ints, Floats, Floats]:
         """Which ranks pause: after which part of their steps, and for how many ns."""

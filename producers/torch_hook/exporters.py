@@ -169,18 +169,6 @@ class Kafka:
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Publish; when the broker has been away for too long, begin anew."""
-        numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
-        while not numbered.is_exhausted:
-            paced = _Paced(numbered, source.end, wait)
-            try:
-                self._publish(paced, wait)
-            except IrregularsError as error:
-                self._on_trouble(error)
-                if paced.is_ending or wait(_RETRY_S):
-                    return
-                source.start_over()
-
-    def _publish(self, paced: _Paced, wait: Callable[[float], bool]) -> None:
         from irregulars.producers.publishing.agent import Agent
 
         def make_publisher(settings: AgentSettings) -> Publisher:
@@ -188,8 +176,19 @@ class Kafka:
             self._publishers.append(_EndingPublisher(settings, wait))
             return self._publishers[-1]
 
-        settings = AgentSettings(self._bootstrap, self._topics, self._security.client(), broker_wait_s=_BROKER_WAIT_S)
-        Agent(paced, settings, make_publisher=make_publisher).run()
+        numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
+        while not numbered.is_exhausted:
+            paced = _Paced(numbered, source.end, wait)
+            try:
+                settings = AgentSettings(
+                    self._bootstrap, self._topics, self._security.client(), broker_wait_s=_BROKER_WAIT_S
+                )
+                Agent(paced, settings, make_publisher=make_publisher).run()
+            except IrregularsError as error:
+                self._on_trouble(error)
+                if paced.is_ending or wait(_RETRY_S):
+                    return
+                source.start_over()
 
 
 Exporter = TraceDirectory | AgentSocket | Kafka

@@ -117,7 +117,13 @@ def agreed_start(attempt: int, rank: int) -> Start:
 
     def ask() -> None:
         with suppress(Exception):  # of the store: whichever it is, training goes on
-            store = _store()
+            from torch import distributed
+            from torch.distributed import distributed_c10d as c10d
+
+            world: Any = distributed.group.WORLD
+            # Versions of torch differ: not all groups give their store, and not all stores can be cloned.
+            store: Any = world.get_group_store() if hasattr(world, "get_group_store") else c10d._get_default_store()
+            store = store.clone() if hasattr(store, "clone") else store
             id = store.compare_set(f"{_START_KEY}{attempt}", "", uuid4().hex).decode()
             found.append(Start(id, store.add(f"{_PROCESSES_KEY}{attempt}/{rank}", 1) > 1))
 
@@ -125,13 +131,3 @@ def agreed_start(attempt: int, rank: int) -> Start:
     asking.start()
     asking.join(_WAIT_S)
     return found[0] if found else Start()
-
-
-def _store() -> Any:
-    from torch import distributed
-    from torch.distributed import distributed_c10d as c10d
-
-    world: Any = distributed.group.WORLD
-    # Versions of torch differ: not all groups give their store, and not all stores can be cloned.
-    store = world.get_group_store() if hasattr(world, "get_group_store") else c10d._get_default_store()
-    return store.clone() if hasattr(store, "clone") else store

@@ -91,7 +91,12 @@ class Pauses:
         """Return the pauses since the last call; made by the training thread where an iteration ends."""
         try:
             self._follow_modules()
-            self._follow_thread()
+            ident = threading.get_ident()
+            if ident != self._thread:
+                self._thread, self._open = ident, []
+                if self._host is not None:
+                    self._host.close()
+                self._host = HostWaits() if "host" in self._sources else None  # counters are those of one thread
             if not self._was_read:
                 self.read_host()
             self._was_read = False
@@ -183,15 +188,6 @@ class Pauses:
     def _follow_modules(self) -> None:
         for name in [name for name in self._waiting if name in sys.modules]:
             self._waiting.pop(name)(sys.modules[name])
-
-    def _follow_thread(self) -> None:
-        ident = threading.get_ident()
-        if ident == self._thread:
-            return
-        self._thread, self._open = ident, []
-        if self._host is not None:
-            self._host.close()
-        self._host = HostWaits() if "host" in self._sources else None  # counters are those of one thread
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 
