@@ -21,12 +21,13 @@ def increments(counts: np.ndarray, before: np.ndarray, limits: np.ndarray) -> np
     `counts`, `before`: uint64, of equal shape: the counts, and those of the samples before. `UNREADABLE` where there
     is none. `limits`: float64, broadcast to that shape: a counter can't have grown by more in the time between.
     Returns float64; NaN where it is not known. A counter that fell has wrapped, at 32 or 64 bits, if the way over the
-    top is one that it can have gone; else it was reset, and its growth is not known. A 32-bit counter that stands at
-    its top is saturated (counters of InfiniBand do not wrap), and says nothing.
+    top is one that it can have gone; else it was reset, and its growth is not known. A 32-bit counter that has
+    reached its top is saturated (counters of InfiniBand do not wrap): its growth is not known.
     """
     moved = (counts - before).astype(np.float64)  # modulo 2**64
     has_fallen = counts < before
     is_small = before < 2**32
+    # A 32-bit counter that fell from 2**32 - 1 to 4 has moved by 5 if it wrapped.
     over_top = np.where(is_small, ((counts - before) % np.uint64(2**32)).astype(np.float64), moved)
     moved = np.where(has_fallen, np.where(over_top <= limits, over_top, np.nan), moved)
     is_unknown = (counts == UNREADABLE) | (before == UNREADABLE) | (counts == 2**32 - 1)

@@ -97,7 +97,7 @@ class DeviceSource:
             self._events.close()
 
     def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
-        """Add events, which no watermark holds back: a log may tell of them late."""
+        """Add events, which no watermark holds back: a log may report them late."""
         for owner, found in _by_owner(events).items():
             key = ("events", owner)
             header = replace(owner.header("events", self._rows[key], 0, ()), watermark_ns=None)
@@ -128,6 +128,7 @@ class DeviceSource:
     ) -> None:
         key = (schema, owner)
         promised_ns = self._watermarks_ns.get(key)
+        # A watermark promised that no such sample follows, so a late one is left out.
         if promised_ns is not None:
             is_new = columns["time_ns"] > promised_ns
             columns = columns if is_new.all() else {name: column[is_new] for name, column in columns.items()}
@@ -163,6 +164,7 @@ def _bandwidth(given: Sequence[Samples]) -> tuple[tuple[str, ...], dict[str, np.
         "tx_bytes_per_s": np.concatenate([one.rates[:, 0] for one in given]),
         "rx_bytes_per_s": np.concatenate([one.rates[:, 1] for one in given]),
     }
+    # Samples of one device alone are in order already.
     if len(given) > 1:
         order = np.argsort(columns["time_ns"], kind="stable")
         columns = {name: column[order] for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""What this node's devices report, as events of the ranks that use them."""
+"""Events that this node's devices report, of the ranks that use them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTERS: Final = (
 _OF_INTERFACE: Final = ("statistics/rx_errors", "statistics/tx_errors", "statistics/rx_crc_errors")
 _MOST_FILES: Final = 10_000  # error files that are looked at; a directory of years may hold more
 _MOST_FILE_BYTES: Final = 1 << 20
-_SAME_NS: Final = 5_000_000_000  # an XID that is told twice within this is one
+_SAME_NS: Final = 5_000_000_000  # an XID that is reported twice within this is one
 _HELD_DOWN: Final = sum(
     1 << bit
     for bit, reason in enumerate(THROTTLE_REASONS)
@@ -59,8 +59,8 @@ class NodeEvents:
         self._roster, self._host, self._devices, self._now_ns = roster, host, devices, now_ns
         self._kernel_log = kernel_log
         self._links = LinkWatch(sysfs)
-        self._held_down: dict[str, int] = {}  # by GPU, the reasons that were told
-        self._xids: dict[tuple[str, int | None], int] = {}  # when it was told last: NVML and the kernel both tell it
+        self._held_down: dict[str, int] = {}  # by GPU, the reasons that were reported
+        self._xids: dict[tuple[str, int | None], int] = {}  # when it came last: NVML and the kernel both report it
 
     def take(self) -> list[Event]:
         """Return the events of the kernel's log, of NICs and of ended processes since the last call. Never blocks."""
@@ -84,6 +84,7 @@ class NodeEvents:
                 if code > 0 and (kind != "xid" or self._is_first(one.device, code, one.time_ns)):
                     yield one.owner, self._event(one.owner, kind, one.device, code, "", one.time_ns)
             mask = int(one.values.get("throttle_reasons") or 0) & _HELD_DOWN
+            # An event where it begins and where its reasons change; its end is none.
             if "throttle_reasons" in one.values and mask != self._held_down.get(one.device, 0):
                 self._held_down[one.device] = mask
                 reasons = ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
@@ -144,7 +145,7 @@ class ErrorFiles:
 
 
 def _message_of(path: Path) -> str:
-    """Return the first line of the error that a process left; empty where the file tells none."""
+    """Return the first line of the error that a process left; empty where the file has none."""
     try:
         with path.open("rb") as file:
             value = json.loads(file.read(_MOST_FILE_BYTES))
@@ -164,7 +165,7 @@ class LinkWatch:
         self._is_up: dict[str, bool] = {}
 
     def look(self, name: str) -> Iterator[tuple[str, int | None, str]]:
-        """Yield kind, code and detail of what happened to a NIC since the last call; nothing at the first."""
+        """Yield kind, code and detail of a NIC's changes since the last call; nothing at the first."""
         device, _, port = name.partition(":")
         folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
         is_port = folder.exists()
@@ -172,15 +173,17 @@ class LinkWatch:
         state, counters = ("state", _COUNTERS) if is_port else ("operstate", _OF_INTERFACE)
         text = text_of(folder / state)
         if text:
+            # Drivers that report no state have ``unknown``, as ``lo`` does: such a link counts as up.
             is_up = text.endswith(("ACTIVE", "up", "unknown"))
             if is_up != self._is_up.setdefault(name, is_up):
                 self._is_up[name] = is_up
                 yield "link_up" if is_up else "link_down", None, text
         for counter in counters:
             value = text_of(folder / counter)
-            if not value.isdigit():
+            if not value.isdigit():  # this NIC does not count it
                 continue
             before = self._counts.get(folder / counter)
             self._counts[folder / counter] = int(value)
+            # A counter that fell was reset: its growth is not known.
             if before is not None and int(value) > before:
                 yield "link_errors", int(value) - before, counter.rpartition("/")[2]

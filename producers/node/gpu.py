@@ -32,6 +32,7 @@ with warnings.catch_warnings():
 __all__ = ["Gpu", "GpuGone", "GpuReading", "Rates", "Reader", "pynvml"]
 _LOG: Final = logging.getLogger("irregulars.agent")
 _MIB: Final = float(1 << 20)
+# NVML's scope of a field of NVLink for the sum over all links.
 _ALL_LINKS: Final = 2**32 - 1
 _NAN: Final = math.nan
 # Answers that will not change while we run.
@@ -172,6 +173,7 @@ class _Gpm:
         sample = self._spare or pynvml.nvmlGpmSampleAlloc()
         self._spare = sample
         pynvml.nvmlGpmSampleGet(self._handle, sample)
+        # NVML compares two samples: the older one is written over by the next call.
         self._before, self._spare = sample, self._before
         if self._spare is None:
             return {}
@@ -236,6 +238,7 @@ class Gpu:
         pcie = _FieldRates(self.name, "pcie_bytes", self.handle, pcie_fields, 1)
         sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
         nvlink_fields = [(sent, _ALL_LINKS), (received, _ALL_LINKS)]
+        # NVML counts PCIe in bytes, and NVLink in KiB.
         nvlink = _FieldRates(self.name, "nvlink_bytes", self.handle, nvlink_fields, 1024)
         pcie()  # the first call gives no rates, and shows whether there will be any
         return {"pcie": _MomentaryPcie(self.name, self.handle) if pcie.is_missing else pcie, "nvlink": nvlink}
@@ -302,12 +305,15 @@ class _Power:
             power = self._now()
             return None if power is None else power / 1000.0
         before, self._before = self._before, (energy, now_s)
+        # NVML counts energy from the loading of the driver: a count that fell began anew.
         if before is None or energy < before[0] or now_s <= before[1]:
             return None
         return (energy - before[0]) / 1000.0 / (now_s - before[1])
 
 
+# Seconds after which a GPU that did not answer is tried again.
 _RETRY_S: Final = 30.0
+# Readings that may wait for `take`; beyond it the oldest are dropped.
 _KEPT: Final = 600
 _EVENTS: Final = pynvml.nvmlEventTypeXidCriticalError
 
@@ -347,10 +353,11 @@ class GpuFeed:
         """Take the traffic since the last call."""
         self._wanted = frozenset(self._roster.gpus)
         taken: list[Samples] = []
+        # As many as there are now: the thread goes on adding.
         for _ in range(len(self._readings)):
             reading = self._readings.popleft()
             owner, device = self._roster.gpus.get(reading.index), f"gpu{reading.index}"
-            if owner is None:
+            if owner is None:  # the rank has ended since
                 continue
             if reading.health:
                 self._health.append(HealthSample(owner, device, reading.time_ns, reading.health))
@@ -398,7 +405,11 @@ class _OpenGpus:
             return None
         try:
             if index not in self._gpus:
-                self._open(index)
+                gpu = self._gpus[index] = Gpu(index)
+                if self._retry_s.pop(index, None) is not None:
+                    _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
+                self.indices[_address(gpu.handle)] = index
+                self.xids.watch(gpu)
             return self._gpus[index].read()
         except (pynvml.NVMLError, GpuGone) as error:
             if index in self._gpus:
@@ -407,13 +418,6 @@ class _OpenGpus:
                 _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
             self._retry_s[index] = time.monotonic() + _RETRY_S
             return None
-
-    def _open(self, index: int) -> None:
-        gpu = self._gpus[index] = Gpu(index)
-        if self._retry_s.pop(index, None) is not None:
-            _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
-        self.indices[_address(gpu.handle)] = index
-        self.xids.watch(gpu)
 
     def close(self) -> None:
         self.xids.close()

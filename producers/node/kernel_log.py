@@ -54,6 +54,7 @@ def parse_line(line: str) -> KernelEvent | None:
     >>> parse_line("pcieport 0000:5d:00.0: AER: Corrected error received: 0000:5d:00.0") is None
     True
     """
+    # Bounds the cost of the searches: a process may write any text into the log.
     line = line[:1024]
     if found := _XID.search(line):
         return KernelEvent("xid", found["device"].lower(), int(found["code"]), (found["detail"] or "")[:MOST_TEXT])
@@ -84,10 +85,11 @@ class KernelLog:
         self._open(at_end=True)
 
     def take(self) -> list[tuple[int, KernelEvent]]:
-        """Return what new lines tell, with their times, ns since the epoch. Never blocks."""
+        """Return the events in new lines, with their times, ns since the epoch. Never blocks."""
         if self._file < 0 or self._is_replaced():
             self._open(at_end=False)
         found = []
+        # `range` comes first: at the limit `zip` must not take one more line, which it would lose.
         for _, line in zip(range(_MOST_LINES), self._lines(), strict=False):
             event = parse_line(line)
             if event is not None:
@@ -107,6 +109,7 @@ class KernelLog:
             self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             state = os.fstat(self._file)
             self._inode, self._is_device = state.st_ino, stat.S_ISCHR(state.st_mode)
+            # A text file that has replaced another is read from its beginning, a device always from its end.
             if at_end or self._is_device:
                 os.lseek(self._file, 0, os.SEEK_END)
             self._has_failed = False
@@ -121,8 +124,9 @@ class KernelLog:
     def _is_replaced(self) -> bool:
         try:
             state = self._path.stat()
-        except OSError:
+        except OSError:  # between the renaming of the old file and the making of a new one
             return False
+        # A text file that is shorter than our position was emptied in place.
         is_cut = not self._is_device and os.lseek(self._file, 0, os.SEEK_CUR) > state.st_size
         return state.st_ino != self._inode or is_cut
 
@@ -130,7 +134,7 @@ class KernelLog:
         while self._file >= 0:
             try:
                 value = os.read(self._file, _READ_BYTES)
-            except BlockingIOError:
+            except BlockingIOError:  # no new record
                 return
             except BrokenPipeError:  # records were overwritten before we read them: the next read is of those left
                 continue
@@ -144,6 +148,7 @@ class KernelLog:
                 yield value.partition(b";")[2].partition(b"\n")[0].decode(errors="replace")
                 continue
             *lines, self._rest = (self._rest + value).split(b"\n")
+            # A line that never ends must not fill the memory: its beginning is dropped.
             self._rest = self._rest[-_READ_BYTES:]
             yield from (one.decode(errors="replace") for one in lines)
 

@@ -49,6 +49,7 @@ class NicFeed:
             ticks = self._counts(names, flat).reshape(-1, len(names), 3)  # (ticks, NICs, [time, sent, received])
             for at, name in enumerate(names):
                 owner, track = self._roster.nics.get(name), self._tracks.get(name)
+                # The tick may be from before its rank ended, or the NIC went out of use.
                 if owner is not None and track is not None:
                     times_ns, rates = track.rates(ticks[:, at, 0].astype(np.int64), ticks[:, at, 1:])
                     taken.append(Samples(owner, name, _PATH, times_ns, rates))
@@ -70,6 +71,7 @@ class NicFeed:
             elif name not in self._missing:
                 self._missing.add(name)
                 _LOG.warning("event=nic_missing device=%s reason='sysfs has no such device'", name)
+        # A NIC that stays in use keeps its track, and so its last counts: no interval is lost.
         self._tracks = {
             name: self._tracks.get(name) or CounterTrack(nic.name, nic.unit_bytes, nic.capacity_bytes_per_s)
             for name, nic in found.items()
@@ -151,6 +153,7 @@ class _OpenFiles:
         is_new = wanted is not self._wanted
         if is_new:
             self._wanted = wanted
+            # Of a NIC that comes into use again a failure is logged again.
             self._failed &= wanted.keys()
             self.close()
         if is_new or (self._failed and time.monotonic() >= self._retry_s):
@@ -164,6 +167,7 @@ class _OpenFiles:
         try:
             for path in (nic.tx, nic.rx):
                 descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                # A counter that opens and can't be read, or holds no number, has failed from the start.
                 int(os.pread(descriptors[-1], _LONGEST_COUNT, 0))
         except (OSError, ValueError) as error:
             self._close(name)

@@ -24,8 +24,7 @@ class NodeSource:
     recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
     ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; samples of devices come
     from `devices`. A source whose ranks may run on other hosts has the attribute ``speaks_for_other_hosts = True``:
-    devices of this host are not theirs. ``closed_connections``, if it has that,
-    is a metric.
+    devices of this host are not theirs. ``closed_connections``, if it has that, is a metric.
 
     `roster`: the ranks of this host. `devices`: samples of the devices of those in the roster; polled last.
     """
@@ -50,8 +49,15 @@ class NodeSource:
     def poll(self, max_records: int) -> Sequence[Record]:
         """Poll the sources, each up to the rest of `max_records`."""
         polled: list[Record] = []
+        # A copy: a source that fails is taken out meanwhile.
         for name in list(self._sources):
-            records = self._poll_one(name, max_records)
+            records: Sequence[Record] = ()
+            try:
+                records = self._sources[name].poll(max_records)
+            except (IrregularsError, OSError) as error:
+                _LOG.error("event=source_failed source=%s reason=%r", name, str(error))
+                self._sources.pop(name).close()
+                self.failed_sources += 1
             max_records -= sum(map(row_count, records))
             is_remote = getattr(self._sources.get(name), "speaks_for_other_hosts", False)
             polled += [self._pass(record, is_remote=is_remote) for record in records]
@@ -70,7 +76,7 @@ class NodeSource:
 
     @property
     def is_exhausted(self) -> bool:
-        """Never: a node's agent runs until it is told to stop."""
+        """Never: a node's agent runs until it is stopped."""
         return False
 
     def close(self) -> None:
@@ -78,18 +84,9 @@ class NodeSource:
         for source in self._all:
             source.close()
 
-    def _poll_one(self, name: str, max_records: int) -> Sequence[Record]:
-        try:
-            return self._sources[name].poll(max_records)
-        except (IrregularsError, OSError) as error:
-            _LOG.error("event=source_failed source=%s reason=%r", name, str(error))
-            self._sources.pop(name).close()
-            self.failed_sources += 1
-            return ()
-
     def _pass(self, record: Record, *, is_remote: bool) -> Record:
         if isinstance(record, Announcement):
-            if not record.is_logged:
+            if not record.is_logged:  # it sends no rows, so no device is sampled for it
                 return record
             if is_remote:  # its GPU is one of another host, and none of it is sampled here
                 admitted = self._roster.fabric.place(replace(record, group=group_of(record.host, record.rank)))

@@ -65,7 +65,7 @@ class Roster:
     `host`: name of this host, for announcements that have none. `nearest_nics`: NIC of each GPU index by the PCI
     tree, for announcements that have none. `gpus`: GPU indices whose traffic and health are sampled.
     `is_sampling_nics`: whether NICs are sampled. `fabric`: which switches the NICs are below, for announcements
-    that do not say so.
+    that do not name them.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Roster:
         own = (announcement.job, announcement.attempt, announcement.rank)
         owner = Owner(*own, group, announcement.start, announcement.since_ns)
         is_gpu_sampled, is_nic_sampled = self.assign(owner, announcement.gpu, nic)
+        # `is_nic_sampled` is 0 or 1: without the GPU, ``bandwidth`` alone or nothing.
         sampled = _SAMPLED if is_gpu_sampled else _SAMPLED[:is_nic_sampled]
         sources = tuple(dict.fromkeys((*announcement.sources, *sampled)))
         return self.fabric.place(replace(announcement, host=host, nic=nic, group=group, sources=sources))
@@ -111,8 +112,10 @@ class Roster:
         nic = nic or self._nearest_nics.get(-1 if gpu is None else gpu)
         if nic is None:
             return is_gpu_sampled, False
+        # Where NICs are not sampled, only `users` is filled.
         for owners in (self.users, self.nics)[: 1 + self._is_sampling_nics]:
             holder = owners.get(nic)
+            # The first rank of a start keeps a shared NIC, so that its bytes count once; another start takes it over.
             if holder is None or holder.rank == owner.rank or not holder.is_beside(owner):
                 owners[nic] = owner
         return is_gpu_sampled, self._is_sampling_nics and self.nics[nic] == owner

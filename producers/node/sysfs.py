@@ -34,8 +34,10 @@ def place_of(device: Path) -> PciPlace | None:
     parts = [part for part in resolved.parts if part.startswith("pci") or _ADDRESS.fullmatch(part)]
     if not any(_ADDRESS.fullmatch(part) for part in parts):
         return None
+    # From a port or interface up to its PCI device.
     while not _ADDRESS.fullmatch(resolved.name):
         resolved = resolved.parent
+    # -1 where the firmware names no node.
     node = text_of(resolved / "numa_node")
     return PciPlace(tuple(parts), int(node) if re.fullmatch(r"[0-9]{1,9}", node) else None)
 
@@ -104,6 +106,7 @@ def find_nics(sysfs: Path = SYSFS) -> dict[str, Nic]:
     """
     rdma = [nic for device in _sorted(sysfs / "class" / "infiniband") for nic in _rdma_ports(device)]
     taken = {nic.place.path for nic in rdma if nic.place is not None}
+    # An interface without a device is virtual: ``lo``, a bridge, a bond.
     interfaces = [_interface(path) for path in _sorted(sysfs / "class" / "net") if (path / "device").exists()]
     others = [nic for nic in interfaces if nic.place is None or nic.place.path not in taken]
     return {nic.name: nic for nic in (*rdma, *others)}

@@ -29,6 +29,7 @@ from irregulars.producers.publishing.sources import RankKey, Record, Source, key
 __all__ = ["Agent", "AgentSettings", "Progress"]
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
+# Seconds for which acknowledgements are awaited after a poll that brought nothing.
 _IDLE_S: Final = 0.02
 # A heartbeat without news is left out, but for each tenth: headers of batches carry the progress themselves, and
 # thousands of small messages a second keep a worker from the large ones.
@@ -87,7 +88,7 @@ class Agent:
     """Publishes all that a source gives; one agent may carry many ranks.
 
     `source`: is polled from the thread that calls `run`, and closed at its end. `topics`: those that must exist.
-    `make_publisher`: makes what carries messages to Kafka. `ends_ranks`: whether the agent sends heartbeats of its
+    `make_publisher`: makes the publisher. `ends_ranks`: whether the agent sends heartbeats of its
     ranks from their first record to its own end. Where not, it sends those of a rank from its announcement until the
     source ends it: other processes may send for ranks that were not announced here, and another agent may follow this
     one.
@@ -140,10 +141,12 @@ class Agent:
                 records = self._source.poll(self._settings.poll_records)
                 for record in records:
                     self._publish(publisher, record)
+                    # After each record: to publish those of one poll may take longer than a heartbeat's period.
                     self._beat_if_due(publisher)
                 self._publish_together(publisher, self._bundler.take_due(self._clock_s()))
                 self._beat_if_due(publisher)
                 publisher.serve(0.0 if records else self._idle_s)
+            # Bundles that wait go out first: the last heartbeats count their rows too.
             reason = FINISHED if self._source.is_exhausted else STOPPED
             self._publish_together(publisher, self._bundler.take_all())
             for rank in self._ranks.values():
@@ -168,6 +171,7 @@ class Agent:
             if rank.own.group is not None:  # a watermark must not overtake the rows that are before it
                 self._publish_together(publisher, self._bundler.take_all())
             for schema, progress in record.sources.items():
+                # The count only grows: a heartbeat that comes late must not lower it.
                 rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
                 known = rank.sources.get(schema, SourceProgress(0, None))
                 until_ns = progress.watermark_ns
@@ -203,6 +207,7 @@ class Agent:
             raise InputError(f"names of job and host must be below {MAX_KEY_BYTES} bytes; got {len(where)}")
         publisher.send("jobs", key, value, attempt=own.attempt, partition_key=where)
         self._bundler.announce(own)
+        # A rank that writes no rows is announced, and needs no heartbeats.
         if own.is_logged:
             # Earlier starts and places of the rank may have been killed: no more heartbeats are sent for them.
             for at in [at for at in self._ranks if (at[0], at[2]) == (own.job, own.rank)]:

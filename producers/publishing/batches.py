@@ -16,6 +16,7 @@ from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
 
 BATCH_ROWS: Final = 1_500  # about 64 KiB of operators: where Kafka and Faust carry most rows per second
 BATCH_SPAN_S: Final = 1.0  # event time of one batch at most, for which a verdict may wait
+# Longer spans are cut to this, seconds: in ns it fits into int64 behind any time, which infinity does not.
 _LONGEST_S: Final = 1e9
 _LATEST: Final = np.iinfo(np.int64).max
 
@@ -44,6 +45,7 @@ def take_rows(batch: Batch, first: int, past: int) -> Batch:
     header = replace(batch.header, rows_before=batch.header.rows_before + first)
     if header.watermark_ns is not None and past < len(batch):
         rest = event_times_ns(batch)[past:]
+        # Rows without event time hold back no watermark.
         earliest_ns = int(np.where(rest == UNKNOWN, _LATEST, rest).min())
         header = replace(header, watermark_ns=min(header.watermark_ns, earliest_ns - 1))
     return Batch(header, columns)
@@ -101,7 +103,7 @@ def encode_in_parts(
 def _with_used_names(batch: Batch) -> Batch:
     # Names may be most of the bytes, so that halving the rows alone would not end.
     name = next((name for name in ("communicator", "device") if name in batch.columns), None)
-    if name is None:
+    if name is None:  # iterations name nothing
         return batch
     used, codes = np.unique(batch.columns[name], return_inverse=True)
     header = replace(batch.header, names=tuple(batch.header.names[code] for code in used.tolist()))
@@ -152,6 +154,7 @@ class Bundler:
         group = _group_of(header, header.group or "")
         key = (header.schema, group)
         known = self._open.get(key)
+        # A bundle has one batch of a rank: the second one closes it, as does one that makes it too large.
         if known is not None and (header.rank in known.batches or known.rows + len(batch) > MAX_ROWS):
             yield self._take(key)
             known = None
@@ -159,6 +162,7 @@ class Bundler:
             known = self._open[key] = _Open(now_s)
         known.batches[header.rank] = batch
         known.rows += len(batch)
+        # A group of which no rank was announced has 0 to wait for: its batches go out at once.
         if known.rows >= MAX_ROWS or len(known.batches) >= min(len(self._ranks.get(group, ())), MAX_GROUP_RANKS):
             yield self._take(key)
 

@@ -21,7 +21,7 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 def kind_of_description(description: str) -> str:
-    """Return the kind of a group; one that serves several dimensions, or says nothing, is ``unknown``.
+    """Return the kind of a group; one of several dimensions, or of none that is known, is ``unknown``.
 
     Megatron's experts have dimensions of their own (``EXPERT_DATA_PARALLEL_GROUP`` shares gradients); gradients are
     shared over the ranks of one context too.

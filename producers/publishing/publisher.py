@@ -23,6 +23,7 @@ from irregulars.producers.publishing.spool import Message
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1
 COMPRESSIONS: Final = ("zstd", "lz4")
+# No broker took the message in time: those behind it would fail in the same way, so the agent ends.
 _GONE: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 _NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -116,6 +117,7 @@ class Publisher:
         while existing is None:
             left_s = deadline_s - time.monotonic()
             try:
+                # In short turns: between them `serve` raises where a broker refuses us; only absence is waited for.
                 existing = self._producer.list_topics(timeout_s=min(1.0, max(left_s, 0.01))).topics
             except KafkaException as error:
                 self.serve()
@@ -158,6 +160,7 @@ class Publisher:
             try:
                 self._produce(message, partial(self._on_delivery, message.topic, message.rows))
                 return
+            # librdkafka's queue is full; acknowledgements make room in it.
             except BufferError:
                 self.serve(_TICK_S)
             except KafkaException as error:
@@ -222,6 +225,7 @@ class Publisher:
             "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
             "message.timeout.ms": round(settings.broker_wait_s * 1000), "error_cb": self._on_trouble,
         }  # fmt: skip
+        # The servers may be among them: ours, which come last below, replace them.
         reserved = sorted((ours.keys() & settings.kafka.keys()) - {"bootstrap.servers"})
         if reserved:
             raise InputError(
@@ -240,6 +244,7 @@ class Publisher:
         if self.delivered.first_failure is None:
             self.delivered.first_failure = error
             _LOG.error("event=delivery_failed topic=%s key=%r error=%r", message.topic(), message.key(), _text(error))
+        # Other refusals are of one message, too large for example: `flush` raises them at the end.
         if error.fatal() or self._refuses(error) or error.code() in _GONE | _NO_TOPIC:
             self._failure = self._failure or error
 

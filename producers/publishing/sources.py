@@ -51,7 +51,7 @@ class Source(Protocol):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the source has ended for good; a live source always answers False."""
+        """Whether the source has ended for good; a live source always returns False."""
         ...
 
     def close(self) -> None:
@@ -201,11 +201,13 @@ def _check_header(batch: Batch, before: Sequence[Batch]) -> None:
     if header.rows_before != rows:
         raise PluginError(f"rows_before must be {rows}, the rows polled before; got {header.rows_before} ({where})")
     watermark_ns = before[-1].header.watermark_ns if before else None
+    # No watermark has promised anything yet.
     if watermark_ns is None:
         return
     if header.watermark_ns is None or header.watermark_ns < watermark_ns:
         raise PluginError(f"watermark_ns must not fall below {watermark_ns}; got {header.watermark_ns} ({where})")
     event_ns = event_times_ns(batch)
+    # Rows without event time have `UNKNOWN`, which is negative: a watermark does not promise anything of them.
     late_ns = event_ns[(event_ns >= 0) & (event_ns <= watermark_ns)]
     if late_ns.size:
         rule = f"above the watermark {watermark_ns} that was promised before"
@@ -214,6 +216,7 @@ def _check_header(batch: Batch, before: Sequence[Batch]) -> None:
 
 def _read(source: Source, sizes: random.Random, limit: int, reading: _Reading | None = None) -> _Reading:
     reading = reading or _Reading()
+    # Polls of the source before, if any, are not in a row with those of this one.
     reading.took_s.clear()
     stop_s, last = time.monotonic() + _DEADLINE_S, reading.rows + limit
     try:
@@ -240,6 +243,7 @@ def _read(source: Source, sizes: random.Random, limit: int, reading: _Reading | 
 
 
 def _check_resume(open: Callable[[str | None], Source], whole: _Reading, cut: int) -> None:
+    # The input is too short to be cut there.
     if cut >= whole.rows:
         return
     source = open(None)
@@ -263,6 +267,7 @@ def _require_same(expected: _Reading, found: _Reading, rule: str) -> None:
         raise PluginError(f"source must give, {rule}: {expected.rows} rows; got {found.rows}")
     for key in expected.batches.keys() | found.batches.keys():
         wanted, given = _columns(expected.batches.get(key, ())), _columns(found.batches.get(key, ()))
+        # Readings of an endless input end at different rows: the shorter one counts.
         common = min((len(next(iter(c.values()))) if c else 0) for c in (wanted, given))
         for name in wanted.keys() & given.keys():
             if not np.array_equal(wanted[name][:common], given[name][:common]):

@@ -77,6 +77,7 @@ class Spool:
         self._segments: deque[Segment] = deque()
         try:
             make_private_directory(directory, is_ours=True)
+            # Drafts of an agent that was killed while it wrote.
             for path in directory.glob("*.part"):
                 if path.is_file():
                     path.unlink()
@@ -106,8 +107,10 @@ class Spool:
             self._on_drop(messages)
             return False
         self._segments.append(segment)
+        # The newest segment stays, also where it is above the limit alone.
         while self.size_bytes > self._limit_bytes and len(self._segments) > 1:
             taken = self.take()
+            # None could be read, and all were left out.
             if taken is None:
                 break
             oldest, dropped = taken
@@ -122,6 +125,7 @@ class Spool:
             return False  # the files of `taken` stay, and their messages come again
         self._segments.appendleft(segment)
         for one in taken:
+            # The new segment may have the name, and so the file, of the first one taken.
             if one.path != segment.path:
                 self.remove(one)
         return True
@@ -134,6 +138,7 @@ class Spool:
             try:
                 return segment, _unframe(segment.path.read_bytes())
             except (OSError, ValueError, struct.error) as error:
+                # A damaged segment is left out: it must not hold up those behind it.
                 self.unreadable_segments += 1
                 _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
                 self.remove(segment)

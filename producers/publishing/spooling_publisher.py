@@ -30,7 +30,9 @@ from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spool import Message, Segment, Spool
 
 _LOG: Final = logging.getLogger("irregulars.agent")
+# Room for two of the largest messages.
 _LEAST_BYTES: Final = 2 << 20
+# Seconds from one try to reach an absent broker to the next, and for which one try waits: the source waits too.
 _TRY_S: Final = 2.0
 _ASK_S: Final = 0.5
 _TICK_S: Final = 0.1
@@ -137,6 +139,7 @@ class SpoolingPublisher(Publisher):
         if self._is_closed:
             return
         self._is_closed = True
+        # Purges librdkafka's queue. `_on_result` leaves purged messages in flight, and they are kept here.
         super().close()
         given_out = [(number, message) for number, (message, _) in self._in_flight.items()] + list(self._loaded)
         if given_out:
@@ -192,6 +195,7 @@ class SpoolingPublisher(Publisher):
             while self._is_connected and self._in_flight_bytes < most_bytes:
                 if not (self._send_loaded() or self._load() or self._send_waiting()):
                     return
+        # Also while messages are in flight: as many bytes as those may wait in memory, no more.
         if self._waiting_bytes >= most_bytes:
             if not len(self._spool):
                 reason = "more comes than Kafka takes"
@@ -205,6 +209,7 @@ class SpoolingPublisher(Publisher):
             return False
         number, message = self._loaded[0]
         self._give_out(number, message, self._loaded_from)
+        # Only now: where `_give_out` raises BufferError, the message keeps its place.
         self._loaded.popleft()
         return True
 
@@ -236,6 +241,7 @@ class SpoolingPublisher(Publisher):
             self._produce(message, partial(self._on_result, number))
         except KafkaException as error:
             failure = error.args[0]
+        # A message that was refused at once goes the same way as one that a broker refuses later.
         self._in_flight[number] = message, segment
         self._in_flight_bytes += message.size_bytes
         if failure is not None:
@@ -265,6 +271,7 @@ class SpoolingPublisher(Publisher):
         """Count dropped rows. Announcements are queued again: they are small, and nothing works without them."""
         for message in messages:
             if message.topic == "jobs":
+                # An announcement of an earlier attempt is of no use any more.
                 if self._newest_attempts.get(message.key, message.attempt) == message.attempt:
                     self._waiting.append(message)
                     self._waiting_bytes += message.size_bytes

@@ -29,6 +29,7 @@ def reductions(settings: SimulatorSettings) -> list[tuple[str, str, int, int]]:
     group = "shard" if settings.shards > 1 else "dp"
     found = [(group, operator, settings.gradient_bytes // settings.gradient_buckets, settings.gradient_buckets)]
     shard_ranks = settings.shards * settings.ep * settings.cp
+    # Between replicas a rank reduces its own shard of the gradients.
     found.append(("replica", "all_reduce", settings.gradient_bytes // shard_ranks, 1))
     found.append(("edp", operator, settings.expert_gradient_bytes, 1))
     return [one for one in found if has_group(settings, one[0])]
@@ -97,7 +98,7 @@ class Call:
     # Work of the rank before it enters: pairs of micro-batch (or `OWN_WORK`, `LEADER_WORK`) and nanoseconds
     work: tuple[tuple[int, float], ...] = ()
     # Calls of one stream follow each other. A call beside stream 0 also waits for the call on stream 0 that came
-    # before it; calls on stream 0 wait for those on others only if they say so.
+    # before it; calls on stream 0 wait for those on others only by `is_joining` or `after`.
     stream: int = 0
     is_joining: bool = False  # waits for all calls made on other streams so far
     is_logged: bool = True  # false: the ranks wait in it as in any other, but write no row
@@ -217,7 +218,9 @@ class Program:
                     self.work(length_ms, column)
                 if is_cut and cuts[part][1] != RING:
                     self.collective(*cuts[part], self.settings.activation_bytes, is_scaled=True)
+                # Buckets go out evenly: 4 over 2 parts make 2 pieces a part, and one is out after each.
                 wanted = buckets * (part * pieces + piece + 1) // (parts * pieces)
+                # Marked once: buckets that go out together wait for the same work.
                 if wanted > self._buckets_sent:
                     self.mark()
                 while self._buckets_sent < wanted:

@@ -68,6 +68,7 @@ class Faults:
             if fault.shape == "fluctuating":
                 part = float(generator_of(settings, FAULTS, number, iteration).random())
             factor, add_ms = fault.factor, fault.add_ms
+            # A factor of 1 does nothing, so its part above 1 is scaled.
             if part != 1:
                 factor, add_ms = 1 + (factor - 1) * part, add_ms * part
             if fault.kind == "uneven_data":
@@ -78,6 +79,7 @@ class Faults:
                 load = drawn if load is None else load * drawn
             if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
                 work_factor[fault_ranks(fault, self._topology)] *= factor
+            # A stage has no standstill of its own: `slow_stage` takes a factor alone.
             if fault.kind in ("slow_rank", "slow_host"):
                 stall_ns[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
             if fault.kind in _DEVICES:

@@ -210,11 +210,13 @@ class Engine:
                 gap_ns[plan.first_forward_step] += stall_ns
         ranks, parts, lengths_ns = self._untidiness.pauses(iteration)
         first, last = plan.start_step[ranks] + 1, plan.last_step[ranks]
+        # A rank pauses once at most, so no step comes twice, and `+=` by indices adds all.
         gap_ns[first + (parts * (last - first + 1)).astype(np.int64)] += lengths_ns
         wire_bytes = self._wire_bytes(plan, iteration, expert_load)
         flow_ns = self._flow_ns(plan, wire_bytes, effects) * noise.transfer
         may_hang = self.network.is_between_hosts[plan.flows.path] & bool(self.settings.stalls_per_iteration)
         lanes, ratios = self._untidiness.stalls(iteration, np.flatnonzero(may_hang))
+        # The usual time costs a run of the plan: it is asked for only where a transfer hangs.
         flow_ns[lanes] += ratios * (self._nominal_ns if len(lanes) else 0.0)
         connecting = self._untidiness.connecting(iteration, plan.flows.path, nowhere_path(self.topology))
         flow_ns[connecting] += self.settings.connect_ms * NS_PER_MS
@@ -262,6 +264,7 @@ class Engine:
         # The rank with most tokens decides how long an exchange takes.
         busiest = np.ones(nowhere_path(self.topology) + 1)
         loads = np.tile(expert_load, self.settings.pp)[self.topology.seat]
+        # Ranks without such a group have -1, which is the last path: the one that leads nowhere.
         np.maximum.at(busiest, self.topology.groups.numbers["ep"], loads)
         return np.asarray(wire_bytes * busiest[flows.path])
 
@@ -270,7 +273,7 @@ class Engine:
         return np.asarray(latency_ns[plan.flows.path] + wire_bytes * ns_per_byte[plan.flows.path])
 
     def _stop(self, plan: Plan, gap_ns: Floats, effects: Effects) -> Ints | None:
-        """Let ranks stop before a call; return the steps inside which others do."""
+        """Stop ranks before a call; return the steps inside which others stop."""
         inside = []
         for fault in effects.hangs:
             rank = int(fault.rank or 0)
@@ -295,10 +298,12 @@ class Engine:
 def _meet(
     plan: Plan, start_ns: Floats, gap_ns: Floats, flow_ns: Floats, noise: Noise, stuck_steps: Ints | None
 ) -> tuple[Floats, Floats, Floats]:
-    """Let everything happen, wave by wave: arrivals, departures, and when transfers begin."""
+    """Run a plan wave by wave: arrivals, departures, and when transfers begin."""
     transfer_ns = flow_ns[: plan.transfers].copy()
+    # A batched send and recv is over when both of its flows are.
     batched = plan.flows.transfer[plan.transfers :]
     transfer_ns[batched] = np.maximum(transfer_ns[batched], flow_ns[plan.transfers :])
+    # -inf, so that the first part of a step with several parts has no earlier departure to wait for.
     arrival_ns, departure_ns = np.empty_like(gap_ns), np.full_like(gap_ns, -NEVER_NS)
     begin_ns = np.empty(plan.transfers)
     arrival_ns[plan.start_step] = departure_ns[plan.start_step] = start_ns

@@ -25,7 +25,7 @@ power cap that is lowered step by step, a heat sink that fills with dust) or ``s
 iterations, is gone, and grows anew: a GPU that throttles, cools down and speeds up again).
 
 Instead of a strength, all but ``hang`` take ``excess``: how much longer the mean iteration shall get, relative to the
-same run without the fault. What strength does that is tried out (`producers.simulator.truth`);
+same run without the fault. The strength that does that is tried out (`producers.simulator.truth`);
 ``by=add_ms`` looks for a delay where a factor is the default.
 """
 
@@ -144,7 +144,7 @@ def parse_fault(text: str) -> Fault:
         read.need(over, "over must be 1 or more", over_text)
     try:
         at = float(read.values.get("at", 0.5))
-    except ValueError:
+    except ValueError:  # refused below, with the range
         at = -1.0
     read.need(0 <= at < 1, "at must be a number from 0 to below 1", repr(read.values.get("at")))
     inside = read.values.get("inside", "no")

@@ -6,8 +6,8 @@ round, each rank as the sender to the next in its context parallel group, then t
 time. Between hosts a path consists of
 *hops*, from one NIC to another. A collective over several hosts runs one ring per NIC, as NCCL builds them (members
 of equal place on their hosts form a ring, and the bytes are split between the rings); inside a host it uses NVLink
-and crosses no NIC. Ranks that share a NIC transfer at the same time and get their part of its rate, unless it is told
-who really does (`producers.simulator.engine`).
+and crosses no NIC. Ranks that share a NIC transfer at the same time and get their part of its rate, unless
+`producers.simulator.engine` adds the contention that really occurs (``is_nic_contended``).
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Network:
         self._latency_ns = steps * np.where(
             self.is_between_hosts, settings.network_latency_us * NS_PER_US, settings.nvlink_latency_us * NS_PER_US
         )
+        # The path that leads nowhere.
         self._latency_ns[-1] = 0.0
         self._nvlink_ns_per_byte = np.where(uses_nvlink, NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
 
@@ -160,8 +161,10 @@ def count_up(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
 def _ring_hops(path: int, ranks: Sequence[int], host: Ints) -> _Hops:
     members = np.array(ranks)
     _, first, counts = np.unique(host[members], return_index=True, return_counts=True)
+    # All members are on one host: no hop leaves it.
     if len(first) == 1:
         first, counts = first[:0], np.ones(1, dtype=np.int64)
+    # As many rings as the host with the fewest members can join.
     rings = int(counts.min())
     grid = members[np.add.outer(first, np.arange(rings))]  # members are in order of rank, and so of host
     return _hops(path, grid.ravel(), np.roll(grid, -1, axis=0).ravel(), 1 / rings)

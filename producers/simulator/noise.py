@@ -60,6 +60,7 @@ def draw_noise(settings: SimulatorSettings, iteration: int, *, steps: int, flows
 
 def no_noise(steps: int) -> Noise:
     """Return noise that changes nothing."""
+    # One factor for all, which numpy broadcasts.
     one = np.ones(1)
     return Noise(gap=one, transfer=one, spread=np.zeros(steps), tail=one)
 

@@ -68,6 +68,7 @@ def operator_rows(topology: Topology, programs: Sequence[Sequence[Call]], start:
     )
     counts = np.concatenate([np.full(topology.stage_ranks, block[0].shape[1]) for block in blocks])
     rank = np.repeat(topology.rank_of_seat, counts)
+    # A series is one number with the digits communicator, source + 1 and target + 1, to the base `ends`.
     is_p2p, is_send, ends = peer != UNKNOWN, operator == SEND, topology.world_size + 1
     source = np.where(is_p2p, np.where(is_send, rank, peer), -1)
     target = np.where(is_p2p, np.where(is_send, peer, rank), -1)
@@ -93,6 +94,7 @@ def _stage_rows(
     shape = (len(ranks), len(flat))
     numbers, local = ([by_group[group][ranks] for group in groups] for by_group in (topology.groups.numbers, codes))
     peers = [_peers(topology, stage, call, peer) for _, call, _, peer in flat]
+    # 1 behind the marker, which is each seat's first step.
     first_step = start[stage * topology.stage_ranks : (stage + 1) * topology.stage_ranks] + 1
     rows = [
         np.broadcast_to(np.array(values), shape)
@@ -211,6 +213,7 @@ class Plan:
         if weights.shape[1] > settings.micro_batches + 2:
             own = by_batch if expert_load is None else by_batch * expert_load[:, None]
             weights[:, settings.micro_batches : LEADER_WORK] = own
+        # Ranks of one tensor parallel group follow each other: its first one is the leader.
         weights[:, LEADER_WORK] = np.arange(settings.stage_ranks) % settings.tp == 0
         return np.concatenate([(weights @ work.T).ravel() for work in self.stage_work])
 
@@ -312,6 +315,7 @@ class _Layout:
         return Wave(
             first=first, past=self._count, shares=shares, offsets=np.cumsum(width) - width,
             owner=np.repeat(np.arange(len(width)), width), before=before,
+            # A list that repeats `before` adds no dependency, and costs a pass over all shares.
             others=tuple(other for other in others if not np.array_equal(other, before)),
             is_queued=is_queued.astype(np.bool_) if others and is_queued.any() else None,
             roles=roles if roles.any() else None, is_merging=is_merging,
@@ -342,6 +346,7 @@ class _Layout:
         is_queued = np.zeros(self.topology.settings.pp, dtype=np.int64)
         for stage, place in meeting.members:
             before, others = links[stage][place]
+            # Lists shorter than `depth` are filled with `before`, for which the share waits anyway.
             places[:, stage] = place, before, *others, *[before] * (depth - len(others))
             is_queued[stage] = self.topology.settings.is_launched_ahead and self.programs[stage][place].stream > 0
         stages = members // self.topology.stage_ranks
@@ -367,6 +372,7 @@ class _Layout:
         down = communicators + first
         if call.ring:
             both = [ring_path(topology) + topology.rank_of_seat[members[:, n]] for n in range(2)]
+            # A ring of two is one pair, whose one meeting carries both directions.
             return both if call.ring == 2 else both[:1]
         return [path for path, is_used in ((down, meeting.is_down), (down + topology.world_size, meeting.is_up))
                 if is_used]  # fmt: skip

@@ -3,19 +3,19 @@
 How untidy jobs are: in one place for the demo, the tests, the benchmarks and the command line.
 
 ==============  ======================================================================================================
-``default``     what `SimulatorSettings` says: noise of single operators
+``default``     `SimulatorSettings` as they are: noise of single operators
 ``tidy``        no noise of work and transfers, no drift: any crude rule detects effects
 ``suite``       the noise of the simulated suite: gaps 3 %, transfers 10 %, one in 200 transfers takes several times
                 its length, 10 % drift; and otherwise as untidy as recordings are: ranks and hosts of different speed,
                 micro-batches of different weight, transfers that hang and are nobody's fault
 ``field``       reality as a whole: times to the microsecond, durations on another clock, slow phases of hosts, heavy
                 tails of sequences and pauses, iterations that compile and warm up; healthy times vary by 1 to 8 %
-``untidy``      the suite, and what makes recordings hard to read besides: buckets on a second stream, rooted
-                operators, a barrier that nobody logged, rows lost in bursts, and rows that come twice
+``untidy``      the suite, and more that makes recordings hard to read: buckets on a second stream, rooted
+                operators, a barrier that no rank logged, rows lost in bursts, and rows that come twice
 ``off_clocks``  clocks of hosts are milliseconds apart and drift; a job may have it besides another preset
 ==============  ======================================================================================================
 
-Shapes of jobs as they are run: what is parallel, over which streams, and who logs.
+Shapes of jobs as they are run: parallel dimensions, streams, and the ranks that log.
 
 ===============  =====================================================================================================
 ``pipeline``     the default job: dp × pp × tp, 1F1B, gradients after the last backward
@@ -26,7 +26,7 @@ Shapes of jobs as they are run: what is parallel, over which streams, and who lo
 ``cp_ring``      context parallel ranks on two hosts, keys and values go round
 ``moe``          expert parallel ranks on two hosts, tokens as the router deals them
 ``shared_nics``  four ranks to a NIC, which groups contend for
-``unlogged``     two ranks in five, whoever they are, write no row
+``unlogged``     two ranks in five, drawn from the seed, write no row
 ===============  =====================================================================================================
 
 Sizes may be changed (``dp``, say): a shape is a start, and 64 to 128 ranks large.
@@ -143,21 +143,17 @@ def with_values(settings: SimulatorSettings, assignments: Iterable[str]) -> Simu
         if key in _OTHERS or key not in kinds:
             hint = f"; it is given by {_OTHERS[key]}" if key in _OTHERS else nearest(key, kinds)
             raise InputError(f"a setting of the job must be a known key; got {key!r} (--set {text}){hint}")
-        values[key] = _read(key, value, kinds[key])
+        parts: Any = value
+        if key == "workload_changes":
+            parts = [part.split(":") for part in value.split(",") if part]
+        elif key == "hidden":
+            parts = [part for part in value.split(",") if part]
+        try:
+            values[key] = msgspec.convert(parts, kinds[key], strict=False)
+        except msgspec.ValidationError:
+            rule = "pairs ITERATION:FACTOR, as 80:1.5" if key == "workload_changes" else describe(kinds[key])
+            raise InputError(f"{key} must be {rule}; got {value!r} (--set {key}={value})") from None
     return replace(settings, **values)
-
-
-def _read(key: str, value: str, kind: Any) -> Any:
-    parts: Any = value
-    if key == "workload_changes":
-        parts = [part.split(":") for part in value.split(",") if part]
-    elif key == "hidden":
-        parts = [part for part in value.split(",") if part]
-    try:
-        return msgspec.convert(parts, kind, strict=False)
-    except msgspec.ValidationError:
-        rule = "pairs ITERATION:FACTOR, as 80:1.5" if key == "workload_changes" else describe(kind)
-        raise InputError(f"{key} must be {rule}; got {value!r} (--set {key}={value})") from None
 
 
 def described_keys() -> Iterator[tuple[str, str]]:

@@ -45,6 +45,7 @@ def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -
         begins = np.flatnonzero(generator.random(count) < settings.loss_ratio / burst_rows)
         ends = begins + generator.geometric(1 / burst_rows, len(begins))
         ends = np.minimum(ends, rows.first[np.searchsorted(rows.first, begins, side="right")])
+        # 1 where a burst begins and -1 where it ends: the running sum counts the bursts over each row.
         edges = np.zeros(count + 1, dtype=np.int64)
         np.add.at(edges, begins, 1)
         np.add.at(edges, ends, -1)
@@ -157,6 +158,7 @@ class JobRows:
         if runs[0].expert_load is None:
             return sizes
         rows, topology = plan.rows, self._engine.topology
+        # Every second all_to_all of a communicator brings tokens back, as `calls.part_shares` has it.
         is_back = (rows.operator == OPERATOR_CODES["all_to_all"]) & (rows.ordinal % 2 == 0)
         place = topology.seat[plan.step_rank[rows.step]] % topology.stage_ranks
         loads = np.array([run.expert_load for run in runs])[:, place]
@@ -253,6 +255,7 @@ def _in_series_of(plan: Plan, turn: Plan) -> Ints:
     if plan is turn:
         return plan.rows.per_iteration
     series, first = np.unique(turn.rows.series, return_index=True)
+    # A series beyond all of `turn` would be out of range; the comparison below finds that it is another.
     place = np.minimum(np.searchsorted(series, plan.rows.series), len(series) - 1)
     return np.where(series[place] == plan.rows.series, turn.rows.per_iteration[first][place], 0)
 
@@ -266,6 +269,7 @@ def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, 
     arrival_ns = np.array([run.arrival_ns[rows.step] for run in runs])
     departure_ns = np.array([run.departure_ns[rows.step] for run in runs])
     is_entered, is_left = np.isfinite(arrival_ns), np.isfinite(departure_ns)  # of a job that hangs: not all
+    # Infinite times have no integer; their rows are left out, or get no elapsed time, below.
     starts_ns = _whole_ns(np.where(is_entered, arrival_ns, 0.0))
     ends_ns = _whole_ns(np.where(is_left, departure_ns, 0.0))
     elapsed_ns = np.where(is_left, ends_ns - starts_ns, np.nan)
@@ -343,6 +347,7 @@ class BandwidthSampler:
         period_ns, phase_ns = self._period_ns, self._phase_ns[nic]
         first = np.ceil((begin_ns - phase_ns) / period_ns).astype(np.int64)
         last = np.ceil((begin_ns + length_ns - phase_ns) / period_ns).astype(np.int64)
+        # Period n ends at n: a transfer from 2.5 to 4.2 periods has parts in periods 3, 4 and 5.
         flow, period = count_up(first, last - first + 1)
         edge_ns = phase_ns[flow] + period * period_ns
         inside_ns = np.minimum(begin_ns[flow] + length_ns[flow], edge_ns) - np.maximum(

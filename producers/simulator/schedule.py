@@ -84,6 +84,7 @@ def _run_interleaved(program: Program) -> None:
     settings, stage = program.settings, program.stage
     pp, chunks = settings.pp, settings.model_chunks
     total = settings.micro_batches * chunks
+    # Megatron's `num_warmup_microbatches`; a single round of micro-batches is all warm-up, as there.
     warmup = total if settings.micro_batches == pp else min(2 * (pp - stage - 1) + (chunks - 1) * pp, total)
     before, after = (stage - 1) % pp, (stage + 1) % pp
 
@@ -152,6 +153,7 @@ def predecessors(program: Sequence[Call]) -> list[Links]:
         if call.is_joining:
             others = [last for stream, last in newest.items() if stream]
         else:
+            # Order on stream 0 is in the first element of the pair already.
             others = [newest[call.stream]] if call.stream in newest and call.stream else []
         found.append((newest.get(0, -1), (*others, *call.after)))
         newest[call.stream] = place
@@ -180,6 +182,7 @@ def waves(programs: Programs) -> list[list[Meeting]]:
         raise RuntimeError("stage programs must not wait for each other in a circle") from None
     result, ready = [], list[Meeting]()
     while sorter.is_active():
+        # In a fixed order: transfers are numbered by it, and noise is drawn by their numbers.
         ready = sorted([*ready, *sorter.get_ready()], key=lambda one: (one.members, one.part))
         busy = set[CallKey]()
         wave, later = [], []
@@ -188,6 +191,7 @@ def waves(programs: Programs) -> list[list[Meeting]]:
                 wave.append(meeting)
                 busy.update(meeting.members)
             else:
+                # One of its calls has another part in this wave; it is ready, and goes into the next.
                 later.append(meeting)
         sorter.done(*wave)
         result.append(wave)
@@ -232,6 +236,7 @@ def _pairs(programs: Programs) -> Iterator[Meeting]:
         sent, received = sends[source, target], recvs[source, target]
         if len(sent) != len(received):
             raise RuntimeError(f"stage {target} must receive what stage {source} sends: {len(sent)}; {len(received)}")
+        # With chunks the last stage sends down to the first; of two stages the pair would be both down and up.
         is_down = target == source + 1 or (len(programs) > 2 and (source, target) == (len(programs) - 1, 0))
         for sender, receiver in zip(sent, received, strict=True):
             pair = (sender, receiver) if is_down else (receiver, sender)

@@ -1,7 +1,7 @@
 """Settings of one simulated job: its shape, its cluster, its speed, its noise and its faults.
 
 By default all untidiness of real jobs is left out, byte for byte. Where a constant is not ours, its source
-stands beside it.
+is beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POSITIVE: Final = frozenset(
      "time_resolution_ns", "fsdp_units", "host_phase_iterations", "pause_tail_index"}
 )  # fmt: skip
 _LARGEST: Final = {"loss_ratio": 0.5, "repeat_ratio": 0.5, "expert_work_ratio": 1.0, "unlogged_ratio": 0.9}
-# When a simulated job begins unless told: fixed, so that the same settings give the same rows.
+# Start of a simulated job where none is given: fixed, so that the same settings give the same rows.
 RECORDED_START_NS: Final = 1_800_000_000_000_000_000
 
 
@@ -47,13 +47,13 @@ class SimulatorSettings:
     dp, pp, tp, cp, ep, shards: Sizes of the parallel dimensions: replicas of the data, pipeline stages, tensor,
         context and expert parallel ranks, and shards of the optimizer's state inside a replica group. The world has
         their product of ranks; gradients are reduced over ``dp * shards * ep * cp`` of them.
-    rank_order: How ranks are counted, the fastest dimension first, as Megatron's option of this name says it.
+    rank_order: How ranks are counted, the fastest dimension first, as in Megatron's option of this name.
     model_chunks: Above 1: interleaved 1F1B, each stage holds so many parts of the model.
     micro_batches: Micro-batches that one iteration sends through the pipeline.
     iterations: Length of the run.
     seed: All randomness comes from it; a fault draws nothing from the generators of the healthy job.
     gpus_per_host, gpus_per_nic, hosts_per_switch: Shape of the cluster.
-    nic_bytes_per_s, nvlink_bytes_per_s: What a transfer reaches on a healthy device when it has the device for
+    nic_bytes_per_s, nvlink_bytes_per_s: Rate that a transfer reaches on a healthy device when it has the device for
         itself.
     network_latency_us, nvlink_latency_us: Time of one step of a collective between hosts and inside one.
     forward_ms, backward_ms: Work of one stage for one micro-batch, without communication.
@@ -89,11 +89,11 @@ class SimulatorSettings:
     clock, clock_offset_ms, clock_drift_ppm: ``per_host``: each host's clock is off by up to so much to either side,
         and drifts by up to so much.
     checkpoint_every, checkpoint_ms, is_checkpoint_marked: Every so many iterations (0: never) the ranks write for so
-        long at the end, and say so in ``phase`` or not.
+        long at the end, and name it in ``phase`` or not.
     evaluate_every, evaluation_passes, is_evaluation_marked: Every so many iterations (0: never) one is an evaluation,
-        of so many times the forward passes of a training iteration and nothing else, and says so in ``phase`` or not.
-    hidden: What the job waits for and nobody logs: any of ``tp``, ``cp``, ``ep`` (that group's operators) and
-        ``barrier`` (of all ranks, before the optimizer).
+        of so many times the forward passes of a training iteration and nothing else, named in ``phase`` or not.
+    hidden: Operators that the job waits for and no rank logs: any of ``tp``, ``cp``, ``ep`` (those of
+        that group) and ``barrier`` (of all ranks, before the optimizer).
     logged: ``all`` ranks write their operators, or the ``tp_leaders`` alone: the first of each tensor parallel group;
         or ``some_ranks``, or all ranks of ``some_hosts`` (see ``unlogged_ratio``).
     loss_ratio, loss_burst_rows: Part of the operators that the exporter drops, and how many in a row on average.
@@ -118,7 +118,7 @@ class SimulatorSettings:
         irecv, beside the attention over the block that is there (Liu et al., "Ring attention", 2023; Megatron's
         ``cp_comm_type=p2p``).
     expert_spread_ratio: Standard deviation of the tokens that a rank's experts get, relative to their mean: most of
-        it lasts, since what a router prefers changes slowly, the rest is of each batch.
+        it lasts, since a router's preferences change slowly, the rest is of each batch.
     expert_work_ratio: Part of a stage's work that the experts do.
     is_nic_contended: Transfers that cross a NIC at the same time share its rate as long as they overlap. False: ranks
         that share a NIC have their part of it at all times, and groups do not disturb each other.
@@ -137,7 +137,7 @@ class SimulatorSettings:
         torch.compile takes a size for dynamic when it sees a second one, and compiles again.
     connect_ms: The first transfer of each communicator and pair takes so much longer: NCCL connects when it is first
         used.
-    faults: What is broken, see `producers.simulator.faults.parse_fault`.
+    faults: The faults of the job, see `producers.simulator.faults.parse_fault`.
     """
 
     job: str = "simulated"
@@ -235,6 +235,7 @@ class SimulatorSettings:
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
+            # A bool is an int in Python, and has no range.
             if isinstance(value, int | float) and not isinstance(value, bool):
                 _need(name not in _POSITIVE or value > 0, f"{name} must be above 0", value)
                 _need(value >= 0 and math.isfinite(value), f"{name} must be 0 or more", value)

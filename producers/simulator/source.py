@@ -96,6 +96,7 @@ class Simulation:
 
 _BATCH_SPAN_S: Final = 1.0
 _BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs
+# Of one part of a trace: bounds the memory of `simulate_trace`.
 _TRACE_ROWS: Final = 4_000_000
 _POSITION: Final = "records="
 

@@ -100,6 +100,7 @@ class Groups:
             if not has_group(settings, group):
                 continue
             members = np.sort(along(grid, group), axis=1)
+            # Row n of `members` holds the ranks of the n-th group of its sort.
             numbers[members] = len(found) + np.arange(len(members))[:, None]
             # Names are the coordinates that a group's ranks share, without unused dimensions.
             fixed = [axis for axis in AXES if axis not in VARYING[group]]

@@ -4,7 +4,7 @@ Find the strength of a fault with which the mean iteration gets longer by the wa
 
 Tried out on the job itself: iterations in the range of the fault are run with it, each from where the healthy run
 began it, and the strength is searched by false position. The time of an iteration is a maximum of sums in which the
-strength stands at most linearly, and so grows with it, slowly at first (the rank was not the last one) and then
+strength enters at most linearly, and so grows with it, slowly at first (the rank was not the last one) and then
 evenly: a few steps suffice. First on two iterations, then on all that act, so that noise has its part in both.
 Iterations in which the job compiles and warms up are left out: they are many times as long, and a fault hides there.
 """
@@ -28,6 +28,7 @@ from irregulars.producers.simulator.topology import Topology
 
 # The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so.
 TOLERANCE_RATIO: Final = 0.02
+# Steps of the search, and of the bracket before it, until it gives up.
 _MOST_TRIALS: Final = 24
 _MOST_STEPS: Final = 12
 _HASTE: Final = 1.5  # the more often the bracket was too small, the faster it grows
@@ -107,6 +108,7 @@ def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, ste
         if abs(miss) <= near:
             break
         if miss > 0:
+            # Illinois: an end that stays twice has its error halved, or it would stay for good.
             high, high_miss, low_miss, side = found, miss, low_miss / 2 if side > 0 else low_miss, 1
         else:
             low, low_miss, high_miss, side = found, miss, high_miss / 2 if side < 0 else high_miss, -1
@@ -226,6 +228,7 @@ def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats, warm_from: in
     span = slice(max(first, warm_from) if warm_from < past else first, past)
     if fault.kind == "hang":
         return {"iterations": [fault.first, fault.first + 1], "excess_ratio": None, "hard": False}
+    # Nothing to compare: the job ends, or hangs, before the fault acts.
     if not (len(healthy_s[span]) and np.isfinite(measured_s[span]).all()):
         return {"excess_ratio": 0.0, "hard": True}
     excess = float(measured_s[span].mean() / healthy_s[span].mean() - 1)

@@ -88,25 +88,23 @@ class Untidiness:
     def load(self, iteration: int) -> Floats | float:
         """Weight of each micro-batch of each replica: the length of its sequences, and how uneven they are."""
         settings = self._settings
-        factor = settings.workload_factor(iteration) * self._common_load(iteration)
+        factor: Floats | float = settings.workload_factor(iteration)
+        job, replica = settings.iteration_spread_ratio, settings.replica_spread_ratio
+        if job or replica:  # all micro-batches of a replica share this: ``(replicas, 1)``
+            generator = generator_of(settings, UNTIDINESS, _REPLICAS, iteration)
+            # Drawn before the job's number, below: the order of draws is part of a seed's result.
+            own = replica * generator.standard_normal((settings.replicas, 1))
+            factor = factor * np.exp(job * generator.standard_normal() + own)
         if not settings.micro_batch_spread_ratio:
             return factor
         generator = generator_of(settings, UNTIDINESS, _DATA, iteration)
+        # A lognormal of this sigma, and of mean -sigma**2 / 2 in logarithms, has mean 1 and the spread that is set.
         sigma = float(np.sqrt(np.log1p(settings.micro_batch_spread_ratio**2)))
         shape = settings.replicas, settings.micro_batches
         if settings.micro_batch_tail:
             drawn = generator.standard_t(settings.micro_batch_tail, shape)
             return factor * np.exp(sigma * np.clip(drawn, -_MOST_STDS, _MOST_STDS) - sigma**2 / 2)
         return factor * generator.lognormal(-(sigma**2) / 2, sigma, shape)
-
-    def _common_load(self, iteration: int) -> Floats | float:
-        """Return the factor that all micro-batches of a replica share: 1, or an array ``(replicas, 1)``."""
-        job, replica = self._settings.iteration_spread_ratio, self._settings.replica_spread_ratio
-        if not (job or replica):
-            return 1.0
-        generator = generator_of(self._settings, UNTIDINESS, _REPLICAS, iteration)
-        own = replica * generator.standard_normal((self._settings.replicas, 1))
-        return np.exp(job * generator.standard_normal() + own)
 
     def pauses(self, iteration: int) -> tuple[Ints, Floats, Floats]:
         """Which ranks pause: after which part of their steps, and for how many ns."""
@@ -126,6 +124,7 @@ class Untidiness:
         shape = settings.dp, settings.shards, settings.ep, settings.cp
         lasting = self._popularity[min(iteration, len(self._popularity) - 1)][:, None]
         passing = generator_of(settings, UNTIDINESS, _ROUTERS, iteration).standard_normal(shape)
+        # Variances add up, so the parts of the variance are squares of these factors.
         drawn = np.sqrt(_LASTING_PART) * lasting + np.sqrt(1 - _LASTING_PART) * passing
         load = np.exp(settings.expert_spread_ratio * drawn)
         load /= load.mean(axis=2, keepdims=True)
@@ -145,6 +144,7 @@ class Untidiness:
         generator = generator_of(settings, UNTIDINESS, _PHASES, 0)
         size = settings.host_phase_ratio * generator.uniform(*_PHASE_SIZES, hosts)
         state = autocorrelated(generator, settings.iterations, hosts, settings.host_phase_iterations)
+        # A normal number is above `_PHASE_FROM` (0.5) with probability 0.31: so often a host is slow.
         return np.asarray(1 + size * np.clip(state - _PHASE_FROM, 0.0, 1.0))
 
     def _draw_spells(self, hosts: int) -> Floats | None:
@@ -158,6 +158,7 @@ class Untidiness:
         parts = generator.uniform(_LEAST_HOST_PART, 1.0, len(begins))
         for (first, host), length, part in zip(begins.tolist(), lengths.tolist(), parts.tolist(), strict=True):
             spell = factor[first : first + length, host]
+            # Where spells overlap, the slower one counts.
             np.maximum(spell, 1 + settings.host_slow_ratio * part, out=spell)
         return factor
 
@@ -166,6 +167,7 @@ def autocorrelated(generator: np.random.Generator, iterations: int, width: int, 
     """Draw ``(iterations, width)`` normal numbers, each column with a memory of `memory` iterations (AR(1))."""
     keep = float(np.exp(-1 / memory))
     drawn = generator.standard_normal((max(iterations, 1), width))
+    # So each number has variance 1: keep**2 from the one before, the rest drawn anew.
     drawn[1:] *= np.sqrt(1 - keep**2)
     for now in range(1, len(drawn)):
         drawn[now] += keep * drawn[now - 1]

@@ -106,6 +106,7 @@ class SocketSource:
         while self._queue and max_records > 0:
             record, size_bytes = self._queue.popleft()
             if isinstance(record, Batch) and len(record) > max_records:
+                # Its bytes count until the last part of the batch is polled.
                 self._queue.appendleft((take_rows(record, max_records, len(record)), size_bytes))
                 record, size_bytes = take_rows(record, 0, max_records), 0
             self._queued_bytes -= size_bytes
@@ -148,6 +149,7 @@ class SocketSource:
             if self._is_full or not self._connections:
                 return
             connection = self._connections[0]
+            # The next call begins with the connection behind it, so that a busy rank does not starve the others.
             self._connections.rotate(-1)
             self._held_bytes -= connection.reader.size_bytes
             try:
@@ -156,6 +158,7 @@ class SocketSource:
                 self._refuse(connection, str(error))
             except EOFError:
                 self._drop(connection)
+            # A connection that was dropped has an empty reader by now, and adds nothing.
             self._held_bytes += connection.reader.size_bytes
             while self._held_bytes > _MOST_HELD_BYTES:
                 largest = max(self._connections, key=lambda one: one.reader.size_bytes)
@@ -200,6 +203,7 @@ class SocketSource:
     def _queue_heartbeat(self, connection: _Connection, lost_rows: int, state: str) -> None:
         own = connection.announced
         if own is not None:
+            # A rank that was never announced has sent no rows either, so nothing is reported of it.
             lost = {"commops": SourceProgress(0, None, lost_rows)}
             reason = "finished" if state == "ended" else None
             beat = Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start)
@@ -222,6 +226,7 @@ class SocketSource:
         if connection.is_unmarked:
             self._unmarked.add(key)
         else:
+            # The rank may have been started again with other settings.
             self._unmarked.discard(key)
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
@@ -241,6 +246,7 @@ def _remove_stale(path: Path) -> None:
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
         raise InputError("a file that is no socket, and is not ours to replace")
+    # The path outlives the process that made it: only an attempt to connect shows whether one still listens.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

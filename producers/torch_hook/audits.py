@@ -30,22 +30,22 @@ _ALIGNED: Final = 16  # bytes: of every tensor in a message, so that each can be
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Stands for a tensor of a batch."""
+    """Takes the place of a tensor in the pickled batch."""
 
     number: int
     is_on_device: bool
 
 
 def declined(model: Any, every: int, group: Any) -> Callable[[Any], None]:
-    """Return the callable of a rank that can't audit: it says so once to the others, who would wait for it else."""
+    """Return the callable of a rank that can't audit: it votes so once, since the others wait for its vote."""
     try:
         return _Vote(model, every, group, can_audit=False)
-    except Exception:  # without torch, or with a model that we don't know, nobody waits
+    except Exception:  # without torch, or with a model that we don't know, no rank waits
         return lambda batch: None
 
 
 class _Vote:
-    """Counts the calls; at the first that is due all ranks of the group say whether they can audit."""
+    """Counts the calls; at the first that is due all ranks of the group vote whether they can audit."""
 
     def __init__(self, model: Any, every: int, group: Any, *, can_audit: bool) -> None:
         self._every, self._wrapper, self._model = every, model, inner_of(model)
@@ -53,10 +53,12 @@ class _Vote:
         self._calls = 0
         self._obstacle_found = self._obstacle()
         self._can_audit = can_audit
+        # An obstacle lies in the model and its group, so that all ranks find the same one: they need no vote.
         self._is_agreed: bool | None = None if self._obstacle_found is None else False
 
     def __call__(self, batch: Any) -> None:
         self._calls += 1
+        # The vote is a collective: it falls due at the same call as on the ranks that can audit.
         if not self._calls % self._every:
             self._agree()
 
@@ -91,6 +93,7 @@ class _Vote:
     def _device(self) -> Any:
         from torch import distributed
 
+        # NCCL reduces tensors of its device alone, gloo those of the host.
         is_nccl = "nccl" in str(distributed.get_backend(self._group))
         return next(self._model.parameters()).device if is_nccl else "cpu"
 
@@ -136,9 +139,11 @@ class Audit(_Vote):
         sent = self._sent(batch) if of_rank == distributed.get_rank() else None
         with self._iterations.auditing() as give:
             given = self._received(sent, of_rank)
+            # All ranks leave here together: `_received` agrees on both of its reasons by collectives.
             if given is None:
                 return
             found = self._gradients(given)
+            # In the first audit all compute twice: bits that differ by themselves would accuse healthy ranks.
             if number == 0 and not self._is_repeatable(found, self._gradients(given)):
                 self._is_agreed = False
                 self._log_none("most ranks got other bits from the same computation: it is not deterministic")
@@ -156,7 +161,7 @@ class Audit(_Vote):
         distributed.all_reduce(differs, group=self._group)
         return 2 * int(differs) < distributed.get_world_size(self._group)
 
-    # --- what all ranks compute from ------------------------------------------------------------------------------
+    # --- the input that all ranks compute from --------------------------------------------------------------------
 
     def _sent(self, batch: Any) -> tuple[bytes, list[tuple[Any, Any]]] | None:
         """Return the batch, with buffers and random states, as its tree, and its tensors' kinds and bytes.
@@ -181,7 +186,7 @@ class Audit(_Vote):
     def _received(
         self, sent: tuple[bytes, list[tuple[Any, Any]]] | None, of_rank: int
     ) -> Callable[[], tuple[Any, Any, Any]] | None:
-        """Send to, or receive from, all ranks of the group; return what puts it together; None: it can't be sent."""
+        """Send to, or receive from, all ranks; return the function that restores the input; None: there is none."""
         import torch
         from torch import distributed
 
@@ -194,6 +199,7 @@ class Audit(_Vote):
             return None
         tree, kinds = head[0]
         lengths = [dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in kinds]
+        # Each length is rounded up to `_ALIGNED`: tensors of 5 and 20 bytes begin at 0 and 16, and 48 bytes are sent.
         starts = np.cumsum([0, *(-(-one // _ALIGNED) * _ALIGNED for one in lengths)]).tolist()
         packed = torch.empty(0, dtype=torch.uint8)
         has_room = True
@@ -202,6 +208,7 @@ class Audit(_Vote):
         except Exception as error:  # no memory, on this rank alone
             self._on_error(error)
             has_room = False
+        # Asked before the broadcast, in which the others would wait for a rank without a buffer.
         if not self._all_can(has_room):
             return None
         parts = [packed[start : start + length] for start, length in zip(starts, lengths, strict=False)]
@@ -231,6 +238,7 @@ class Audit(_Vote):
             with self._as_before(parameters):
                 batch, buffers, states = given()
                 with torch.no_grad():
+                    # Running statistics and random states (dropout) are inputs too: those of the audited rank.
                     for own, other in zip(self._model.buffers(), buffers, strict=True):
                         own.copy_(other)
                 _set_random_states(states)
@@ -253,6 +261,7 @@ class Audit(_Vote):
         try:
             for one in parameters:
                 one.grad = None
+            # Where the script did not ask for it, an operator without a deterministic form must not raise.
             torch.use_deterministic_algorithms(True, warn_only=is_lenient or not is_deterministic)
             yield
         finally:
@@ -268,6 +277,7 @@ class Audit(_Vote):
 def _random_states() -> tuple[Any, ...]:
     import torch
 
+    # To ask a GPU's generator would initialise CUDA in a process that does not use it.
     on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call, unused-ignore]
     return torch.get_rng_state(), on_device, random.getstate(), np.random.get_state()
 
@@ -293,5 +303,7 @@ def _replaced(value: Any, replace: Callable[[Any], Any], kind: Any = None) -> An
         return {key: _replaced(own, replace, kind) for key, own in value.items()}
     if isinstance(value, list | tuple):
         own = [_replaced(one, replace, kind) for one in value]
+        # A named tuple takes its elements as separate arguments.
         return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
+    # Any other object is pickled whole, with the tensors inside it.
     return value

@@ -40,6 +40,7 @@ def _sum_of_one(tensor: Any) -> Any:
     weights, chain = _tables(words.device)
     own = _weighted(rest.view(1, -1).to(torch.int64), weights)[0]
     while words.numel():  # the chain is as long as a row: a tensor of up to 256 MiB takes one turn
+        # Whole rows first; fewer words than a row has are a short row of their own.
         rows = min(words.numel() // _ROW, _ROW)
         part = words[: rows * _ROW] if rows else words
         sums = _weighted(part.to(torch.int64).view(max(rows, 1), -1), weights)
@@ -66,8 +67,10 @@ def _words(tensor: Any) -> tuple[Any, Any]:
     flat = tensor.detach().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits, size = flat.view(kinds[flat.element_size()]), flat.element_size()
+    # torch views bytes as words only where they begin at a multiple of four.
     if bits.storage_offset() * size % 4:
         return bits, bits[:0]
+    # Of 7 elements of 2 bytes 6 make three words, and one is left.
     whole = bits.numel() if size >= 4 else bits.numel() * size // 4 * 4 // size
     return bits[:whole].view(torch.int32), bits[whole:]
 

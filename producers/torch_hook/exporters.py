@@ -29,10 +29,13 @@ from irregulars.producers.torch_hook.source import TorchSource
 from irregulars.producers.torch_hook.trace_parts import assemble_if_whole, part_path
 
 POLL_S: Final = 0.2
+# Ten batches (`BATCH_ROWS`) a poll.
 _POLL_ROWS: Final = 15_000
+# Seconds between polls at the end, while the source still waits for operators that are about to end.
 _LAST_POLL_S: Final = 0.01
 _RETRY_S: Final = 2.0
 _OPEN_PERIOD_S: Final = 1.0  # seconds from one search for operators that do not end to the next, at most
+# An agent that takes nothing for this long, seconds, is left, and connected to anew.
 _SEND_S: Final = 5.0
 _BROKER_WAIT_S: Final = 30.0
 _LAST_TRY_S: Final = 2.0  # seconds for which a broker that never answered is still asked when training has ended
@@ -60,6 +63,7 @@ class TraceDirectory:
                 if path is None and isinstance(record, Announcement):
                     path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
                     path.parent.mkdir(parents=True, exist_ok=True)
+                    # Of an earlier process of this rank in the same attempt: frames are appended.
                     path.unlink(missing_ok=True)
                 if path is not None:
                     _append(path, _frame_of(record, source))
@@ -126,6 +130,7 @@ class AgentSocket:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                     connection.settimeout(_SEND_S)
                     connection.connect(os.fspath(self._path))
+                    # It may be another agent than before, which does not know this rank.
                     source.start_over()
                     if source.is_unmarked:
                         connection.sendall(encode_frame(Unmarked()))
@@ -164,26 +169,26 @@ class Kafka:
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Publish; when the broker has been away for too long, begin anew."""
+        from irregulars.producers.publishing.agent import Agent
+
+        def make_publisher(settings: AgentSettings) -> Publisher:
+            # All are kept: rows that an earlier one delivered are delivered.
+            self._publishers.append(_EndingPublisher(settings, wait))
+            return self._publishers[-1]
+
         numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
         while not numbered.is_exhausted:
             paced = _Paced(numbered, source.end, wait)
             try:
-                self._publish(paced, wait)
+                settings = AgentSettings(
+                    self._bootstrap, self._topics, self._security.client(), broker_wait_s=_BROKER_WAIT_S
+                )
+                Agent(paced, settings, make_publisher=make_publisher).run()
             except IrregularsError as error:
                 self._on_trouble(error)
                 if paced.is_ending or wait(_RETRY_S):
                     return
                 source.start_over()
-
-    def _publish(self, paced: _Paced, wait: Callable[[float], bool]) -> None:
-        from irregulars.producers.publishing.agent import Agent
-
-        def make_publisher(settings: AgentSettings) -> Publisher:
-            self._publishers.append(_EndingPublisher(settings, wait))
-            return self._publishers[-1]
-
-        settings = AgentSettings(self._bootstrap, self._topics, self._security.client(), broker_wait_s=_BROKER_WAIT_S)
-        Agent(paced, settings, make_publisher=make_publisher).run()
 
 
 Exporter = TraceDirectory | AgentSocket | Kafka

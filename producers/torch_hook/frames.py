@@ -91,6 +91,7 @@ class FrameReader:
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:
             letter, length = _HEAD.unpack_from(self._bytes)
+            # Before the value is there: by a damaged length we would wait for bytes that never come.
             if length > self._most_bytes or letter not in (b"A", b"E", b"L", b"U", b"W", *_BATCHES):
                 raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
             if len(self._bytes) < _HEAD.size + length:

@@ -15,7 +15,7 @@ _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _DELAYS: Final = 39  # place of delayacct_blkio_ticks in ``stat``, counted behind the name
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_LOOK_NS: Final = 1_000_000_000  # until it is looked again whether the group has a quota
+_LOOK_NS: Final = 1_000_000_000  # until the group's quota is read again, where it had none
 _BYTES: Final = 512  # of a file: more than any of them has in the lines that count
 PRICE_SHARE: Final = 0.001
 """Share of a thread's time that readings may take: after one of 15 µs the next waits for 15 ms."""
@@ -53,8 +53,8 @@ class HostWaits:
     def take(self) -> tuple[int, Mapping[str, int]]:
         """Return the time of the reading, monotonic ns, and by the names of `PAUSES` how long the thread waited, ns.
 
-        Nothing if that was so short ago that readings would take more than `PRICE_SHARE` of the time: the next one
-        tells of it.
+        Nothing if that was so short ago that readings would take more than `PRICE_SHARE` of the time: the next
+        reading covers it.
         """
         begun_ns = time.monotonic_ns()
         if begun_ns - self._before.now < self._price_ns / PRICE_SHARE:
@@ -67,6 +67,7 @@ class HostWaits:
         waits = {"cpu_throttled": throttled}
         if queued > throttled:  # kernels differ in whether a throttled thread is queued
             waits |= {"cpu_wait": queued - throttled, "cpu_time": ran}
+        # A thread waits for a disk or memory while it neither runs nor is ready to run: for this long at most.
         asleep = max(wall - ran - queued, 0)
         for name, stall, moved in zip(("io_wait", "memory_pressure"), self._stalls, (blocks, faults), strict=True):
             waits[name] = min(stall.take(is_own=moved > 0), asleep)
@@ -83,23 +84,27 @@ class HostWaits:
 
     def _read(self) -> _Counters:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
+        # A kernel without scheduler statistics has no such file.
         ran, queued = _content(self._schedstat).split()[:2] or (b"0", b"0")
         now_ns = time.monotonic_ns()
+        # Without a quota the count of throttling stays 0: then one reading a second is enough.
         if self._has_quota or now_ns >= self._look_ns:
             cpu = _content(self._cpu_stat)
             self._has_quota = _after(cpu, b"nr_periods ") > 0
+            # Version 2 of cgroups counts µs, version 1 ns under another name.
             self._throttled_ns = _after(cpu, b"throttled_usec ") * 1000 or _after(cpu, b"throttled_time ")
             self._look_ns = now_ns + _LOOK_NS
         blocks = usage.ru_inblock + usage.ru_oublock
+        # The time is read anew, at the end: `take` computes from it how long the reading took.
         return _Counters(time.monotonic_ns(), int(ran), int(queued), self._throttled_ns, blocks, usage.ru_majflt)
 
 
 class _Stall:
-    """Time in which threads waited for a disk, or for memory: as far as the machine tells, the least that it was.
+    """Time in which threads waited for a disk, or for memory: as far as the machine counts it, a lower bound.
 
-    `pressure`: tells of all threads, in proportion to the processors in use. It counts as this thread's own where the
+    `pressure`: counts all threads, in proportion to the processors in use. It counts as this thread's own where the
     thread moved blocks, or pages, in two readings one after the other: only then it is known for the time between
-    them. `delays`: tells exactly of this thread, where the kernel counts that (``sysctl kernel.task_delayacct=1``).
+    them. `delays`: counts this thread alone, where the kernel does that (``sysctl kernel.task_delayacct=1``).
     """
 
     def __init__(self, pressure: int | None, delays: int | None) -> None:
@@ -123,7 +128,7 @@ def _opened(*paths: Path) -> int | None:
     for path in paths:
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError:  # of another version of cgroups, or not ours to read
             continue
     return None
 
@@ -131,7 +136,7 @@ def _opened(*paths: Path) -> int | None:
 def _content(file: int | None) -> bytes:
     try:
         return b"" if file is None else os.pread(file, _BYTES, 0)
-    except OSError:
+    except OSError:  # the thread has ended, for example
         return b""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
+# Of the variables that are set the first counts: ours, then those of torchrun, then those of Slurm.
 _ATTEMPTS = ("TORCH_COMMS_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _JOBS = ("TORCH_COMMS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
@@ -44,7 +45,7 @@ def identity_of(
 ) -> Identity:
     """Return the identity by the arguments and, where they are None, by the variables that the launcher set.
 
-    ``has_gpus`` says whether the machine has any: on one without, a local rank is no GPU's index.
+    ``has_gpus``: whether the machine has any: on one without, a local rank is no GPU's index.
 
     >>> identity_of(None, None, None, {"SLURM_JOB_ID": "17", "LOCAL_RANK": "3"}).job
     '17'
@@ -55,6 +56,7 @@ def identity_of(
     >>> identity_of(None, None, None, {"TORCH_COMMS_HOST": "node-7"}).host
     'node-7'
     """
+    # torchrun calls a run ``none`` that was given no id.
     named = next((environment[name] for name in _JOBS if environment.get(name, "none") not in ("", "none")), None)
     return Identity(
         job=job or named or "training",
@@ -115,7 +117,13 @@ def agreed_start(attempt: int, rank: int) -> Start:
 
     def ask() -> None:
         with suppress(Exception):  # of the store: whichever it is, training goes on
-            store = _store()
+            from torch import distributed
+            from torch.distributed import distributed_c10d as c10d
+
+            world: Any = distributed.group.WORLD
+            # Versions of torch differ: not all groups give their store, and not all stores can be cloned.
+            store: Any = world.get_group_store() if hasattr(world, "get_group_store") else c10d._get_default_store()
+            store = store.clone() if hasattr(store, "clone") else store
             id = store.compare_set(f"{_START_KEY}{attempt}", "", uuid4().hex).decode()
             found.append(Start(id, store.add(f"{_PROCESSES_KEY}{attempt}/{rank}", 1) > 1))
 
@@ -123,12 +131,3 @@ def agreed_start(attempt: int, rank: int) -> Start:
     asking.start()
     asking.join(_WAIT_S)
     return found[0] if found else Start()
-
-
-def _store() -> Any:
-    from torch import distributed
-    from torch.distributed import distributed_c10d as c10d
-
-    world: Any = distributed.group.WORLD
-    store = world.get_group_store() if hasattr(world, "get_group_store") else c10d._get_default_store()
-    return store.clone() if hasattr(store, "clone") else store

@@ -19,6 +19,7 @@ from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN,
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary
 from irregulars.producers.torch_hook.pauses import Pause, Pauses
 
+# Ended iterations that may wait to be taken: where the exporter is held up, the oldest give way.
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
 _FLOATS: Final = ("tokens", *NUMERICS[:-1])  # columns of figures; a checksum is an integer
@@ -91,6 +92,7 @@ class Iterations:
         if not _BOUNDS["iteration"].holds(number):
             raise InputError(f"iteration must be {_BOUNDS['iteration']}; got {number}")
         if not self._is_marked:
+            # The iteration that a step began is dropped: the script's marks have other boundaries.
             self._is_marked, self._current = True, None
         self._begin(number, self._boundary())
         try:
@@ -117,8 +119,9 @@ class Iterations:
             return
         if self._optimizer() is None:
             self.follow(optimizer)
-        if self._optimizer() is not optimizer:
+        if self._optimizer() is not optimizer:  # another one, which steps within the same iteration
             return
+        # One boundary for both: no time lies between two iterations.
         now = self._boundary()
         self._end(now)
         self._steps += 1
@@ -156,10 +159,10 @@ class Iterations:
 
     @contextmanager
     def auditing(self) -> Iterator[Callable[[int, SupportsInt], None]]:
-        """Compute another rank's micro-batch, whose figures are not this rank's own; yields what takes the result.
+        """Compute another rank's micro-batch, whose figures are not this rank's own; yields the result's receiver.
 
         It is given that rank and the checksum of the gradients. The iteration is of the phase ``eval``: it takes
-        longer than others, and nobody is to blame.
+        longer than others, and no device is to blame.
         """
         row = self._current
         self._is_auditing = True
@@ -220,6 +223,7 @@ class Iterations:
 
     def _end(self, now: Boundary) -> None:
         row, self._current = self._current, None
+        # Taken also where no iteration ran: pauses from before it began are not those of the next one.
         pauses = [] if self._pauses is None else self._pauses.take()
         if row is not None:
             row.end, row.pauses = now, pauses
@@ -239,7 +243,7 @@ def _checksum(value: SupportsInt) -> int:
 
 
 def _figure(name: str, value: SupportsFloat) -> float:
-    """Return a figure as it is sent: infinity where it is no finite number, since NaN says that it is unknown.
+    """Return a figure as it is sent: infinity where it is no finite number, since NaN means unknown.
 
     A count out of its bounds is unknown: its column is of integers, and its row would be left out.
     """

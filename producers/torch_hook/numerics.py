@@ -118,6 +118,7 @@ class NumericsWatch:
 
         def call(*args: Any) -> None:
             number = self._iterations.running
+            # Between iterations, in those that are not measured, and where a captured stream allows no reading.
             if number is None or number % self._every or _is_captured():
                 return
             try:
@@ -164,7 +165,7 @@ class NumericsWatch:
     # --- one step of the optimizer --------------------------------------------------------------------------------
 
     def _before(self, *_: Any) -> None:
-        """Look at the gradients that the optimizer is about to use, and keep a sample of the parameters."""
+        """Measure the gradients that the optimizer is about to use, and keep a sample of the parameters."""
         import torch
 
         norms, not_finite = self._norms, sum(self._not_finite.values())
@@ -191,6 +192,7 @@ class NumericsWatch:
         import torch
 
         figures, checksum = {}, None
+        # None: `_before` failed.
         if self._sample is not None:
             one, self._sample = self._sample, None
             torch._foreach_sub_(one.kept, one.views)
@@ -203,6 +205,7 @@ class NumericsWatch:
     def _sample_now(self) -> _Sample:
         parts = [local_of(one.detach()) for one in self._trained] if self._sharded else self._trained
         places = [one.data_ptr() for one in parts]
+        # Parameters may have been given new memory since: by a move to a device, by FSDP.
         if self._made is None or self._made.places != places:
             self._made = _Sample(places, [one.detach().reshape(-1) for one in parts])
         return self._made
@@ -256,6 +259,7 @@ def _norms(gradients: Sequence[Any]) -> tuple[list[Any], Any]:
     """
     import torch
 
+    # Squares of 16-bit numbers overflow or vanish in 16 bits: they are summed in 32.
     is_short = gradients[0].element_size() < 4
     norms = torch._foreach_norm(list(gradients), dtype=torch.float32 if is_short else None)
     if norms[0].is_cuda:
@@ -274,6 +278,7 @@ def _together(norms: Sequence[Any]) -> Any:
     import torch
 
     if isinstance(norms[0], float):
+        # It scales its arguments, so that no square overflows.
         return math.hypot(*norms)
     return torch.linalg.vector_norm(torch.stack(list(norms)).double())
 

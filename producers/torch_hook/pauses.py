@@ -19,10 +19,10 @@ from irregulars.messages.records import PAUSES
 from irregulars.producers.torch_hook.host_waits import HostWaits
 
 SOURCES: Final = ("garbage_collection", "data_loader", "checkpoint_write", "compilation", "host")
-"""What can be switched off. ``host``: `HostWaits`."""
+"""Sources that can be switched off. ``host``: `HostWaits`."""
 
 SHORTEST_NS: Final = 100_000
-"""Shorter pauses are left out, ns: ten of them are less than what makes an iteration of 10 ms irregular (δ 1.1),
+"""Shorter pauses are left out, ns: ten of them are less than the excess of an irregular iteration of 10 ms (δ 1.1),
 and an interpreter makes young collections of some µs all the time."""
 
 MOST: Final = 48  # of one iteration; later ones lengthen the newest of their cause
@@ -91,7 +91,12 @@ class Pauses:
         """Return the pauses since the last call; made by the training thread where an iteration ends."""
         try:
             self._follow_modules()
-            self._follow_thread()
+            ident = threading.get_ident()
+            if ident != self._thread:
+                self._thread, self._open = ident, []
+                if self._host is not None:
+                    self._host.close()
+                self._host = HostWaits() if "host" in self._sources else None  # counters are those of one thread
             if not self._was_read:
                 self.read_host()
             self._was_read = False
@@ -127,13 +132,15 @@ class Pauses:
     # --- sources ----------------------------------------------------------------------------------------------------
 
     def _collect(self, phase: str, _: Any) -> None:
-        """Note a collection, of whichever thread: none runs Python meanwhile."""
+        """Record a collection, of whichever thread: none runs Python meanwhile."""
         now_ns = time.monotonic_ns()
         if phase == "start":
             self._collecting_ns = now_ns
+        # 0: it began before its start could be recorded.
         elif self._collecting_ns:
             start_ns, self._collecting_ns = self._collecting_ns, 0
             if self._open:
+                # The pause around it is shorter by this: both together must not exceed the time that went by.
                 self._open[-1][1] += now_ns - start_ns
             self._note("garbage_collection", start_ns, now_ns - start_ns)
 
@@ -167,6 +174,7 @@ class Pauses:
                 self._begin()
 
         def end(*_: Any) -> None:
+            # Without an open pause it began before we watched, or in a thread that did not train then.
             if threading.get_ident() == self._thread and self._open:
                 self._end("compilation")
 
@@ -180,15 +188,6 @@ class Pauses:
     def _follow_modules(self) -> None:
         for name in [name for name in self._waiting if name in sys.modules]:
             self._waiting.pop(name)(sys.modules[name])
-
-    def _follow_thread(self) -> None:
-        ident = threading.get_ident()
-        if ident == self._thread:
-            return
-        self._thread, self._open = ident, []
-        if self._host is not None:
-            self._host.close()
-        self._host = HostWaits() if "host" in self._sources else None  # counters are those of one thread
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 
@@ -214,3 +213,4 @@ class Pauses:
                 known = self._found[at]
                 self._found[at] = known._replace(elapsed_ns=known.elapsed_ns + elapsed_ns)
                 return
+        # Of a cause that none of those kept has, it is dropped: an iteration has `MOST` rows of pauses at most.

@@ -1,4 +1,4 @@
-"""Which ranks hold the same parameters as this one, as the parts of torch that make replicas say it."""
+"""Which ranks hold the same parameters as this one, by the parts of torch that make replicas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def shared_parameters(model: Any) -> list[Any]:
-    """Return a model's parameters, without those that DDP was told to ignore."""
+    """Return a model's parameters, without those that DDP ignores."""
     ignored = set(getattr(model, "parameters_to_ignore", ()))
     return [one for name, one in inner_of(model).named_parameters() if name not in ignored]
 
@@ -35,7 +35,7 @@ def is_sharded(model: Any) -> bool:
 def replicas_of(model: Any, process_group: Any = None) -> tuple[int, ...] | None:
     """Return the ranks that hold the same parameters after each step, bit by bit, this one among them; None: unknown.
 
-    `process_group`: the script's own word, for a model that it keeps equal itself. DDP keeps its group equal; FSDP a
+    `process_group`: given by the script, for a model that it keeps equal itself. DDP keeps its group equal; FSDP a
     group across which it replicates (HSDP); ranks of one tensor-parallel group hold different parts.
     """
     from torch import distributed
@@ -54,6 +54,7 @@ def group_of(model: Any) -> Any:
     if isinstance(model, DistributedDataParallel):
         return model.process_group
     if isinstance(model, FullyShardedDataParallel):
+        # The group across replicas of HSDP has no public name in torch.
         whole = model.sharding_strategy == ShardingStrategy.NO_SHARD
         return model.process_group if whole else getattr(model, "_inter_node_pg", None)
     return None
@@ -66,11 +67,12 @@ def _ranks_of_mesh(model: Any) -> Sequence[int] | None:
     """
     parts = [one for one in model.parameters() if hasattr(one, "placements")]
     meshes = {one.device_mesh for one in parts}
+    # With a parameter on no mesh, or on another, no one set of ranks holds the same of all.
     if not parts or len(parts) != len(list(model.parameters())) or len(meshes) != 1:
         return None
     mesh = meshes.pop()
     coordinate = mesh.get_coordinate()
-    if coordinate is None:
+    if coordinate is None:  # this rank is not on the mesh
         return None
     is_same = [all(one.placements[place].is_replicate() for one in parts) for place in range(mesh.ndim)]
     at = tuple(slice(None) if same else own for same, own in zip(is_same, coordinate, strict=True))

@@ -30,6 +30,7 @@ from irregulars.producers.torch_hook.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
 _STOP_S: Final = 15.0  # for which the end of training waits for the exporter
+# At the end rows left in the ring are counted, for this long and with this pause between two tries, seconds.
 _COUNT_S: Final = 2.0
 _COUNT_PAUSE_S: Final = 0.01
 
@@ -162,7 +163,7 @@ class Session:
     def audit(
         self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any
     ) -> Callable[[Any], None]:
-        """Return what audits the model."""
+        """Return the callable that audits the model."""
         try:
             self._share(model, group)
             return Audit(self.iterations, model, compute, every, group, partial(self.troubles.add, what="audit"))
@@ -218,6 +219,7 @@ class Session:
 
     def _attach(self, new: NewGroup) -> None:
         world = _world()
+        # torch makes the first group before it counts as initialised: that group is the world.
         world_size = world[1] if world is not None else len(new.ranks)
         group = self.groups.add(new.name, new.ranks, world_size, new.description, new.lanes)
         if new.device != "cpu" and self._device_clock is None:
@@ -242,6 +244,7 @@ class Session:
         try:
             self._exporter.run(self._source, self._ending.wait)
         except BaseException as error:  # whichever it is, training goes on
+            # No thread reads the ring any more, so training need not pay for its rows.
             self.troubles.add(error, "recording_ended")
             self._hook.enable(False)
         if self._ending.is_set():

@@ -26,6 +26,7 @@ from irregulars.producers.torch_hook.iterations import Iterations
 ANNOUNCE_S: Final = 10.0
 # Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock.
 _SETTLED_NS: Final = 20_000_000
+# Error of the offset from which it is replaced, ns: the clock was set, or has been slewed for long.
 _CLOCK_STEP_NS: Final = 1_000_000
 # Training goes on from an operator before its row is finished: the last rows get this long, or would look hung.
 _LAST_WAIT_S: Final = 1.0
@@ -108,7 +109,7 @@ class TorchSource:
         self._given_open: set[int] = set()  # ids of rows
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Return what has come, at most `max_records` announcements, heartbeats and rows."""
+        """Return the records that have come, at most `max_records` announcements, heartbeats and rows."""
         if not self._queue and not self._is_drained:
             self._fill()
         return take_records(self._queue, max_records)
@@ -140,6 +141,7 @@ class TorchSource:
     def start_over(self) -> None:
         """Announce again: the agent or broker is another, and records that the old one had not passed on are lost."""
         if self._announcement is not None:
+            # In front of the rows that wait: a batch must follow its rank's announcement.
             self._queue.appendleft(self._announcement)
             self._given_lost_rows = 0
             self._given_open.clear()
@@ -158,11 +160,13 @@ class TorchSource:
 
     def _fill(self) -> None:
         world = self._world_of()
+        # At the end of training the group is gone before its last rows are given.
         self._world = world or self._world
         is_ending = False
         if self._ending_since_s is not None:
             is_late = time.monotonic() - self._ending_since_s > _LAST_WAIT_S
             is_ending = is_late or not self._hook.ring.still_open().size
+        # At the end, rows of a rank without a place can't be given: the session counts them as undelivered.
         if self._world is None or not self._is_ready():
             self._is_drained = is_ending
             return
@@ -212,6 +216,7 @@ class TorchSource:
         self._queue.append(self._announcement)
 
     def _collect(self, is_last: bool) -> None:
+        # First, since it finishes the rows of operators that a device has ended, which are taken below.
         self._hook.ask_devices()
         offset_ns = self._clock_offset_ns()
         iterations = self._iterations.take(offset_ns, is_last=is_last)
@@ -220,6 +225,7 @@ class TorchSource:
         taken = np.concatenate([self._unsettled, self._hook.ring.take()])
         is_settled = (taken["ended"] <= until_ns) | is_last
         self._unsettled = taken[~is_settled]
+        # After `take`: an operator that ends between both calls is in neither, and not in both.
         still_open, groups = self._hook.ring.still_open(), self._groups.all
         columns = self._reader.columns(taken[is_settled], still_open, groups, offset_ns)
         unended = still_open
@@ -313,7 +319,9 @@ class RowReader:
             for is_device in (False, True):
                 mine = is_queued & (rows["group"] == number) & (on_device == is_device)
                 if mine.any():
+                    # An operator that has not ended holds its lane too, and those behind it begin later.
                     waiting = still_open[(still_open["group"] == number) & (still_open["op"] < SEND)]
+                    # On a device a communicator has one stream; on the host several threads of the backend.
                     lanes = 1 if is_device else groups[number].lanes
                     starts[mine] = self._queued(rows[mine], waiting, (number, is_device), lanes)
         return starts
@@ -326,7 +334,7 @@ class RowReader:
         ended = np.where(every["ended"] == OPEN, _NEVER_NS, every["ended"])
         starts = execution_starts(np.maximum(every["issued"], every["started"]), ended, lanes)
         self._history[queue] = every[every["ended"] != OPEN][-_HISTORY:]
-        # Back to the order of `rows`: if `order` is [2, 0, 1], then row 0 stands at 1, row 1 at 2 and row 2 at 0.
+        # Back to the order of `rows`: if `order` is [2, 0, 1], then row 0 is at 1, row 1 at 2 and row 2 at 0.
         at = np.empty(len(order), dtype=np.int64)
         at[order] = np.arange(len(order))
         return starts[at[len(before) : len(before) + len(rows)]]

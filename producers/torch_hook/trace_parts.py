@@ -78,11 +78,14 @@ def _assemble(directory: Path, parts: list[Path]) -> None:
                 announcement = frame
             elif isinstance(frame, (Lost, End)):
                 lost_rows = frame.lost_rows
+            # `UNKNOWN` is the least int64, so it is the maximum only where no row has an end.
             elif isinstance(frame, Batch) and len(frame) and (newest := event_times_ns(frame).max()) != UNKNOWN:
                 until_ns = max(until_ns, int(newest))
+        # A part begins with the announcement: without a whole one, its rank was killed before it wrote any row.
         if announcement is not None:
             announcements.append(replace(announcement, lost_rows=lost_rows))
     announcements = [replace(one, recorded_until_ns=until_ns or None) for one in announcements]
+    # Written aside first: a failure meanwhile leaves all parts as they were.
     fresh = directory / ".assembled"
     write_trace(fresh, announcements, (batch for part in parts for batch in _batches(part)))
     for file in fresh.iterdir():
@@ -137,6 +140,7 @@ def _locked(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        # Ranks may end at the same time, and one must assemble. The lock goes with its file, or with the process.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

@@ -44,7 +44,7 @@ class DeviceClock:
 class DeviceBoundary:
     """The border of two iterations on the stream that the training thread issues to.
 
-    Make it in that thread, where `is_possible` says so.
+    Make it in that thread, and only where `is_possible`.
     """
 
     __slots__ = ("_clock", "_event", "_time_ns", "host_ns")
@@ -90,6 +90,7 @@ class DeviceEvents:
         import torch
 
         self._starts.latest = None
+        # A group may have a backend for the host beside that of a device: no stream runs this one.
         if tensors and not tensors[0].is_cuda:
             return True
         if torch.cuda.is_current_stream_capturing():
@@ -115,6 +116,7 @@ class DeviceEvents:
         """Finish the rows of all operators that have ended; never called by a thread that issues them."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
+        # Without the lock: threads that issue operators must not wait while devices are asked.
         left = [one for one in waiting if not self._settle(*one)]
         with self._lock:
             self._waiting = left + self._waiting

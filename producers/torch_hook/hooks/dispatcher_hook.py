@@ -1,4 +1,4 @@
-"""The hook in Python for a torch without collective hooks: it stands in front of the operators of ``c10d``.
+"""The hook in Python for a torch without collective hooks: kernels in front of the operators of ``c10d``.
 
 All of `torch.distributed` and DDP's own C++ go through torch's dispatcher. Kernels at the autograd keys, where these
 operators have none, record each call and pass it on. It records the same as `PythonHook`, and costs more.
@@ -52,6 +52,7 @@ class DispatcherHook(RecordingHook):
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call, unused-ignore]
         for name, (family, payload) in _FAMILIES.items():
             packet = getattr(torch.ops.c10d, name, None)
+            # Versions of torch differ in the operators that they have.
             if packet is not None:
                 kernel = self._kernel(packet.default, OPERATOR_CODES[family], payload)
                 for key in _KEYS:
@@ -101,10 +102,12 @@ class DispatcherHook(RecordingHook):
         if group is None:
             return None
         issued_ns = _now_ns()
+        # Only the root of a scatter has inputs: the payload of the other ranks is their output.
         tensors = [] if payload is None else _flat(args[payload]) or _flat(args[0])
         if not group.is_cpu and not self._devices.record_start(issued_ns, tensors):
             return None
         peer = args[_PEER] if op >= SEND else NO_PEER
+        # All collectives of a group share one sequence; sends and recvs have one for each peer.
         key = (op, peer) if op >= SEND else None
         sequence = group.counts[key] = group.counts.get(key, 0) + 1
         size = sum(tensor.nbytes for tensor in tensors)
@@ -123,6 +126,7 @@ class DispatcherHook(RecordingHook):
                 group.watch(ordinal, work)
             elif has_succeeded(work):
                 self.ring.finish(ordinal, _now_ns())
+            # One that failed never ended: its row stays open.
         except Exception as error:
             self.ring.finish(ordinal, UNSEEN)
             self._on_error(error)

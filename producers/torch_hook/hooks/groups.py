@@ -18,7 +18,9 @@ from irregulars.messages.records import GROUP_KINDS
 from irregulars.producers.publishing.group_kinds import kind_of_description
 
 _MOST_GROUPS: Final = 1 << 16  # a row numbers its group with 16 bits
+# Threads of a gloo group whose options do not give their number: torch's default.
 _GLOO_THREADS: Final = 2
+# Backends whose operators run in threads of the host, also those of a device's tensors.
 _IN_THREADS: Final = ("gloo", "mpi", "fake")
 
 
@@ -64,6 +66,7 @@ class ProcessGroups:
     def _following(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
+            # The third argument of `_new_process_group_helper`; `split_group` has a timeout there.
             ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else None)
             self._pass_on(made[0] if isinstance(made, tuple) else made, ranks if isinstance(ranks, list) else None)
             return made
@@ -74,6 +77,7 @@ class ProcessGroups:
         try:
             from torch.distributed import ProcessGroup
 
+            # A rank that is no member gets a placeholder in place of the group.
             if isinstance(process_group, ProcessGroup):
                 self._on_group(_describe(process_group, ranks))
         except Exception as error:
@@ -87,6 +91,7 @@ def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup:
     def backend(device: str) -> Any:
         return process_group._get_backend(torch.device(device))
 
+    # torch enters a group's ranks only after it made it: until then the call's own argument counts.
     if process_group in c10d._world.pg_group_ranks:
         ranks = c10d.get_process_group_ranks(process_group)
     devices = [device.type for device in getattr(process_group, "_device_types", ())]

@@ -76,6 +76,7 @@ def build_library(directory: Path | None = None) -> Path:
     include, abi = root / "include", int(torch.compiled_with_cxx11_abi())
     flags = ["-O2", "-std=c++20", "-shared", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
     flags += [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
+    # In the same directory: only within one file system a rename replaces a file at once.
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         built = Path(scratch) / target.name
         libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
@@ -104,6 +105,7 @@ class NativeHook:
         self._library.irregulars_take.restype = ctypes.c_uint64
         self._library.irregulars_errors.restype = ctypes.c_uint64
         self._library.irregulars_open_ring(ctypes.c_uint64(CAPACITY))
+        # 1 MiB: while it comes back full, `take` reads on.
         self._buffer = np.zeros(1 << 14, dtype=ROW)
         self._dropped = ctypes.c_uint64()
 

@@ -133,6 +133,7 @@ class PythonHook(RecordingHook):
                     watch(ordinal, work)
                 elif has_succeeded(work):
                     finish(ordinal, _now_ns())
+                # One that failed never ended: its row stays open.
             except Exception as error:
                 finish(ordinal, UNSEEN)
                 self._on_error(error)

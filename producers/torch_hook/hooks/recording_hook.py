@@ -147,4 +147,5 @@ class PointToPoint:
             if self._watched.pop(key, None) is not None:
                 self._finish(ordinal, UNSEEN)  # its caller never waited for it
 
+        # An id is given again once its object is gone, so the entry must go with the object.
         self._watched[key] = (ordinal, weakref.ref(work, forget))

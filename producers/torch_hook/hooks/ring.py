@@ -84,6 +84,7 @@ class PythonRing:
         with self._lock:
             rows = self._copy(is_open=False)
             self._is_taken[(rows["id"] - 1).astype(np.int64) % self._capacity] = True
+            # The tail moves past rows that were taken: if 5 and 6 were, and 7 is still open, it becomes 7.
             ordinals = np.arange(self._tail, int(self._rows["id"].max()))[: self._capacity]
             is_left = ~self._is_taken[ordinals % self._capacity]
             tail = self._tail + (int(np.argmax(is_left)) if is_left.any() else ordinals.size)
@@ -105,7 +106,7 @@ class PythonRing:
         newest = int(self._rows["id"].max())
         overwritten = np.arange(self._tail, max(self._tail, newest - self._capacity)) % self._capacity
         if overwritten.size:
-            # More than one lap: the slots of the first stand for all of them.
+            # More than one lap: the slots of the first are those of all.
             self._dropped += overwritten.size - int(np.count_nonzero(self._is_taken[np.unique(overwritten)]))
             self._is_taken[overwritten] = False
             self._tail = newest - self._capacity
