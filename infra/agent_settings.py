@@ -198,7 +198,7 @@ def _open_replay(options: ReplayOptions, _: Path) -> Source:
 class TorchOptions:
     """Training processes of this node that were started with ``torch_comms.start(agent=PATH)``.
 
-    `mode` are the permissions of the socket: 0o660 lets the agent's group in, 0o600 the agent's user alone.
+    `mode`: permissions of the socket: 0o660 admits the agent's group, 0o600 the agent's user alone.
     """
 
     path: Path = Path("/run/irregulars/agent.sock")
@@ -229,7 +229,7 @@ class FollowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectorOptions(FollowOptions):
-    """Logs of NCCL Inspector, which do not tell how many ranks the job has."""
+    """Logs of NCCL Inspector, which do not contain the number of ranks of the job."""
 
     world_size: Annotated[int, Meta(ge=1, le=1 << 20)] = key(MISSING, "Ranks of the job")
 
@@ -288,8 +288,8 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
     """Open one source of an agent's file; iterations that it does not mark are inferred.
 
     `state_directory`: where a source may keep its state over a restart of the agent. Raises `InputError` if the kind
-    is unknown, or its options are not those that it takes; `PluginError` if a kind of somebody else's can't be
-    imported, or does not take the options.
+    is unknown, or its options are not those that it takes; `PluginError` if a third party's kind can't be imported,
+    or does not take the options.
     """
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
@@ -315,7 +315,7 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
 
 
 def check_source(table: SourceTable) -> None:
-    """Check kind and options of a source, and open nothing; what somebody else's kind takes only it can check.
+    """Check kind and options of a source, and open nothing; the options of a third party's kind only it can check.
 
     Raises `InputError` if the kind is unknown, or its options are not those that it takes.
     """

@@ -1,4 +1,4 @@
-"""The command line ``irregulars``. Commands import what they need when they run, so that ``--help`` is quick."""
+"""The command line ``irregulars``. Commands import their packages when they run, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from irregulars.infra.commands.topics import deadletter, topics
 from irregulars.infra.commands.traces import import_trace, print_keys, replay, simulate
 from irregulars.printing import printable, say
 
-_WHOLE = 1000  # letters of a command's summary that are shown
+_WHOLE = 1000  # most letters of a command's summary
 UNUSABLE = 2
 _BY_SIGNAL = 128  # and its number, as shells have it
 # Commands that a signal ends with status 0: they run until then, and finish what they do
@@ -41,7 +41,7 @@ _UNTIL_STOPPED = {"act", "agent", "console", "notify", "replay", "up", "worker"}
 _NOT_READ = 1  # Typer's own status where a pipe is closed before all is written
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-# Import name to extra: what the base install, made for GPU nodes, does without.
+# Import name to extra, for packages that the base install, made for GPU nodes, does without.
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
     "sklearn": "train", "clickhouse_connect": "worker", "urllib3": "worker",

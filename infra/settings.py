@@ -244,7 +244,7 @@ class Settings:
                 raise InputError(f"one of {name} and {name}_file must be set; got both")
 
     def topics(self) -> TopicSettings:
-        """How the topics are laid out."""
+        """Return the layout of the topics."""
         return TopicSettings(self.topic_prefix, self.partitions, self.replicas)
 
     def kafka_security(self) -> KafkaSecurity:

@@ -103,7 +103,7 @@ def _has_console() -> bool:
 
 
 def _why_no_alert(services: LocalServices) -> str:
-    """Say how far the job's rows came, where no alert did."""
+    """Return how far the job's rows came, for a run without an alert."""
     from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
 
@@ -250,7 +250,7 @@ def bars_of(console: Console) -> int:
 
 
 class _Standstill:
-    """Notices that no iteration ends any more."""
+    """Detects that no iteration ends any more."""
 
     def __init__(self) -> None:
         self._ended, self._since_s = 0, math.inf
@@ -271,7 +271,7 @@ class _Standstill:
 def progress_line(times_s: list[float], iterations: int, width: int) -> str:
     """Draw iteration times as bars, from 0 to the largest; of more than fit, a bar is the longest of several.
 
-    All of them are shown, so that the usual time stays beside what is slow.
+    All of them are shown, so that the usual time stays beside the slow ones.
 
     >>> progress_line([0.25, 0.25, 0.5], 10, width=10)
     'iteration   3 of 10  ▄▄█  0.500 s'
@@ -383,7 +383,7 @@ def up(
 
 
 def addresses(services: LocalServices) -> dict[str, str | None]:
-    """Where everything is; the database's password stands in the file ``config`` only."""
+    """Return all addresses; the database's password is in the file ``config`` only."""
     settings = services.settings
     return {
         "kafka": settings.kafka_bootstrap,

@@ -110,7 +110,6 @@ def new(
 
 
 def _described(name: str, target: str) -> dict[str, Any]:
-    """Describe the detector of an entry point, or why it can't be made."""
     from irregulars.detectors.plugins.loading import load_detector
     from irregulars.errors import PluginError
 

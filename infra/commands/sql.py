@@ -190,11 +190,11 @@ _GAP: Final = "  "
 _UNITS: Final = ("seconds", "milliseconds", "microseconds")
 _FEW: Final = 2  # rows that are shown as records however few lines a terminal has
 
-# Letters of a text that stand in a table which is too wide for the terminal; `…` stands for the others
+# Letters of a text that are shown in a table which is too wide for the terminal; `…` stands for the others
 _LONGEST: Final = 32
 _LONG_NUMBER: Final = 14  # letters of a number from which on it is shown with 7 digits
 
-_NARROWEST: Final = 20  # letters of a value that stand on a line at least, however long the names of the columns are
+_NARROWEST: Final = 20  # least letters of a value on a line, however long the names of the columns are
 
 
 def show_answer(answer: Answer, shape: Shape = "fitting") -> None:
@@ -233,7 +233,7 @@ def lay_out(
 def _narrow_table(
     head: Sequence[str], cells: Sequence[Sequence[str]], rightward: Sequence[bool], width: int
 ) -> Iterator[tuple[str, bool]]:
-    """Shorten long texts, show the columns for which there is room, and say which are left out."""
+    """Shorten long texts, show the columns for which there is room, and name those left out."""
     short = [[_shortened(cell, min(_LONGEST, width)) for cell in row] for row in cells]
     widths = [max(map(_width, column)) for column in zip(head, *short, strict=True)]
     ends = accumulate(one + len(_GAP) for one in widths)

@@ -197,7 +197,6 @@ def _words(change: ThresholdChange) -> str:
 
 
 def _when(change: ThresholdChange) -> str:
-    """Say since when a change holds."""
     from irregulars.sinks.notices.mutes import utc
 
     begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {utc(change.begin_ns)} on"
@@ -212,7 +211,7 @@ class InForce:
     name: str
     value: float
     job: str | None  # where; None: in all jobs that have no value of their own
-    change: ThresholdChange  # who said so, when and why
+    change: ThresholdChange  # with author, time and reason
 
 
 def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = None) -> list[InForce]:
@@ -229,7 +228,7 @@ def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = 
         for (own, name), change in newest.items()
         if (value := change.values[name]) is not None
     ]
-    if job is not None:  # what is said of the job beats what is said of all
+    if job is not None:  # a change for the job beats one for all jobs
         own_names = {one.name for one in found if one.job is not None}
         found = [one for one in found if one.job is not None or one.name not in own_names]
     return sorted(found, key=lambda one: (one.job is not None, one.job or "", one.name))

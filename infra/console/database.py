@@ -112,7 +112,7 @@ class ConsoleDatabase:
         return await self._answers.get(key, lambda: self._timed(read), keep_s)
 
     def close(self) -> None:
-        """Let go of the connection; questions on their way end by themselves."""
+        """Close the connection; questions on their way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
@@ -159,7 +159,7 @@ class ConsoleDatabase:
             return read(self._connected())
 
     def _has_new_password(self, refused: DatabaseSettings) -> bool:
-        """Let go of the connection, if the password's file holds another one than the one that was refused."""
+        """Drop the connection if the password's file holds another password than the refused one."""
         with self._lock:
             if self.settings is not refused:  # another question has found it
                 return True
@@ -256,7 +256,7 @@ class RecentAlerts:
         self._lock: Final = threading.Lock()
         self._is_over: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._follow, name="irregulars-alerts", daemon=True)
-        self.trouble: str | None = None  # why the topic can't be read now; None: it is read, or was not asked yet
+        self.trouble: str | None = None  # why the topic can't be read now; None: it is read, or was not tried yet
 
     def start(self) -> None:
         """Begin to read."""
@@ -302,7 +302,7 @@ class RecentAlerts:
 
     def _messages(self) -> Any:
         def is_over() -> bool:
-            self.trouble = None  # that it is asked at all says that the topic is read
+            self.trouble = None  # it is called only while the topic is read
             return self._is_over.is_set()
 
         kafka = self._kafka

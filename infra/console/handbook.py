@@ -1,4 +1,4 @@
-"""The pages of ``infra/docs``, as the installed package has them: whoever was woken has no checkout at hand."""
+"""The pages of ``infra/docs``, as the installed package has them: an operator on call has no checkout at hand."""
 
 from __future__ import annotations
 

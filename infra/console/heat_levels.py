@@ -66,12 +66,12 @@ def values_of(levels: Levels, least: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From which level to which colours run."""
+    """The levels between which colours run."""
 
     # low, high: Levels; `high` is above `low`
     low: int
     high: int
-    least: float  # what level 1 stands for, ns or score
+    least: float  # value of level 1, ns or score
 
     @property
     def low_value(self) -> float:
@@ -213,7 +213,7 @@ def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
     return body, ""
 
 
-# In which order rows may stand
+# Orders of rows, with their titles
 ORDERS: Final = {
     "rank": "rank",
     "host": "host",

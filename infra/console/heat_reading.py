@@ -1,6 +1,6 @@
 """The heat map's questions to the database, with answers as arrays; matrices are kept while they are asked for.
 
-What is kept is bounded in memory, and read once for all who ask at the same time.
+Kept matrices are bounded in memory; each answer is read once for all requests at the same time.
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What of a window stands in a matrix that is kept: for each iteration its column there, or -1."""
+    """The part of a window that a kept matrix holds: for each iteration its column there, or -1."""
 
     held: Held
     columns: Ints
@@ -429,7 +429,7 @@ class HeatMapStore:
         return None if len(window.iterations) * len(places.ranks) > MOST_CELLS else (window, places)
 
     def told(self, start: Start, quantity: Quantity, window: Window, places: Places, known: str) -> tuple[str, int]:
-        """Return the version that a browser is told of a window, and how many of its first iterations it may keep.
+        """Return a window's version for a browser, and how many of its first iterations the browser may keep.
 
         The version names the baseline, so that all its cells are held against the same one whatever others ask, and
         whatever is dropped from memory meanwhile. `known`: the version that the browser has; empty: none.

@@ -2,7 +2,7 @@
 
 ========================  ============================================================================
 ``heat-map``              the window: its iterations, the irregular ones, who is accused, the choices; from
-                          ``first`` to the newest for who follows a job and tells the ``version`` that he has
+                          ``first`` to the newest for a browser that follows a job and sends its ``version``
 ``heat-map/rows``         the ranks in one of the orders, with devices, and the borders of groups
 ``heat-map/tile``         a tile of bins as bytes (`levels.py`), or the part right of the ``skipped`` first bins
 ``heat-map/strangest``    the ranks that were furthest beyond usual

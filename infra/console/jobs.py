@@ -238,7 +238,7 @@ def _around(times: list[Iteration]) -> int:
 
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
-_STALE_S: Final = 60.0  # seconds after which a job that was heard before counts as late: most iterations take less
+_STALE_S: Final = 60.0  # seconds without an iteration after which a job counts as late: most iterations take less
 _HEARD: Final = ("running", "late")
 _URGENCY: Final = {"page": 0, "ticket": 1, "note": 2}
 
@@ -249,12 +249,12 @@ Row = Mapping[str, Any]
 class JobLine:
     """One job, as a line."""
 
-    row: Row  # what `jobs_now` says
+    row: Row  # of the question `jobs_now`
     pace: Pace | None  # its newest iterations; None: none is judged yet
     cost: float | None  # GPU-hours an hour that its open verdicts cost; None: not known, or none is open
-    seen_s: float | None  # when its newest iteration began, seconds since the epoch
-    # ``running``, ``late`` (no word for a minute), ``silent`` (none for so long that it counts as over), or ``ended``
-    # (it said that it is over)
+    seen_s: float | None  # start of its newest iteration, seconds since the epoch
+    # ``running``, ``late`` (no iteration for a minute), ``silent`` (none for so long that it counts as over), or
+    # ``ended`` (it reported its end)
     state: str
 
 

@@ -39,7 +39,7 @@ from irregulars.sinks.investigations import Answer
 from irregulars.words import age, amount, duration, moment, name_kind, percent, span
 
 RUNBOOK: Final = "/docs/runbook"  # where the console serves it
-LIVE_S: Final = 2  # seconds between two looks of a page that is open
+LIVE_S: Final = 2  # seconds between two requests of an open page
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Console:
     alerts: RecentAlerts | None
     answers: SharedAnswers  # of Kafka, shared as those of the database are
     takes_feedback: bool  # whether people may say if a verdict was right
-    silence_s: float  # seconds without a word after which a job counts as over
+    silence_s: float  # seconds without a message after which a job counts as over
     runbook_url: str  # where people find what to do
     templates: Environment
     version: str

@@ -93,12 +93,12 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
 
 
 async def _healthz(request: Request) -> Response:
-    """Answer while the process runs. Whether the database answers stands on the pages and in the metrics."""
+    """Answer while the process runs. Whether the database answers is shown on the pages and in the metrics."""
     return PlainTextResponse("ok\n")
 
 
 def address_of(settings: Settings) -> tuple[str, int]:
-    """Return host and port; raises `InputError` for a port that none is."""
+    """Return host and port; raises `InputError` if the port is none."""
     host, sign, port = settings.console_listen.rpartition(":")
     if not sign or int(port) >= 1 << 16:
         raise InputError(f"console_listen must be host:port; got {settings.console_listen!r}")
@@ -251,7 +251,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file: its bytes, and what browsers are told of it."""
+    """One file: its bytes, and the headers for browsers."""
 
     body: bytes
     content_type: str
@@ -283,7 +283,7 @@ def _each(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversa
 
 
 def static_route(known: dict[str, StaticFile]) -> BaseRoute:
-    """Return the route of the files. A browser asks each time, and is told that it has the newest (304)."""
+    """Return the route of the files. A browser asks each time, and gets 304 where it has the newest."""
 
     async def static(request: Request) -> Response:
         one = known.get(request.path_params["name"])
@@ -329,7 +329,7 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 
 def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
-    """Return how we serve, with the certificate read: a fault in it shows before we print where we are.
+    """Return how we serve, with the certificate read: a fault in it shows before our address is printed.
 
     Raises `InputError` if the certificate or its key can't be used.
     """

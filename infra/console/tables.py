@@ -212,7 +212,7 @@ Letters = tuple[int, list[dict[str, Any]]]
 
 
 async def pipeline_page(request: Request) -> Response:
-    """Show how the pipeline does; each part says for itself where its service is away."""
+    """Show the pipeline's state; each part reports by itself that its service is away."""
     console = console_of(request)
     (health, silent, database_trouble), (letters, kafka_trouble) = await asyncio.gather(
         _of_database(console), _of_kafka(console)
@@ -251,7 +251,7 @@ async def _of_kafka(console: Console) -> tuple[Letters | None, str | None]:
 
 
 _OPEN_S: Final = 4.0
-_CLOSED_S: Final = 60.0  # nothing new comes to a verdict that is closed, but what people say
+_CLOSED_S: Final = 60.0  # a closed verdict gets nothing new but opinions
 _REVISIONS: Final = 200
 
 _SAID: Final = """

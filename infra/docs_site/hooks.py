@@ -33,7 +33,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill a page, turn its links into those of the site, and its lists into what Python-Markdown takes for lists."""
+    """Fill a page, turn its links into those of the site, and its lists into lists for Python-Markdown."""
     pages = {file.src_uri for file in files}
 
     def link(found: re.Match[str]) -> str:
@@ -47,7 +47,7 @@ def site_link(found: re.Match[str], pages: set[str], repository: str | None) -> 
     """Return one link as the site has it.
 
     `pages`: All pages and pictures of the site, by their names in `DOCS`. `repository`: where files that are no pages
-    can be looked at; None: nowhere.
+    can be read; None: nowhere.
     """
     mark, text, target = found.groups()
     path, anchor, name = target.partition("#")

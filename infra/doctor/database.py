@@ -66,7 +66,7 @@ class DatabaseFacts:
     parts: tuple[str, int] | None = None  # table with the most parts in one partition
     replicas: Mapping[str, float | None] = field(default_factory=dict)  # s behind, by table; None: read-only
     stored_s: float | None = None  # when the newest iteration was stored
-    unread: Mapping[str, str] = field(default_factory=dict)  # why something could not be read
+    unread: Mapping[str, str] = field(default_factory=dict)  # reasons, by the name of the part that could not be read
 
 
 def read_database(settings: Settings, question: Question, on_step: Callable[[str], None]) -> DatabaseFacts:
@@ -192,7 +192,7 @@ def _keeps(engines: Mapping[str, Any], wanted: Mapping[str, int]) -> dict[str, t
 
 
 def _reason(error: IrregularsError) -> str:
-    """Return what went wrong, without advice and what ClickHouse says behind its first sentence."""
+    """Return the cause of an error, without advice, and without ClickHouse's text after its first sentence."""
     text = str(error).split(". Check ")[0].split(". Is ClickHouse")[0].split(". Start a worker")[0]
     text = text.split(". To execute this query")[0].removeprefix("query must be SQL that the database understands; ")
     return text if len(text) <= 2 * _LONGEST_REASON else text[: 2 * _LONGEST_REASON] + "…"
@@ -228,7 +228,7 @@ def _obstacle(error: IrregularsError, reason: str, own: DatabaseSettings) -> Obs
 
 def _speaks_tls(own: DatabaseSettings) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only looked at
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the greeting alone is wanted
     parts = urlsplit(own.address)
     try:
         with (

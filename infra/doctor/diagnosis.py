@@ -81,7 +81,7 @@ def diagnose(found: LenientSettings, question: Question, on_step: OnStep = lambd
 
 
 def _keeps_us_out(one: Finding, found: LenientSettings, question: Question) -> bool:
-    """Whether none of the wanted groups could be looked at because of it: then it is shown whatever is wanted."""
+    """Whether it keeps all wanted groups from being read: then it is shown whatever is wanted."""
     if one.level != "problem":
         return False
     if one.code == "setting_refused":
@@ -161,7 +161,7 @@ def _of_kafka(seen: KafkaFacts | None, settings: Settings, question: Question) -
 
 
 class BlockWatch:
-    """Looks now and then, in a thread of its own while a ``with`` block runs, for a reason why no alert can come.
+    """Checks now and then, in a thread of its own while a ``with`` block runs, whether alerts are blocked.
 
     `look`: Returns findings; `say`: Called with a line about each blocking finding: when it first appears, and again
     if it comes back.
@@ -178,7 +178,7 @@ class BlockWatch:
         self._thread: Final = threading.Thread(target=self._run, name="irregulars-blocking", daemon=True)
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         found = {(one.code, one.subject): one for one in self._look() if is_blocking(one)}
         for place, one in found.items():
             if place not in self._said and not self._stop.is_set():

@@ -35,7 +35,7 @@ from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
-_MOST_KIB: Final = 65_536  # what librdkafka fetches ahead: large messages must not fill our memory
+_MOST_KIB: Final = 65_536  # bound of librdkafka's read-ahead: large messages must not fill our memory
 _PIECE_BYTES: Final = 1 << 18
 Place = tuple[str, int]
 
@@ -85,7 +85,7 @@ class Tails:
                         raise service_error(error, self._bootstrap, security=self._security)
 
 
-HEARD_S: Final = 3600.0  # jobs that were heard within so long are looked at
+HEARD_S: Final = 3600.0  # jobs without a message for longer are left out
 
 # Newest messages of a topic that are read: some seconds for the largest jobs
 MOST: Final[Mapping[str, int]] = {
@@ -101,10 +101,10 @@ _Record = TypeVar("_Record")
 
 
 def read_to(at: int, end: int | None, is_alive: bool) -> int:
-    """Return how far a partition was read, given a worker's position and the end that the broker tells.
+    """Return how far a partition was read, given a worker's position and the end that the broker reports.
 
-    A worker that lives follows the topic that is there: a position behind the end says that all is read, and that the
-    broker tells an old end (Tansu's lags by a batch). Behind a worker that is gone such a position is of a topic of
+    A worker that lives follows the topic that is there: a position behind the end means that all is read, and the
+    broker reports an old end (Tansu's lags by a batch). Behind a worker that is gone such a position is of a topic of
     this name that was there before, and nothing of the new one is read.
 
     >>> read_to(133, 140, True), read_to(140, 133, True), read_to(140, 133, False), read_to(140, None, False)
@@ -114,7 +114,7 @@ def read_to(at: int, end: int | None, is_alive: bool) -> int:
 
 
 class StreamReading:
-    """Reads one part after the other; a part that can't be read is noted, and the others are read nevertheless."""
+    """Reads one part after the other; a part that can't be read is recorded, and the others are read nevertheless."""
 
     def __init__(self, admin: AdminClient, tails: Tails, topics: Topics, now_s: float, deadline: Deadline) -> None:
         self._admin, self._tails, self._topics = admin, tails, topics
@@ -201,7 +201,7 @@ class StreamReading:
         evidence = list(self._newest("evidence", self._now_s - RECENT_S))
         closed_s: dict[str, float] = {}
         for message in evidence:
-            if not (message.value() or b"{").startswith(b"{"):  # else it tells of ranks that came or went
+            if not (message.value() or b"{").startswith(b"{"):  # else it reports ranks that came or went
                 job = (message.key() or b"").decode(errors="replace")
                 closed_s[job] = max(closed_s.get(job, 0.0), _time_s(message))
         hosts = {(one.announcement.job, one.announcement.rank): one.announcement.host

@@ -76,7 +76,7 @@ def _reason(page: tuple[int, str]) -> str | None:
 
 
 GROUP: Final = "workers"
-# A worker says how far it is every two seconds: one that has said nothing for that long does not read
+# A worker publishes its progress every two seconds: one without any for that long does not read
 ALIVE_S: Final = 30.0
 
 LATE_S: Final = 60.0
@@ -263,7 +263,7 @@ def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
 
 
 def is_over(job: JobFacts) -> bool:
-    """Whether every rank that announced itself has said that it ended."""
+    """Whether every rank that announced itself has reported its end."""
     return bool(job.ended) and job.announced <= job.ended
 
 

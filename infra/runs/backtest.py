@@ -104,7 +104,7 @@ _COLOURS: Final = {"precision": "#2563eb", "recall": "#f59e0b"}
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """Return a result as the texts of its row; ``-``: there was nothing to tell it by."""
+    """Return a result as the texts of its row; ``-``: no data to compute it from."""
     counts = result.counts
     return (
         result.detector,
@@ -168,7 +168,7 @@ LABEL = "label.json"
 
 
 def read_recording(directory: Path, level: Level, settings: JudgeSettings) -> JobFrames:
-    """Read a recording and let the monitors make its frames.
+    """Read a recording, and make its frames with the monitors.
 
     `settings`: δ, window and the like, by which iterations are irregular: detectors of ranks are not taught those.
     Raises `InputError` if the recording can't be read, or has no usable label.

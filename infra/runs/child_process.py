@@ -22,7 +22,7 @@ from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
 
 _LAUNCHER: Final = Path(__file__).with_name("child_launcher.py")
-_OWNER_ALONE: Final = 0o077  # what a service writes is nobody else's to read: files 0600, directories 0700
+_OWNER_ALONE: Final = 0o077  # umask of services: their files get 0600, directories 0700
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 64 * 1024
 _LONGEST_WORDS: Final = 300
@@ -171,7 +171,7 @@ HOST: Final = "127.0.0.1"
 # down can be given the service's own port as its source, connect to itself, and keep the service from coming back.
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 200
-_given: Final = deque[int](maxlen=500)  # who was given a port may not listen yet when the next one is wanted
+_given: Final = deque[int](maxlen=500)  # a caller may not listen on its port yet when the next one is wanted
 
 
 def free_port() -> int:

@@ -36,7 +36,7 @@ def landlock_version() -> int:
 
 
 def confine(writable: Sequence[Path], readable: Sequence[Path]) -> None:
-    """Let this thread, and those that it starts from now on, open these files and directories alone.
+    """Restrict this thread, and those that it starts from now on, to these files and directories.
 
     A directory stands for all below it; open files stay open. It can't be undone. Call it where `landlock_version` is
     not 0. Raises `OSError` if a path is not there, or the kernel refuses.

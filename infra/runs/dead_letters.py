@@ -53,7 +53,7 @@ class DeadLetter:
 
     @property
     def topic(self) -> str:
-        """Where it stood, with the prefix; of rows that the database refused, which table."""
+        """The topic it came from, with the prefix; of rows that the database refused, the table."""
         return self.headers.get("topic", "")
 
     @property

@@ -112,7 +112,7 @@ def _binary() -> Path:
 
 
 def kafka_answers(port: int) -> bool:
-    """Whether a Kafka broker on `port` of 127.0.0.1 tells who it is, within 2 s."""
+    """Whether a Kafka broker on `port` of 127.0.0.1 answers with its metadata, within 2 s."""
     if not answers(port):
         return False
     client = AdminClient({"bootstrap.servers": f"{HOST}:{port}", "log_level": 0}, logger=_QUIET)

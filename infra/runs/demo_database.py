@@ -44,7 +44,7 @@ _STOP_S: Final = 10.0
 _PING_S: Final = 1.0
 _POLL_S: Final = 0.02
 
-# What our user may do in its own database, and with which kinds of table. No engine reaches files or the network.
+# Rights of our user in its own database, and the kinds of tables it may make: none reaches files or the network.
 _RIGHTS: Final = (
     "SELECT, INSERT, ALTER, CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP DATABASE, DROP TABLE, DROP VIEW, "
     "UNDROP TABLE, TRUNCATE, OPTIMIZE, SHOW"

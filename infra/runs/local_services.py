@@ -32,7 +32,7 @@ _CONNECTION: Final = (
     "kafka_bootstrap", "clickhouse_url", "clickhouse_user", "clickhouse_password", "clickhouse_database",
     "clickhouse_reader_user", "clickhouse_reader_password",
 )  # fmt: skip
-# The demo broker listens on loopback and asks for nothing; what is set for another broker must not reach it
+# The demo broker listens on loopback and asks for nothing; settings for another broker must not reach it
 _NO_SECURITY: Final[dict[str, Any]] = {f"kafka_{one.name}": one.default for one in fields(KafkaSecurity)}
 
 

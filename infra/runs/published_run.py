@@ -170,7 +170,7 @@ class LivePlan:
 
 
 def train(plan: LivePlan, trace_dir: str | None, agent: str | None, job: str, pause_s: float) -> None:
-    """Train as one rank; the environment says which (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``)."""
+    """Train as one rank, which the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``)."""
     import torch
     from torch import distributed
     from torch.distributed import new_group

@@ -218,7 +218,7 @@ class FrameTap:
         return np.full(rows, np.nan)
 
     def learn(self, frame: Frame) -> None:
-        """Note that the frame is taught."""
+        """Mark the frame as taught."""
         if len(frame["iteration"]):
             self.frames[-1].is_taught = True
 

@@ -143,7 +143,7 @@ def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
 
 
 def collectives_json(arrivals: Arrivals, names: Sequence[str], most: int) -> list[dict[str, object]]:
-    """Give the first `most` collectives as JSON objects."""
+    """Return the first `most` collectives as JSON objects."""
     listed: list[dict[str, object]] = []
     for at in range(min(len(arrivals.shares), most)):
         iteration, apart_ns = int(arrivals.iteration[at]), float(arrivals.ends_apart_ns[at])

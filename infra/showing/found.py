@@ -107,7 +107,7 @@ class RateSample(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """State of the GPU of one rank while the cause was seen; NaN or None where it was not told."""
+    """State of the GPU of one rank while the cause was seen; NaN or None where it was not reported."""
 
     rank: int
     device: str
@@ -332,7 +332,7 @@ class Screen:
     next_step: str
     look_further: str
     runbook: str
-    missing: Sequence[str]  # what could not be told, and why: a line each
+    missing: Sequence[str]  # facts that are not known, and why: a line each
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""
@@ -346,7 +346,7 @@ class Screen:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: records as objects; null for what is no finite number."""
+    """Return a value as JSON has it: records as objects; null for numbers that are not finite."""
 
     def rest(one: Any) -> Any:
         return one._asdict() if hasattr(one, "_asdict") else dict(one)
@@ -440,7 +440,7 @@ def lowered_peaks(
 def nic_text(found: Found) -> str:
     """Return the rates of the accused NIC in words, beside before and beside others; empty where that is not known.
 
-    Whether that is slow the judge has said: these are the samples.
+    Whether that is slow is the judge's decision: these are the samples.
     """
     if found.verdict.kind in (*STANDSTILLS, "slow_stage") or not found.verdict.suspects:
         return ""

@@ -66,7 +66,7 @@ _EARLIER_READ: Final = 50
 
 Row = Sequence[Any]
 
-# What the table calls otherwise than `Verdict`; suspects are a table of their own, and thresholds of the topic alone.
+# Fields of `Verdict` with another name in the table. Suspects have a table of their own, thresholds only the topic.
 _RENAMED: Final = {
     "iterations": "(first_iteration, past_last_iteration)", "time_ns": "toUnixTimestamp64Nano(last_seen_at)",
 }  # fmt: skip
@@ -275,7 +275,7 @@ class _Reader:
         return ways_of(transfers, {name: (kind, own) for name, kind, own in members}, self._suspect)
 
     def _standing(self) -> list[Standing]:
-        """Return who stands where: ranks in one place together, the suspects' first."""
+        """Return the places where ranks stand, each with its ranks, the suspects' first."""
         wanted = {"job": self._verdict.job, "verdict_id": self._verdict.verdict_id, "limit": _MOST_STANDING}
         answer = run(self._client, "hang_positions", wanted)
         found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
@@ -346,7 +346,7 @@ _COLUMNS: Final = {"sent": "tx_bytes_per_s", "received": "rx_bytes_per_s"}
 
 
 def found_in_recording(directory: str, trace: Trace, judgements: Judgements, verdict: Verdict) -> Found:
-    """Gather what belongs to one verdict of a judged recording."""
+    """Gather the facts about one verdict of a judged recording."""
     iterations = with_first_ones(verdict, _iterations(judgements, verdict))
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations

@@ -64,7 +64,7 @@ position:absolute;top:-19px;left:14px;color:var(--dim)}.chain li.cause{border-co
 
 
 def themed() -> str:
-    """Return the colours for pages with a switch: as the system has it, unless the root says which theme it is."""
+    """Return the colours for pages with a switch: as the system has it, unless the root names a theme."""
     return (
         f":root{{color-scheme:light;{LIGHT}}}\n"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{DARK}}}}}\n"
@@ -183,7 +183,7 @@ def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> s
 
 
 def ways_chart(ways: Sequence[Way]) -> str:
-    """Draw how long transfers took on each way, against what is usual for ways of its kind; a column an iteration."""
+    """Draw how long transfers took on each way, against the usual time of ways of its kind; a column an iteration."""
     columns = sorted({iteration for way in ways for iteration in way.took_ns})
     tall, wide = 16.0, _WIDTH / len(columns)
     high = max(_FULL_RATIO, *(ns / way.usual_ns for way in ways if way.usual_ns for ns in way.took_ns.values()))
@@ -225,7 +225,7 @@ def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], mark
     def across(iteration: int) -> float:
         return 3 + (_WIDTH - 6) * (iteration - first) / (last - first)
 
-    def up(value: float) -> float:  # what is not finite stands at the edge
+    def up(value: float) -> float:  # a value that is not finite is drawn at the edge
         part = 0.5 if most == least else ((math.log(value) if is_log else value) - least) / (most - least)
         return height - top - (height - 2 * top) * min(max(part, 0.0), 1.0)
 
@@ -380,7 +380,7 @@ def _answer(screen: Screen) -> Iterator[str]:
 
 
 def _charts(screen: Screen) -> Iterator[str]:
-    """Yield charts of what the verdict is about: standing, times, numbers, transfers, or ranks' own work."""
+    """Yield the charts that fit the verdict: standing, times, numbers, transfers, or ranks' own work."""
     verdict = screen.verdict
     if screen.standing:
         yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
@@ -429,7 +429,7 @@ def _section(title: str, chart: str, text: str) -> str:
 
 
 def _command(text: str) -> str:
-    """Return what to check; a command, with a button that copies it (console.js)."""
+    """Return a check as HTML; a command gets a button that copies it (console.js)."""
     if not text.startswith("irregulars "):
         return _safe(text)
     return f'<code>{_safe(text)}</code> <button type="button" class="copy">Copy</button>'

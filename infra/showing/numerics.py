@@ -14,7 +14,7 @@ from irregulars.messages.evidence import NUMERIC_COLUMNS
 # Kinds of verdicts that are about numbers: times of iterations would accuse whoever was slow meanwhile
 NUMERIC_KINDS: Final = ("corruption", "loss_spike")
 
-# What is drawn, and its title
+# Quantities that are drawn, with their titles
 QUANTITIES: Final[Mapping[str, str]] = {
     "loss": "Loss",
     "grad_norm": "Gradient norm, after the reduction",
