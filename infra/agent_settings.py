@@ -156,6 +156,7 @@ def read_agent_file(path: Path) -> AgentFile:
             raise InputError(f"source must be a table, [[sources]]; got {shown(one)} ({where})")
         kind = checked(one.get("kind"), Text, "kind", f"{where}, key kind")
         name = checked(one.get("name", kind), Text, "name", f"{where}, key name")
+        # Names are keys: two sources of one name would share the file of their state.
         if name in sources:
             raise InputError(f"name must be another than those before; got {name!r} ({where}, key name)")
         options = {key: value for key, value in one.items() if key not in ("kind", "name")}
@@ -275,6 +276,7 @@ def _open_ras(options: RasOptions, state_path: Path) -> Source:
     return RasSource(RasClient(options.host, options.port).ask, settings, is_ours=is_ours, state_path=state_path)
 
 
+# Openers import their producers themselves: an agent loads only those of the kinds that its file names.
 KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
     "replay": (ReplayOptions, _open_replay),
     "torch": (TorchOptions, _open_torch),
@@ -293,16 +295,19 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
     """
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
+        # Quoted: a name may hold slashes, and its file must lie in this directory.
         state_path = state_directory / f"{quote(table.name, safe='')}.state"
         read: Any = read_table(dict(table.options), options, table.where)
         try:
             return open_it(read, state_path)
         except InputError as error:
+            # The source does not know its place in the file, which the user must find.
             raise InputError(f"{error} ({table.where})") from error
     if ":" in table.kind:
         module, _, name = table.kind.partition(":")
         try:
             source: Source = getattr(importlib.import_module(module), name)(**table.options)
+            # Checked here, where the place in the file is known: later it would end an agent that runs.
             missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(source, name)]
             if missing:
                 raise TypeError(f"a {type(source).__name__} without {', '.join(missing)} is no source")

@@ -108,6 +108,7 @@ class _Commands(_Group):
             told: Any = raised
             if not hasattr(told, "format_message"):  # Typer keeps the class of its errors to itself
                 raise
+            # Errors of a call know their command: its own help is the one to read.
             context = getattr(told, "ctx", None)
             path = context.command_path if context is not None else "irregulars"
             if type(told).__name__ == "NoArgsIsHelpError":  # called without a command
@@ -119,6 +120,8 @@ class _Commands(_Group):
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
+        # Click has taken the command's name from the arguments already, and keeps it apart until it invokes the
+        # command.
         is_until_stopped = not _UNTIL_STOPPED.isdisjoint([*ctx._protected_args, *ctx.args][:1])
         try:
             with stopping.raises():
@@ -128,6 +131,7 @@ class _Commands(_Group):
         except IrregularsError as error:
             _fail(" ".join(str(error).split()))
         except ModuleNotFoundError as error:
+            # A missing package of an extra is the user's to install; any other missing module is a bug.
             extra = _EXTRAS.get((error.name or "").split(".")[0])
             if extra is None:
                 raise

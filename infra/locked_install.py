@@ -112,6 +112,7 @@ def _wheel(scratch: Path, python: str, lock: str, checkout: Path) -> Path:
         target = scratch / "source" / name
         target.parent.mkdir(exist_ok=True)
         if source.is_dir():
+            # Builds of the checkout stay out of the wheel, which compiles anew; links in irregulars/ stay links.
             ignored = shutil.ignore_patterns("__pycache__", "*.so", "target", "*.egg-info")
             shutil.copytree(source, target, symlinks=True, ignore=ignored)
         else:

@@ -105,6 +105,7 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
 def _read_anything(source: Path, without: Collection[str]) -> Trace:
     from irregulars.producers.trace.directory import read_trace
 
+    # A trace directory of ours is read in place; anything else is converted first.
     if source.is_dir() and any((source / name).exists() for name in ("job.json", "parts")):
         return read_trace(source, without=without)
     from irregulars.producers.importers.importing import take_anything
@@ -131,6 +132,7 @@ def _collecting_rarely() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+        # Python collects once more at its end: frozen objects are not visited then.
         atexit.register(gc.freeze)
 
 

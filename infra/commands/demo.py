@@ -74,6 +74,7 @@ def demo(
 
     scene = _live_scene() if is_live else _simulated_scene(fault, iterations)
     console = open_console()
+    # Rows are stored with a snapshot: one a second, so that those of the verdict are there when it is shown.
     settings = settings_of(context, snapshot_s=1.0, partitions=4)
     services = LocalServices(
         settings, has_console=is_kept and _has_console(), on_step=lambda step: console.print(step, style="dim")
@@ -86,6 +87,7 @@ def demo(
             console.print(_why_no_alert(services), style="bold red", markup=False)
         if is_kept:
             show_addresses(services)
+            # Ctrl-C is how this ends: the services then stop as they do without --keep.
             with suppress(stopping.StopAsked):
                 while True:
                     services.require_running()
@@ -218,6 +220,7 @@ def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict 
         if verdicts and all(verdict.state == "closed" for verdict in verdicts):
             return verdicts[0]
         stopping.pause(_LOOK_S)
+    # Time is up: a verdict that is still open is better than none.
     return min(alerts.newest.values(), key=order, default=None)
 
 
@@ -253,6 +256,7 @@ class _Standstill:
     """Detects that no iteration ends any more."""
 
     def __init__(self) -> None:
+        # Infinite: a first iteration that takes long is no standstill.
         self._ended, self._since_s = 0, math.inf
 
     def remark(self, ended: int, now_s: float) -> str:
@@ -344,6 +348,7 @@ def _wait_until_stored(client: Client, verdict: Verdict) -> None:
         if client.query(_STORED, parameters=values).result_rows[0] == wanted:
             return
         stopping.pause(_LOOK_S)
+    # The verdict is shown nevertheless: the alert has named the device already.
     say(f"after {_STORED_S:g} s not everything is stored: what follows may lack rows")
 
 

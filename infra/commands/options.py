@@ -131,6 +131,7 @@ def write_file(what: str, path: Path, text: str | None) -> None:
             path.write_text(text, encoding="utf-8")
         elif not os.access(path if path.exists() else path.parent, os.W_OK) or path.is_dir():
             number = errno.EISDIR if path.is_dir() else errno.EACCES if path.parent.exists() else errno.ENOENT
+            # The error that writing would raise, so that one message serves for both.
             raise OSError(number, os.strerror(number))
     except OSError as error:
         raise InputError(f"{what} must be a file that can be written; got {error.strerror} ({path})") from None
@@ -156,6 +157,7 @@ def open_console(*, is_error: bool = False) -> Console:
             super().print(*(printable_lines(one) if isinstance(one, str) else one for one in objects), **options)
 
     stream = sys.stderr if is_error else sys.stdout
+    # Without a terminal Rich assumes 80 columns, and would wrap the lines of a file or pipe.
     return SafeConsole(stderr=is_error, width=None if stream.isatty() else 400, highlight=False)
 
 

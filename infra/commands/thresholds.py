@@ -74,6 +74,7 @@ def set_thresholds(
             raise InputError(f"threshold must be given once; got {name} twice")
         number: int | float | str = value  # a text that is no number is refused as a text
         with suppress(ValueError):
+            # An int, where the text is one, stays an int: thresholds that count take no float.
             number = float(value)
             number = int(value)
         values[name] = checked(number, LIVE[name], name, "change of thresholds")
@@ -174,6 +175,7 @@ def _change(
 
     now_ns = time.time_ns()
     fields = {
+        # The random end keeps changes of one second apart.
         "change_id": f"t-{datetime.fromtimestamp(now_ns // 10**9, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
         "values": values,
         "who": who or this_user(),
@@ -222,6 +224,7 @@ def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = 
     newest: dict[tuple[str | None, str], ThresholdChange] = {}
     for change in changes:
         if job is None or change.job in (None, job):
+            # Changes come in the order in which they were made: of two of one threshold the later one stays.
             newest |= dict.fromkeys(((change.job, name) for name in change.values_at(now_ns)), change)
     found = [
         InForce(name, value, own, change)

@@ -163,6 +163,7 @@ class Acknowledged:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
+        # Below 0, so that the first report of progress renews the wait too, though it may have delivered nothing.
         self._delivered = -1
         self.timer = self._start()
 
@@ -187,6 +188,7 @@ class Acknowledged:
             print(f"\r{progress.rows:,} rows published", end="", file=sys.stderr, flush=True)
 
     def _start(self) -> threading.Timer:
+        # A timer runs once: each acknowledgement cancels it and starts another.
         timer = threading.Timer(QUIET_S, self._complain)
         timer.daemon = True
         return timer

@@ -49,6 +49,7 @@ class SharedAnswers:
         task = self._kept.get(key)
         if task is None:
             while len(self._kept) >= _MOST:
+                # Only dropped, not cancelled: the requests that wait for it still get it.
                 self._kept.popitem(last=False)
 
             async def answer() -> Any:
@@ -65,6 +66,7 @@ class SharedAnswers:
         return cast(T, await asyncio.shield(task))
 
     def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        # Another task may have this key by now, if this one was dropped before its time.
         if self._kept.get(key) is task:
             del self._kept[key]
 
@@ -113,6 +115,7 @@ class ConsoleDatabase:
 
     def close(self) -> None:
         """Close the connection; questions on their way end by themselves."""
+        # Threads can't be stopped: the process does not wait for slow answers to end.
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
@@ -146,12 +149,14 @@ class ConsoleDatabase:
             self._on_answer(time.monotonic() - begun_s, error)
 
     def _ask(self, read: Callable[[Client], T]) -> T:
+        # As they are now: another thread may replace them while this one is refused.
         settings = self.settings
         try:
             return self._answer(read)
         except ServiceRefused:
             if not self._has_new_password(settings):
                 raise
+        # Once more, with the new password.
         return self._answer(read)
 
     def _answer(self, read: Callable[[Client], T]) -> T:
@@ -281,6 +286,7 @@ class RecentAlerts:
             return
         with self._lock:
             known = self._newest.get(alert.verdict_id)
+            # A late message must not replace a newer revision.
             if known is None or known.revision <= alert.revision:
                 self._newest[alert.verdict_id] = alert
                 self._newest.move_to_end(alert.verdict_id)
@@ -323,6 +329,7 @@ def say_on_topic(kafka: KafkaAddress, verdict: Verdict, word: str, who: str, not
     Raises `InputError` if a text is too long, or there is nothing to withdraw; `ServiceError` if Kafka does not
     answer, refuses us, or lacks the topic.
     """
+    # A broker that is away is waited for until the event is set.
     over = threading.Event()
     deadline = threading.Timer(_SAY_S, over.set)
     deadline.daemon = True

@@ -261,6 +261,7 @@ def _medians(values: Values) -> Values:
     """Return the lower median of each row, NaN aside; `numpy.nanmedian` goes row by row in Python."""
     ordered = np.sort(values, axis=1)  # NaN come last
     counts = (~np.isnan(values)).sum(axis=1)
+    # A row without a value gets its first entry, which is NaN.
     at = np.maximum(counts - 1, 0) // 2
     medians: Values = np.take_along_axis(ordered, at[:, None], axis=1)[:, 0]
     return medians

@@ -180,6 +180,7 @@ class _Endpoints:
     async def cell(self, request: Request, start: Start) -> Response:
         iteration = _needed(request, "iteration", -(1 << 62), 1 << 62)
         rank = _needed(request, "rank", 0, (1 << 32) - 1)
+        # `or 0` is for type checkers: with this default it is never None.
         first = _number(request, "first", iteration, -(1 << 62), 1 << 62) or 0
         last = _number(request, "last", iteration, -(1 << 62), 1 << 62) or 0
         window = await self._store.between(start, first, last)
@@ -254,6 +255,7 @@ def _number(request: Request, name: str, default: int | None, least: int, most: 
     if text is None or not text:
         return default
     try:
+        # A longer text is out of bounds whatever it holds, and so is one that is no number: one message for all.
         number = int(text) if len(text) < 24 else most + 1
     except ValueError:
         number = most + 1
@@ -293,6 +295,7 @@ def _response(
 ) -> Response:
     """Answer with an ETag, or that nothing has changed."""
     headers = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
+    # An error may be over at the next request, whatever the cache of the answer.
     headers["Cache-Control"] = cache if status == 200 else "no-store"
     if encoding:
         headers["Content-Encoding"] = encoding

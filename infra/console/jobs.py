@@ -206,6 +206,7 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
 
     def read(client: Client) -> list[tuple[str, Markup, str]]:
         values = {"job": job, "attempt": attempt, "limit": limit, "kinds": list(NUMERIC_KINDS)}
+        # The newest iterations are chosen within the question, which spares asking for their numbers first.
         rows = client.query(BANDS.replace("{wanted:Array(Int64)}", _WANTED), parameters=values).result_rows
         marks = client.query(_DOUBTS, parameters=values).result_rows if rows else ()
         charts = numerics_charts(list(read_bands(rows)), [(first, kind) for first, kind in marks])
@@ -352,6 +353,7 @@ def seconds(value: datetime | None) -> float | None:
 
 def _cost(job: str, incidents: Sequence[Row]) -> float | None:
     known = [one["gpu_hours_per_hour"] for one in incidents if one["job"] == job]
+    # Costs that are not known are left out: in a sum they would hide the others.
     told = [float(one) for one in known if one is not None and math.isfinite(one)]
     return sum(told) if told else None
 

@@ -23,6 +23,7 @@ _CODE: Final = re.compile(r"^(```[\s\S]*?^```|(?: {4}.*\n)+)|`[^`\n]+`", re.MULT
 _FENCE: Final = re.compile(r"^```(\w+) [\w ]+$", re.MULTILINE)
 _ON_SITE: Final = (".md", ".png", ".svg")
 _NO_WORD: Final = re.compile(r"[^\w\- ]")
+# On GitHub a list may follow a paragraph at once; Python-Markdown needs a blank line between them.
 _LIST_AT_ONCE: Final = re.compile(r"^(?!\s*(?:[*\-]|\d+\.)\s)(\S.*)\n(?=(?:[*\-]|\d+\.) )", re.MULTILINE)
 
 
@@ -70,6 +71,7 @@ def outside_code(markdown: str, change: Any) -> str:
 
     def keep(found: re.Match[str]) -> str:
         kept.append(found[0])
+        # No page holds a NUL, so no text can be mistaken for a place that is kept.
         return f"\x00{len(kept) - 1}\x00"
 
     changed: str = change(_CODE.sub(keep, markdown))

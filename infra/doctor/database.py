@@ -73,6 +73,7 @@ def read_database(settings: Settings, question: Question, on_step: Callable[[str
     """Return the facts of the database; `error` is set if it is away or refuses us."""
     on_step("asking the database")
     try:
+        # Half of the time at most: the rest is for reading.
         own = database_settings(settings, min(question.within_s / 2, 5.0), is_reading=question.only_reads)
     except InputError as error:
         obstacle = Obstacle("clickhouse_unusable", str(error))
@@ -132,6 +133,7 @@ class _Reading:
         round_trip_s = (time.monotonic_ns() - begin_ns) / 1e9
         if not rows:
             return str(self._client.server_version), round_trip_s, None
+        # The server read its clock about half-way through the round trip.
         return str(rows[0][0]), round_trip_s, int(rows[0][1]) / 1e6 - (begin_s + round_trip_s / 2)
 
     def _migrations(self, engines: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -139,6 +141,7 @@ class _Reading:
             return tuple(one.name for one in shipped_migrations()), ()
         rows = self._rows("tables", "SELECT version, checksum FROM schema_migrations FINAL")
         applied = {int(version): str(checksum) for version, checksum in rows}
+        # Reported as not read; from that nothing follows about migrations.
         if "tables" in self._unread:
             return (), ()
         shipped = shipped_migrations()
@@ -294,6 +297,7 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
 
 
 def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
+    # Reported among the parts that were not read.
     if "tables" in seen.unread:
         return
     if seen.missing_migrations:
@@ -310,6 +314,7 @@ def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
 
 
 def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
+    # Reported among the parts that were not read: older servers do not know CHECK GRANT.
     if seen.rights is None:
         return
     lacking = [right for right in needed if not seen.rights.get(right, False)]
@@ -324,6 +329,7 @@ def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
 
 def _room(seen: DatabaseFacts) -> Iterator[Finding]:
     for disk in seen.disks or ():
+        # A disk that reports no size is not called full.
         share = disk.free_bytes / disk.total_bytes if disk.total_bytes else 1.0
         text = f"disk {disk.name}: {size(disk.free_bytes)} of {size(disk.total_bytes)} free ({share:.0%})"
         if share < FEW_FREE:

@@ -160,6 +160,7 @@ def join_ranges(iterations: Iterable[JudgedIteration]) -> list[tuple[int, int]]:
     Iterations that were not logged, or not judged (evaluations, checkpoints), neither split nor extend a range.
     """
     ranges: list[tuple[int, int]] = []
+    # Beyond the gap, so that the first irregular iteration begins a range.
     regular = JOINED_GAP + 1
     for one in sorted(iterations, key=lambda judged: judged.iteration):
         if one.is_irregular is None:
@@ -184,6 +185,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
     """Return the analysis of a trace that `judge_trace` judged."""
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
     if not any(verdict.kind in STANDSTILLS for verdict in newest.values()):
+        # A hang's verdict names calls that differ itself.
         newest |= {verdict.verdict_id: verdict for verdict in _silent_mismatch(trace)}
     unjudged = None if newest else why_unjudged(trace, judgements.iterations)
     late = [] if unjudged is None else [one for one in late_ranks(*arrivals_of(trace)) if one.is_telling]
@@ -323,6 +325,7 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0:
         return None
     # On the communicator with most ranks: of those that have its newest call, and of those that do not
+    # Codes of communicators count their ids in the order of the announcements.
     names = list(dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators))
     sizes = {code: len(np.unique(columns["rank"][rows[columns["communicator"][rows] == code]]))
              for code in np.unique(columns["communicator"][rows]).tolist()}  # fmt: skip
@@ -399,6 +402,7 @@ class _IterationWatch:
         self.observation = observation
         self.facts = (window.delta, window.level_ns, window.noise_ns)
         attribution = observation.attribution
+        # Its operators were not read: there is no more to keep.
         if attribution is None:
             return
         self.reasons = replace(reasons_of_iteration(observation, (), topology), delta=window.delta)
@@ -506,6 +510,7 @@ def _judged_text(one: Explained) -> str:
     text = f"{took}, {ratio:.2f}x the usual {duration(judged.reference_ns)} (delta {one.delta:g}): {word}"
     if judged.is_irregular is False and ratio > one.delta:
         text += ", as the window's own noise reaches so far"
+    # NaN, which fails the comparison, where there was no window.
     if one.noise_ns > 0:
         sigmas = (judged.elapsed_ns - one.level_ns) / one.noise_ns
         text += f"; {sigmas:.1f} standard deviations from the window's median"

@@ -175,6 +175,7 @@ def read_recording(directory: Path, level: Level, settings: JudgeSettings) -> Jo
     """
     faults = read_faults(directory)
     trace = number_iterations(read_trace(directory)).trace
+    # No detectors of the settings: the tap below takes the place of one, and keeps its frames.
     settings = replace(settings, operator_detectors=(), rank_detectors=(), fills_columns=False)
     if level == "rank":
         tap = FrameTap("rank")
@@ -288,6 +289,7 @@ def read_stored_job(client: Client, job: str) -> JobFrames:
             "elapsed_ns": np.array(elapsed_ns, dtype=np.float64),
             "work_ns": np.array(work_ns, dtype=np.float64),
             "operators": np.array(operators, dtype=np.float64),
+            # Columns that the database does not have: detectors must cope with NaN.
             **dict.fromkeys(("communication_ns", "tokens", *NUMBERS), unknown),
         }
         frame["stage"] = stages(frame["rank"])

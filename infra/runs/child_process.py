@@ -86,6 +86,7 @@ class ChildProcess:
         Raises `ServiceUnavailable` if the process ends, or `within_s` seconds pass; the text has its last words.
         """
         deadline = time.monotonic() + within_s
+        # An answer alone is not enough: another process may have taken the port, and ours has ended.
         while not (is_ready() and self.is_running):
             if not self.is_running:
                 raise ServiceUnavailable(f"{self.name} must come up; got an exit: {self.last_words()}")
@@ -119,6 +120,7 @@ class ChildProcess:
         """Return the last line of the log that names an error, else the last one."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
+            # The log is appended to: what an earlier child wrote is not its last word.
             file.seek(max(self._log_start, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
         return _last_words(text)

@@ -24,6 +24,7 @@ def lock_directory(directory: Path) -> int:
     ended: the lock then lasts until both this process and the service are gone. Raises `InputError` if another
     process holds it; `OSError` if the directory can't be written.
     """
+    # The file stays for good: a lock on a file that was removed would not keep out one who makes it anew.
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LETTING_GO_S
     while True:

@@ -87,6 +87,7 @@ class DemoBroker(Service):
         try:
             self._child.wait_until(lambda: kafka_answers(port), within_s)
         except BaseException:
+            # Not `stop`: it keeps nothing that an orderly end could save.
             self._child.kill()
             raise
         self.bootstrap = f"{HOST}:{port}"

@@ -78,6 +78,7 @@ class PublishedRun:
 
     def __exit__(self, *_: object) -> None:
         self._agent.stop()
+        # The thread is a daemon: one that hangs does not keep the process alive.
         self._thread.join(_STOP_S)
 
 

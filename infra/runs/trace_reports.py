@@ -117,6 +117,7 @@ def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
 def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
     """For each communicator, operator and place the rank that kept others waiting the most; worst first."""
     found = []
+    # All later places together are place 0, which is shown as any.
     places = np.where(arrivals.place <= _MOST_PLACES, arrivals.place, 0)
     keys = [arrivals.communicator, arrivals.operator, places]
     order = np.lexsort(keys[::-1])

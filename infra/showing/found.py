@@ -363,6 +363,7 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     first = verdict.iterations[0]
+    # A start that is not known is far below 0.
     begun_ns = (one.started_ns for one in found.iterations if one.iteration >= first and one.started_ns > 0)
     since_ns = next(begun_ns, None)
     ratio = verdict.recovers_ratio

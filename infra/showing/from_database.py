@@ -291,6 +291,7 @@ class _Reader:
         before, during = sampled_spans(iterations, periods)
         if during[1] <= during[0]:
             return []
+        # Without iterations before it, samples of the cause alone are read.
         rows = self._ask(_RATES, begin=before[0] or during[0], before_end=before[1], during_begin=during[0],
                          end=during[1])  # fmt: skip
         return [
@@ -326,7 +327,9 @@ class _Reader:
         if self._suspect is None:
             return []
         names = device_name(self._suspect)
+        # A device without a name of its own is known by its ranks, which count within its job alone.
         empty: dict[str, Any] = {"device": self._suspect.device, "host": "", "gpu": -1, "nic": "", "switch": ""}
+        # Before the verdict, not before today: an old verdict is shown beside those that it followed.
         seen_ns = now_ns if self._verdict.time_ns is None else self._verdict.time_ns
         rows = self._ask(
             _EARLIER, **{**empty, **(names or {})}, only_job="" if names else self._verdict.job,
@@ -398,6 +401,7 @@ def _cells(ranks: Mapping[str, Column], iterations: Ints, bin_ranks: int) -> lis
     if not ranks:
         return []
     own = np.flatnonzero(np.isin(ranks["iteration"], iterations) & np.isfinite(ranks["work_ns"].astype(np.float64)))
+    # The longest work of each bin comes first, and `setdefault` keeps it.
     own = own[np.lexsort((-ranks["work_ns"][own], ranks["rank"][own] // bin_ranks, ranks["iteration"][own]))]
     cells: dict[tuple[int, int], Cell] = {}
     columns = (ranks[name][own].tolist() for name in ("iteration", "rank", "work_ns"))
@@ -447,6 +451,7 @@ def _peaks(bandwidth: Mapping[int, Batch], column: str, edges: Ints) -> Floats:
     """Return the highest rate of each rank in each stretch; NaN without samples."""
     table = np.full((len(bandwidth), len(edges) - 1), np.nan)
     for row, batch in enumerate(bandwidth.values()):
+        # A sample covers the time before it: one at an edge belongs to the stretch that ends there.
         place = np.searchsorted(edges, batch.columns["time_ns"], side="left") - 1
         is_inside = (place >= 0) & (place < table.shape[1]) & (batch.columns["path"] == _NIC)
         np.fmax.at(table[row], place[is_inside], batch.columns[column][is_inside])

@@ -88,6 +88,7 @@ Label = tuple[float, str, str]  # height at which it is to stand, its class, and
 
 def _plot(height: float, title: str, shapes: Iterable[str], labels: Sequence[Label], below: Sequence[str]) -> str:
     """Return a chart: labels at its left, shapes that are stretched to the width, and texts below, left to right."""
+    # About 7 px for a letter of 12 px: texts can't be measured here.
     wide = 7 * max((len(text) for _, _, text in labels), default=0) + 2
     side = "".join(
         f'<text x="{wide}" y="{y:.1f}" text-anchor="end" class="{kind}">{escape(text)}</text>'
@@ -299,6 +300,7 @@ def rate_chart(samples: Sequence[RateSample], direction: str) -> str:
     own = [one for one in samples if one.direction == direction]
     height = 132.0
     most = max((v for one in own for v in (one.own, one.others_most) if math.isfinite(v)), default=1.0) or 1.0
+    # One sample alone has no span: 1 ns keeps the division below from failing.
     first, last = own[0].time_ns, max(own[-1].time_ns, own[0].time_ns + 1)
 
     def place(one: RateSample, value: float) -> str:
@@ -387,6 +389,7 @@ def _charts(screen: Screen) -> Iterator[str]:
     if screen.iterations:
         unended = verdict.iterations[1] - 1 if verdict.kind in STANDSTILLS else None
         told = times_text(screen)
+        # Its marks ^ and ' are those of the text page: here colours take their place.
         if median := told.partition("; median ")[2]:
             told = f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {median}"
         yield _section("Iteration times", times_chart(screen.iterations, unended), f"{told}.")
@@ -400,6 +403,7 @@ def _charts(screen: Screen) -> Iterator[str]:
         chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
+    # The direction of the NIC's line, so that text and chart show the same.
     direction = "received" if f" {'received'} at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
         chart = rate_chart(screen.rate_samples, direction)

@@ -102,6 +102,7 @@ def standing_out(bands: Sequence[Band]) -> list[Band]:
 
 
 def _over(distance: float, middle: float) -> float:
+    # A median of 0, or one that is not finite, is no measure: the distance itself counts.
     return distance / abs(middle) if middle and math.isfinite(middle) else distance
 
 
