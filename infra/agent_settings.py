@@ -156,6 +156,7 @@ def read_agent_file(path: Path) -> AgentFile:
             raise InputError(f"source must be a table, [[sources]]; got {shown(one)} ({where})")
         kind = checked(one.get("kind"), Text, "kind", f"{where}, key kind")
         name = checked(one.get("name", kind), Text, "name", f"{where}, key name")
+        # Names are keys: two sources of one name would share the file of their state.
         if name in sources:
             raise InputError(f"name must be another than those before; got {name!r} ({where}, key name)")
         options = {key: value for key, value in one.items() if key not in ("kind", "name")}
@@ -198,7 +199,7 @@ def _open_replay(options: ReplayOptions, _: Path) -> Source:
 class TorchOptions:
     """Training processes of this node that were started with ``torch_comms.start(agent=PATH)``.
 
-    `mode` are the permissions of the socket: 0o660 lets the agent's group in, 0o600 the agent's user alone.
+    `mode`: permissions of the socket: 0o660 admits the agent's group, 0o600 the agent's user alone.
     """
 
     path: Path = Path("/run/irregulars/agent.sock")
@@ -229,7 +230,7 @@ class FollowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectorOptions(FollowOptions):
-    """Logs of NCCL Inspector, which do not tell how many ranks the job has."""
+    """Logs of NCCL Inspector, which do not contain the number of ranks of the job."""
 
     world_size: Annotated[int, Meta(ge=1, le=1 << 20)] = key(MISSING, "Ranks of the job")
 
@@ -275,6 +276,7 @@ def _open_ras(options: RasOptions, state_path: Path) -> Source:
     return RasSource(RasClient(options.host, options.port).ask, settings, is_ours=is_ours, state_path=state_path)
 
 
+# Openers import their producers themselves: an agent loads only those of the kinds that its file names.
 KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
     "replay": (ReplayOptions, _open_replay),
     "torch": (TorchOptions, _open_torch),
@@ -288,21 +290,24 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
     """Open one source of an agent's file; iterations that it does not mark are inferred.
 
     `state_directory`: where a source may keep its state over a restart of the agent. Raises `InputError` if the kind
-    is unknown, or its options are not those that it takes; `PluginError` if a kind of somebody else's can't be
-    imported, or does not take the options.
+    is unknown, or its options are not those that it takes; `PluginError` if a third party's kind can't be imported,
+    or does not take the options.
     """
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
+        # Quoted: a name may hold slashes, and its file must lie in this directory.
         state_path = state_directory / f"{quote(table.name, safe='')}.state"
         read: Any = read_table(dict(table.options), options, table.where)
         try:
             return open_it(read, state_path)
         except InputError as error:
+            # The source does not know its place in the file, which the user must find.
             raise InputError(f"{error} ({table.where})") from error
     if ":" in table.kind:
         module, _, name = table.kind.partition(":")
         try:
             source: Source = getattr(importlib.import_module(module), name)(**table.options)
+            # Checked here, where the place in the file is known: later it would end an agent that runs.
             missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(source, name)]
             if missing:
                 raise TypeError(f"a {type(source).__name__} without {', '.join(missing)} is no source")
@@ -315,7 +320,7 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
 
 
 def check_source(table: SourceTable) -> None:
-    """Check kind and options of a source, and open nothing; what somebody else's kind takes only it can check.
+    """Check kind and options of a source, and open nothing; the options of a third party's kind only it can check.
 
     Raises `InputError` if the kind is unknown, or its options are not those that it takes.
     """

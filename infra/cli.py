@@ -1,4 +1,4 @@
-"""The command line ``irregulars``. Commands import what they need when they run, so that ``--help`` is quick."""
+"""The command line ``irregulars``. Commands import their packages when they run, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from irregulars.infra.commands.topics import deadletter, topics
 from irregulars.infra.commands.traces import import_trace, print_keys, replay, simulate
 from irregulars.printing import printable, say
 
-_WHOLE = 1000  # letters of a command's summary that are shown
+_WHOLE = 1000  # most letters of a command's summary
 UNUSABLE = 2
 _BY_SIGNAL = 128  # and its number, as shells have it
 # Commands that a signal ends with status 0: they run until then, and finish what they do
@@ -41,7 +41,7 @@ _UNTIL_STOPPED = {"act", "agent", "console", "notify", "replay", "up", "worker"}
 _NOT_READ = 1  # Typer's own status where a pipe is closed before all is written
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-# Import name to extra: what the base install, made for GPU nodes, does without.
+# Import name to extra, for packages that the base install, made for GPU nodes, does without.
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
     "sklearn": "train", "clickhouse_connect": "worker", "urllib3": "worker",
@@ -108,6 +108,7 @@ class _Commands(_Group):
             told: Any = raised
             if not hasattr(told, "format_message"):  # Typer keeps the class of its errors to itself
                 raise
+            # Errors of a call know their command: its own help is the one to read.
             context = getattr(told, "ctx", None)
             path = context.command_path if context is not None else "irregulars"
             if type(told).__name__ == "NoArgsIsHelpError":  # called without a command
@@ -119,6 +120,8 @@ class _Commands(_Group):
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
+        # Click has taken the command's name from the arguments already, and keeps it apart until it invokes the
+        # command.
         is_until_stopped = not _UNTIL_STOPPED.isdisjoint([*ctx._protected_args, *ctx.args][:1])
         try:
             with stopping.raises():
@@ -128,6 +131,7 @@ class _Commands(_Group):
         except IrregularsError as error:
             _fail(" ".join(str(error).split()))
         except ModuleNotFoundError as error:
+            # A missing package of an extra is the user's to install; any other missing module is a bug.
             extra = _EXTRAS.get((error.name or "").split(".")[0])
             if extra is None:
                 raise

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-# What the wheel is made of
+# Files and folders of which the wheel is made
 SOURCES: Final = (
     "pyproject.toml", "README.md", "LICENSE", "irregulars", "detectors", "infra", "producers", "sinks", "streams",
 )  # fmt: skip
@@ -91,7 +91,7 @@ def install(into: Path, extras: Sequence[str], checkout: Path = ROOT) -> None:
         _pip(python, "check")
         check_compiled(python)
         _pip(python, "uninstall", "--yes", *LATER)
-    except BaseException:  # Ctrl-C too: what is half there would stand in the way of the next try
+    except BaseException:  # Ctrl-C too: a half-made environment would block the next try
         shutil.rmtree(into, ignore_errors=True)
         raise
 
@@ -112,6 +112,7 @@ def _wheel(scratch: Path, python: str, lock: str, checkout: Path) -> Path:
         target = scratch / "source" / name
         target.parent.mkdir(exist_ok=True)
         if source.is_dir():
+            # Builds of the checkout stay out of the wheel, which compiles anew; links in irregulars/ stay links.
             ignored = shutil.ignore_patterns("__pycache__", "*.so", "target", "*.egg-info")
             shutil.copytree(source, target, symlinks=True, ignore=ignored)
         else:

@@ -238,13 +238,14 @@ class Settings:
     def __post_init__(self) -> None:
         for name in FIELDS:
             _check(name, getattr(self, name), "argument of Settings")
+        # For its errors alone: settings of Kafka that don't fit together are refused here.
         self.kafka_security()
         for name in ("clickhouse_password", "clickhouse_reader_password"):
             if getattr(self, name) and getattr(self, f"{name}_file"):
                 raise InputError(f"one of {name} and {name}_file must be set; got both")
 
     def topics(self) -> TopicSettings:
-        """How the topics are laid out."""
+        """Return the layout of the topics."""
         return TopicSettings(self.topic_prefix, self.partitions, self.replicas)
 
     def kafka_security(self) -> KafkaSecurity:
@@ -269,6 +270,7 @@ class Settings:
             for name, value in values.items()
             if value is not None
         }
+        # An empty file: the process must not find irregulars.toml in its working directory.
         return {CONFIG_VARIABLE: os.devnull, **given}
 
 
@@ -355,6 +357,7 @@ def _check(name: str, value: object, where: str) -> Any:
     except InputError:
         if not FIELDS[name].metadata["is_secret"]:
             raise
+        # `from None`: the first error's text has the secret.
         raise InputError(f"{name} must be {describe(_KINDS[name])}; got a hidden value ({where})") from None
 
 
@@ -411,6 +414,7 @@ def load_leniently(
 
     Raises `InputError` if the call is wrong: a flag, or a file that it names and that can't be read.
     """
+    # Raises for a wrong flag: that is an error of the call, which is refused and not reported.
     _from_flags(flags)
     file = settings_file(config, environment)
     values: dict[str, Any] = {}
@@ -419,6 +423,7 @@ def load_leniently(
         try:
             values = read_toml(file, "settings file")
         except InputError as error:
+            # The call named this file. One that was only found is reported, and left out.
             if config is not None:
                 raise
             unreadable.append(str(error))
@@ -430,6 +435,7 @@ def load_leniently(
             faults[key] = str(error)
     usable = {name: text for name, text in environment.items() if name not in faults}
     if unreadable:
+        # Else `load_settings` would find it again.
         usable[CONFIG_VARIABLE] = os.devnull
     refused = (*unreadable, *faults.values())
     try:

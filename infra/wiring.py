@@ -41,6 +41,7 @@ def database_settings(settings: Settings, wait_s: float = 10.0, *, is_reading: b
         wait_s,
         settings.clickhouse_ca_file,
         is_reading,
+        # Called when the server refuses us: the file may have another password by then.
         read_password=lambda: settings.clickhouse_login(is_reading=is_reading)[1],
     )
 

@@ -143,6 +143,7 @@ def _open(
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
+    # A dry run is no member: it would take the topic from the member that acts.
     return ActionFeed(
         *kafka_of(settings), group,
         is_from_start=is_acting is not None, is_member=is_acting is not False,
@@ -192,5 +193,6 @@ def node_check(
         status, line = UNKNOWN, short_line(f"not known: {error}")
     except Exception as error:  # a traceback ends with status 1, by which the monitor would set its condition
         status, line = UNKNOWN, short_line(f"not known: {type(error).__name__}: {error}")
+    # One line on standard output and a status are all that node-problem-detector reads.
     print(line)
     raise typer.Exit(status)

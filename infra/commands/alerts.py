@@ -38,12 +38,14 @@ def alerts(
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(*kafka_of(settings),
                          is_from_start=is_from_start, is_ending=is_ending)  # fmt: skip
+    # With --end nothing is waited for, so there is no silence to explain.
     with nullcontext() if is_ending else watch(settings, group, say):
         for message in islice(feed, limit):
             try:
                 line = shown_alert(message, json=json)
                 print(line if json else broken(line, sys.stdout, _HANGING), flush=True)
             except RecordError as error:
+                # One message that can't be read must not end the feed.
                 say(f"alert skipped: {error}")
 
 

@@ -88,7 +88,7 @@ def analyze(
 
 
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
-    """Read a trace directory or whatever an importer reads; report what is left out on standard error."""
+    """Read a trace directory, or any source that an importer reads; report the rows left out on standard error."""
     from irregulars.infra.runs.trace_reports import report_traffic
     from irregulars.producers.trace.iterations import number_iterations
 
@@ -105,6 +105,7 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
 def _read_anything(source: Path, without: Collection[str]) -> Trace:
     from irregulars.producers.trace.directory import read_trace
 
+    # A trace directory of ours is read in place; anything else is converted first.
     if source.is_dir() and any((source / name).exists() for name in ("job.json", "parts")):
         return read_trace(source, without=without)
     from irregulars.producers.importers.importing import take_anything
@@ -118,10 +119,10 @@ def _read_anything(source: Path, without: Collection[str]) -> Trace:
 
 @contextmanager
 def _collecting_rarely() -> Iterator[None]:
-    """Look for garbage in cycles after a hundred times as many new objects as Python does: judging makes hardly any.
+    """Collect cycles after a hundred times as many new objects as Python does: judging makes hardly any cycles.
 
-    At Python's own pace, and with another look at everything when the process ends, this was a sixth of the time that
-    a small recording took.
+    At Python's own pace, and with another collection of everything when the process ends, this was a sixth of the
+    time that a small recording took.
     """
     before = gc.get_threshold()
     gc.freeze()  # what was imported stays until the end
@@ -131,17 +132,18 @@ def _collecting_rarely() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+        # Python collects once more at its end: frozen objects are not visited then.
         atexit.register(gc.freeze)
 
 
 def rows_left_out(trace: Trace) -> str:
-    """Say how many rows were left out."""
+    """Return the words that count the rows left out."""
     count = trace.rejected.count
     return f"{counted(count, 'row')} {'was' if count == 1 else 'were'} left out"
 
 
 def report_rejected(trace: Trace) -> None:
-    """Say on standard error how many rows were left out, and why the first were."""
+    """Print on standard error how many rows were left out, and why the first were."""
     if trace.rejected.count:
         say(f"{rows_left_out(trace)}; the first reasons:")
         for reason in trace.rejected.reasons:
@@ -183,7 +185,7 @@ def show_analysis(analysis: Analysis) -> None:
 
 
 def _show_irregular(console: Console, analysis: Analysis) -> None:
-    """Say what irregular iterations consist of that no verdict explains, and who was last where none is possible."""
+    """Print the parts of irregular iterations without a verdict; and who was last, where no verdict is possible."""
     from irregulars.words import duration
 
     parts = analysis.parts

@@ -97,6 +97,7 @@ def console(
     with stopping.held(), listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
         config = config_of(app, certificate)
+        # The socket listens already: a browser that follows the link at once waits in its backlog.
         _print_address(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)

@@ -74,6 +74,7 @@ def demo(
 
     scene = _live_scene() if is_live else _simulated_scene(fault, iterations)
     console = open_console()
+    # Rows are stored with a snapshot: one a second, so that those of the verdict are there when it is shown.
     settings = settings_of(context, snapshot_s=1.0, partitions=4)
     services = LocalServices(
         settings, has_console=is_kept and _has_console(), on_step=lambda step: console.print(step, style="dim")
@@ -86,6 +87,7 @@ def demo(
             console.print(_why_no_alert(services), style="bold red", markup=False)
         if is_kept:
             show_addresses(services)
+            # Ctrl-C is how this ends: the services then stop as they do without --keep.
             with suppress(stopping.StopAsked):
                 while True:
                     services.require_running()
@@ -103,7 +105,7 @@ def _has_console() -> bool:
 
 
 def _why_no_alert(services: LocalServices) -> str:
-    """Say how far the job's rows came, where no alert did."""
+    """Return how far the job's rows came, for a run without an alert."""
     from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
 
@@ -218,6 +220,7 @@ def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict 
         if verdicts and all(verdict.state == "closed" for verdict in verdicts):
             return verdicts[0]
         stopping.pause(_LOOK_S)
+    # Time is up: a verdict that is still open is better than none.
     return min(alerts.newest.values(), key=order, default=None)
 
 
@@ -250,9 +253,10 @@ def bars_of(console: Console) -> int:
 
 
 class _Standstill:
-    """Notices that no iteration ends any more."""
+    """Detects that no iteration ends any more."""
 
     def __init__(self) -> None:
+        # Infinite: a first iteration that takes long is no standstill.
         self._ended, self._since_s = 0, math.inf
 
     def remark(self, ended: int, now_s: float) -> str:
@@ -271,7 +275,7 @@ class _Standstill:
 def progress_line(times_s: list[float], iterations: int, width: int) -> str:
     """Draw iteration times as bars, from 0 to the largest; of more than fit, a bar is the longest of several.
 
-    All of them are shown, so that the usual time stays beside what is slow.
+    All of them are shown, so that the usual time stays beside the slow ones.
 
     >>> progress_line([0.25, 0.25, 0.5], 10, width=10)
     'iteration   3 of 10  ▄▄█  0.500 s'
@@ -344,6 +348,7 @@ def _wait_until_stored(client: Client, verdict: Verdict) -> None:
         if client.query(_STORED, parameters=values).result_rows[0] == wanted:
             return
         stopping.pause(_LOOK_S)
+    # The verdict is shown nevertheless: the alert has named the device already.
     say(f"after {_STORED_S:g} s not everything is stored: what follows may lack rows")
 
 
@@ -383,7 +388,7 @@ def up(
 
 
 def addresses(services: LocalServices) -> dict[str, str | None]:
-    """Where everything is; the database's password stands in the file ``config`` only."""
+    """Return all addresses; the database's password is in the file ``config`` only."""
     settings = services.settings
     return {
         "kafka": settings.kafka_bootstrap,

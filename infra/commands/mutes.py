@@ -129,6 +129,7 @@ def remove(
             log.erase_mute(mute_id)
         elif found.until_ns > now_ns:
             log.set_mute(replace(found, until_ns=now_ns))
+        # The compacted topic keeps every mute for ever: each removal clears those that nothing needs any more.
         for one in known.values():
             if one.until_ns < now_ns - KEPT_NS and one is not found:
                 log.erase_mute(one.mute_id)

@@ -187,6 +187,7 @@ def write_package(name: str, level: str, place: Path) -> list[Path]:
         raise InputError(f"name must be small letters, digits and single _, as of a module; got {name!r}")
     if name in installed_detectors():
         raise InputError(f"name must not be that of an installed detector; got {name!r}: settings could name neither")
+    # A plain folder of the name is found as a namespace, without origin: that is no module to clash with.
     spec = importlib.util.find_spec(name)
     if name in sys.stdlib_module_names or (spec is not None and spec.origin is not None):
         raise InputError(f"name must not be that of another module; got {name!r}, which Python imports already")

@@ -67,7 +67,7 @@ def settings_of(
 
 
 def call_of(context: typer.Context, /, **flags: object) -> tuple[Path | None, dict[str, object]]:
-    """Return the settings file of this call, and what it sets: by ``--set``, and by the flags that were given."""
+    """Return the settings file of this call, and the values given by ``--set`` and by flags."""
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
     return invocation.config, {**invocation.assignments, **given}
@@ -122,7 +122,7 @@ def print_json(value: Any) -> None:
 
 
 def write_file(what: str, path: Path, text: str | None) -> None:
-    """Write a file that the caller named; without a text only see whether that is possible, before work begins.
+    """Write a file that the caller named; without a text only check that this is possible, before work begins.
 
     Raises `InputError` where it is not.
     """
@@ -131,13 +131,14 @@ def write_file(what: str, path: Path, text: str | None) -> None:
             path.write_text(text, encoding="utf-8")
         elif not os.access(path if path.exists() else path.parent, os.W_OK) or path.is_dir():
             number = errno.EISDIR if path.is_dir() else errno.EACCES if path.parent.exists() else errno.ENOENT
+            # The error that writing would raise, so that one message serves for both.
             raise OSError(number, os.strerror(number))
     except OSError as error:
         raise InputError(f"{what} must be a file that can be written; got {error.strerror} ({path})") from None
 
 
 def plain(name: object) -> str:
-    """Return a name for a text with markup, in which it stands as it is and on one line."""
+    """Return a name escaped for a text with markup, and on one line."""
     from rich.markup import escape
 
     return escape(printable(name))
@@ -156,6 +157,7 @@ def open_console(*, is_error: bool = False) -> Console:
             super().print(*(printable_lines(one) if isinstance(one, str) else one for one in objects), **options)
 
     stream = sys.stderr if is_error else sys.stdout
+    # Without a terminal Rich assumes 80 columns, and would wrap the lines of a file or pipe.
     return SafeConsole(stderr=is_error, width=None if stream.isatty() else 400, highlight=False)
 
 
@@ -182,7 +184,7 @@ class PlainValue:
         return self
 
     def _is_readable_path(self, value: str) -> bool:
-        """Tell whether a path is wanted, of which Typer would check nothing that isn't so."""
+        """Return whether a path is wanted for which Typer's own checks would all pass."""
         info = self._descriptor.parameter_info
         is_checked = info.writable or info.resolve_path or not (info.file_okay and info.dir_okay)
         is_special = is_checked or info.parser is not None or info.path_type is not None
@@ -193,7 +195,7 @@ class PlainValue:
 
 
 def spare_models(parameters: list[Any]) -> list[Any]:
-    """Let the parameters of a command take plain values as they are; older versions of Typer do so by themselves."""
+    """Make a command's parameters accept plain values as they are; older versions of Typer do so by themselves."""
     for one in parameters:
         if hasattr(one, "get_runtime_param") and not isinstance(one.get_runtime_param, PlainValue):
             one.get_runtime_param = PlainValue(one)

@@ -110,7 +110,6 @@ def new(
 
 
 def _described(name: str, target: str) -> dict[str, Any]:
-    """Describe the detector of an entry point, or why it can't be made."""
     from irregulars.detectors.plugins.loading import load_detector
     from irregulars.errors import PluginError
 
@@ -169,6 +168,7 @@ def backtest(
     if plot is not None and plot.suffix != ".svg":
         raise InputError(f"plot must be a file that ends in .svg; got {str(plot)!r}")
     if plot is not None:
+        # Before the backtest, which may take minutes.
         write_file("plot", plot, None)
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     make = load_from_here(detector)  # checked, unless it ships, as a worker does
@@ -196,6 +196,7 @@ def _recorded(settings: Settings, recordings: list[Path], level: FrameLevel) -> 
     from irregulars.infra.wiring import monitor_settings
 
     own = monitor_settings(settings, has_detectors=False)
+    # One after the other, so that one job is in memory at a time.
     for path in find_recordings(recordings):
         yield read_recording(path, level, own)
 

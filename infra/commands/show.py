@@ -130,6 +130,7 @@ def _of_database(settings: Settings, which: str, wait_s: float, is_json: bool) -
     except ServiceError as error:
         if not which:
             raise
+        # A misspelt directory ends here too: the reason why a database was asked is part of the answer.
         text = f"{which!r} is no directory here, so a verdict or job of that name was looked for in the database"
         raise type(error)(f"{text}; {error}") from error
     try:

@@ -130,6 +130,7 @@ def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool
     from irregulars.sinks.connection import connected
     from irregulars.sinks.migrate import delete_job, rows_of_job
 
+    # Without --write the connection only reads, so that nothing can be deleted by mistake.
     target = database_settings(settings, wait_s, is_reading=not is_writing)
     with connected(target) as client:
         found = delete_job(client, job) if is_writing else rows_of_job(client, job)
@@ -190,11 +191,11 @@ _GAP: Final = "  "
 _UNITS: Final = ("seconds", "milliseconds", "microseconds")
 _FEW: Final = 2  # rows that are shown as records however few lines a terminal has
 
-# Letters of a text that stand in a table which is too wide for the terminal; `…` stands for the others
+# Letters of a text that are shown in a table which is too wide for the terminal; `…` stands for the others
 _LONGEST: Final = 32
 _LONG_NUMBER: Final = 14  # letters of a number from which on it is shown with 7 digits
 
-_NARROWEST: Final = 20  # letters of a value that stand on a line at least, however long the names of the columns are
+_NARROWEST: Final = 20  # least letters of a value on a line, however long the names of the columns are
 
 
 def show_answer(answer: Answer, shape: Shape = "fitting") -> None:
@@ -233,10 +234,11 @@ def lay_out(
 def _narrow_table(
     head: Sequence[str], cells: Sequence[Sequence[str]], rightward: Sequence[bool], width: int
 ) -> Iterator[tuple[str, bool]]:
-    """Shorten long texts, show the columns for which there is room, and say which are left out."""
+    """Shorten long texts, show the columns for which there is room, and name those left out."""
     short = [[_shortened(cell, min(_LONGEST, width)) for cell in row] for row in cells]
     widths = [max(map(_width, column)) for column in zip(head, *short, strict=True)]
     ends = accumulate(one + len(_GAP) for one in widths)
+    # One column at least, however wide: a table without any would show nothing.
     shown = max(1, sum(end - len(_GAP) <= width for end in ends))
     yield from _table(head[:shown], [row[:shown] for row in short], widths[:shown], rightward[:shown])
     others = [f"not shown: {', '.join(head[shown:])}"] if head[shown:] else []
@@ -250,6 +252,7 @@ def _shortened(cell: str, most: int) -> str:
     if _width(cell) <= most:
         return cell
     kept = accumulate(map(_width, cell))
+    # Less than `most`, since the … takes a cell as well.
     return cell[: sum(end < most for end in kept)] + "…"
 
 
@@ -314,6 +317,7 @@ def _width(text: str) -> int:
 def plain_value(value: Any) -> Any:
     """Return a value as JSON has it: times in ISO 8601 with their zone, NaN as null."""
     if isinstance(value, datetime):
+        # A time without a zone is UTC, as in all our columns.
         return value.isoformat() + ("Z" if value.tzinfo is None else "")
     if isinstance(value, float):
         return value if math.isfinite(value) else None

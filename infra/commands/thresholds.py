@@ -74,6 +74,7 @@ def set_thresholds(
             raise InputError(f"threshold must be given once; got {name} twice")
         number: int | float | str = value  # a text that is no number is refused as a text
         with suppress(ValueError):
+            # An int, where the text is one, stays an int: thresholds that count take no float.
             number = float(value)
             number = int(value)
         values[name] = checked(number, LIVE[name], name, "change of thresholds")
@@ -174,6 +175,7 @@ def _change(
 
     now_ns = time.time_ns()
     fields = {
+        # The random end keeps changes of one second apart.
         "change_id": f"t-{datetime.fromtimestamp(now_ns // 10**9, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
         "values": values,
         "who": who or this_user(),
@@ -197,7 +199,6 @@ def _words(change: ThresholdChange) -> str:
 
 
 def _when(change: ThresholdChange) -> str:
-    """Say since when a change holds."""
     from irregulars.sinks.notices.mutes import utc
 
     begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {utc(change.begin_ns)} on"
@@ -212,7 +213,7 @@ class InForce:
     name: str
     value: float
     job: str | None  # where; None: in all jobs that have no value of their own
-    change: ThresholdChange  # who said so, when and why
+    change: ThresholdChange  # with author, time and reason
 
 
 def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = None) -> list[InForce]:
@@ -223,13 +224,14 @@ def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = 
     newest: dict[tuple[str | None, str], ThresholdChange] = {}
     for change in changes:
         if job is None or change.job in (None, job):
+            # Changes come in the order in which they were made: of two of one threshold the later one stays.
             newest |= dict.fromkeys(((change.job, name) for name in change.values_at(now_ns)), change)
     found = [
         InForce(name, value, own, change)
         for (own, name), change in newest.items()
         if (value := change.values[name]) is not None
     ]
-    if job is not None:  # what is said of the job beats what is said of all
+    if job is not None:  # a change for the job beats one for all jobs
         own_names = {one.name for one in found if one.job is not None}
         found = [one for one in found if one.job is not None or one.name not in own_names]
     return sorted(found, key=lambda one: (one.job is not None, one.job or "", one.name))

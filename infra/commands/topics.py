@@ -46,6 +46,7 @@ def create(
         context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions, replicas=replicas
     )
     report = create_topics(*kafka_of(settings))
+    # Existing topics were left as they are: they may not fit together with the new ones.
     check_topics(*kafka_of(settings))
     if json:
         names = {"created": report.created, "existing": report.existing, "altered": report.altered}
@@ -183,6 +184,7 @@ def forget_job(
     kept = kept_of_job(*where, job)
     if is_doing:
         erase(*where, kept)
+    # Zeros first: a topic that keeps nothing of the job is listed too.
     counts = Counter({settings.topics().name(topic): 0 for topic in TOPICS})
     counts.update(settings.topics().name(one.topic) for one in kept)
     if json:
@@ -228,6 +230,7 @@ def list_letters(
     Example: irregulars deadletter list --json | jq -r '.[].reason' | sort | uniq -c
     """
     with _open(context, bootstrap, topic_prefix) as box:
+        # Letters come oldest first: a bounded deque keeps the newest.
         found: deque[dict[str, Any]] = deque((one.to_json() for one in _chosen(box, topic, reason)), maxlen=limit)
     if json:
         print_json(list(found))
@@ -322,5 +325,6 @@ def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | Non
 
 def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Any:
     for one in box.letters():
+        # By the end of its name, since the prefix may be left out.
         if (topic is None or one.topic.endswith(topic)) and (reason is None or reason in one.reason):
             yield one

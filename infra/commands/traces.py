@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from irregulars.producers.trace.directory import Trace
 
 
-# Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one
+# Seconds without an acknowledgement until a warning: a broker in good health takes a fraction of one
 QUIET_S = 10.0
 
 _FIRST_ROWS = 16
@@ -103,7 +103,7 @@ def replay(
 
 
 def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool) -> Trace:
-    """Return a trace with its times moved to now, and say so; None: if they lie in the future.
+    """Return a trace with its times moved to now, and print that; `is_moving` None: only if they lie in the future.
 
     `ends_now`: whether it ends now; else it begins now.
     """
@@ -156,13 +156,14 @@ def start_of_recording(trace: Trace) -> str:
 
 
 class Acknowledged:
-    """Says loudly when Kafka has acknowledged nothing for `QUIET_S`, or not answered at all. Use it as a context.
+    """Warns when Kafka has acknowledged nothing for `QUIET_S`, or has not answered at all. Use it as a context.
 
     `bootstrap`: Brokers that must acknowledge.
     """
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
+        # Below 0, so that the first report of progress renews the wait too, though it may have delivered nothing.
         self._delivered = -1
         self.timer = self._start()
 
@@ -187,6 +188,7 @@ class Acknowledged:
             print(f"\r{progress.rows:,} rows published", end="", file=sys.stderr, flush=True)
 
     def _start(self) -> threading.Timer:
+        # A timer runs once: each acknowledgement cancels it and starts another.
         timer = threading.Timer(QUIET_S, self._complain)
         timer.daemon = True
         return timer
@@ -270,7 +272,6 @@ def print_keys(formatter: Any) -> None:
 
 
 def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any]:
-    """Write the trace; a terminal sees how far it is."""
     from rich.progress import Progress
 
     from irregulars.errors import InputError

@@ -35,6 +35,7 @@ LEAST_TOKEN: Final = 16  # least length of a token or secret in a file: shorter 
 SECRET_HEADER: Final = "X-Proxy-Secret"  # header in which a proxy shows that it is one, where `proxy_secret` is set
 SESSION_S: Final = 12 * 3600  # how long a login lasts, s: a shift
 MOST_NAME: Final = 100
+# 192 random bits, which nobody guesses: tries need no limit.
 _TOKEN_BYTES: Final = 24
 _VERSION: Final = "1"
 
@@ -122,6 +123,7 @@ def make_policy(
     proxy_secret = None if proxy_secret_file is None else _secret(proxy_secret_file, "console_proxy_secret_file")
     own = {"localhost", socket.gethostname().lower(), listen[0].lower()}
     known = frozenset(own | {name.lower() for name in names})
+    # Forms are signed even where only a proxy admits people: then with a random key.
     secret = token or secrets.token_urlsafe(_TOKEN_BYTES)
     return AccessPolicy(token, secret, user_header, networks, proxy_secret, known, listen[1], is_encrypted)
 
@@ -200,6 +202,7 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
         found = ip_address(text)
     except ValueError:
         return None
+    # A socket for both families shows IPv4 clients as ::ffff:10.0.0.7, and settings name them as 10.0.0.7.
     return getattr(found, "ipv4_mapped", None) or found
 
 
@@ -241,6 +244,7 @@ class Sessions:
         body, _, signature = cookie.rpartition(".")
         if not same_word(self._signed("cookie", body), signature):
             return None
+        # The signature is ours, and so the body has its three parts.
         version, until_s, name = body.split(".")
         if version != _VERSION or int(until_s) <= now_s:
             return None
@@ -280,6 +284,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        # Start and end of the application; websockets are switched off.
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -299,6 +304,7 @@ class Gate:
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that must not pass; None: it may."""
+        # First of all: under a strange name the browser may act for another site, with cookies or without.
         if not is_known_host(request.headers.get("host", ""), self._policy.names):
             return PlainTextResponse(
                 "This console does not know the name by which you reach it. Is it right? Add it to console_hosts.\n",
@@ -307,10 +313,12 @@ class Gate:
         if request.method not in _READING and not is_from_here(request.headers):
             return PlainTextResponse("This request comes from another site.\n", 403)
         request.scope["visitor"] = visitor = self._visitor(request)
+        # The form and its files are for visitors who have not logged in yet.
         if visitor is not None or path_of(request) == "/login" or path_of(request).startswith("/static/"):
             return None
         is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         if not is_page or "x-live" in request.headers:
+            # A script, or a part of a page, has no use for the redirect to a form.
             return PlainTextResponse("Log in first.\n", 401)
         wanted = quote(path_of(request)) + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
@@ -340,6 +348,7 @@ def is_from_proxy(connection: HTTPConnection, policy: AccessPolicy) -> bool:
     address = _parsed(address_of(connection))
     if address is None or not any(address in network for network in policy.proxies):
         return False
+    # Exactly one: of two headers the first may be the client's own, which the proxy passed on.
     given = connection.headers.getlist(SECRET_HEADER)
     return policy.proxy_secret is None or (len(given) == 1 and same_word(given[0], policy.proxy_secret))
 

@@ -49,6 +49,7 @@ class SharedAnswers:
         task = self._kept.get(key)
         if task is None:
             while len(self._kept) >= _MOST:
+                # Only dropped, not cancelled: the requests that wait for it still get it.
                 self._kept.popitem(last=False)
 
             async def answer() -> Any:
@@ -65,6 +66,7 @@ class SharedAnswers:
         return cast(T, await asyncio.shield(task))
 
     def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        # Another task may have this key by now, if this one was dropped before its time.
         if self._kept.get(key) is task:
             del self._kept[key]
 
@@ -112,7 +114,8 @@ class ConsoleDatabase:
         return await self._answers.get(key, lambda: self._timed(read), keep_s)
 
     def close(self) -> None:
-        """Let go of the connection; questions on their way end by themselves."""
+        """Close the connection; questions on their way end by themselves."""
+        # Threads can't be stopped: the process does not wait for slow answers to end.
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
@@ -146,12 +149,14 @@ class ConsoleDatabase:
             self._on_answer(time.monotonic() - begun_s, error)
 
     def _ask(self, read: Callable[[Client], T]) -> T:
+        # As they are now: another thread may replace them while this one is refused.
         settings = self.settings
         try:
             return self._answer(read)
         except ServiceRefused:
             if not self._has_new_password(settings):
                 raise
+        # Once more, with the new password.
         return self._answer(read)
 
     def _answer(self, read: Callable[[Client], T]) -> T:
@@ -159,7 +164,7 @@ class ConsoleDatabase:
             return read(self._connected())
 
     def _has_new_password(self, refused: DatabaseSettings) -> bool:
-        """Let go of the connection, if the password's file holds another one than the one that was refused."""
+        """Drop the connection if the password's file holds another password than the refused one."""
         with self._lock:
             if self.settings is not refused:  # another question has found it
                 return True
@@ -256,7 +261,7 @@ class RecentAlerts:
         self._lock: Final = threading.Lock()
         self._is_over: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._follow, name="irregulars-alerts", daemon=True)
-        self.trouble: str | None = None  # why the topic can't be read now; None: it is read, or was not asked yet
+        self.trouble: str | None = None  # why the topic can't be read now; None: it is read, or was not tried yet
 
     def start(self) -> None:
         """Begin to read."""
@@ -281,6 +286,7 @@ class RecentAlerts:
             return
         with self._lock:
             known = self._newest.get(alert.verdict_id)
+            # A late message must not replace a newer revision.
             if known is None or known.revision <= alert.revision:
                 self._newest[alert.verdict_id] = alert
                 self._newest.move_to_end(alert.verdict_id)
@@ -302,7 +308,7 @@ class RecentAlerts:
 
     def _messages(self) -> Any:
         def is_over() -> bool:
-            self.trouble = None  # that it is asked at all says that the topic is read
+            self.trouble = None  # it is called only while the topic is read
             return self._is_over.is_set()
 
         kafka = self._kafka
@@ -323,6 +329,7 @@ def say_on_topic(kafka: KafkaAddress, verdict: Verdict, word: str, who: str, not
     Raises `InputError` if a text is too long, or there is nothing to withdraw; `ServiceError` if Kafka does not
     answer, refuses us, or lacks the topic.
     """
+    # A broker that is away is waited for until the event is set.
     over = threading.Event()
     deadline = threading.Timer(_SAY_S, over.set)
     deadline.daemon = True

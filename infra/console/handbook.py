@@ -1,4 +1,4 @@
-"""The pages of ``infra/docs``, as the installed package has them: whoever was woken has no checkout at hand."""
+"""The pages of ``infra/docs``, as the installed package has them: an operator on call has no checkout at hand."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ async def handbook_page(request: Request) -> Response:
     return render(request, "handbook.html", title=title, text=text)
 
 
+# Pages are part of the package: they do not change while the process runs.
 @cache
 def read_page(name: str) -> tuple[str, Markup]:
     """Return title and HTML of a page; raises `HTTPException` where there is none of the name."""
+    # The route lets no slash into `name`, so it can't leave the folder.
     place = files("irregulars.infra").joinpath("docs", f"{name}.md")
     if not place.is_file():
         raise HTTPException(404, f"No page of the name {name!r} ships.")

@@ -48,6 +48,7 @@ def levels_of(values: Values, least: float) -> Levels:
     level 1, in the unit of `values`.
     """
     clipped = np.fmax(values, np.float32(least))  # fmax: NaN becomes `least`, and is set to MISSING below
+    # + 1, since level 1 is `least`, and + 0.5, since the cast below cuts the fraction off.
     scaled = np.log(clipped * np.float32(1 / least)) * np.float32(_PER_E) + np.float32(1.5)
     levels: Levels = np.minimum(scaled, np.float32(_TOP)).astype(np.uint16)
     levels[np.isnan(values)] = MISSING
@@ -66,12 +67,12 @@ def values_of(levels: Levels, least: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From which level to which colours run."""
+    """The levels between which colours run."""
 
     # low, high: Levels; `high` is above `low`
     low: int
     high: int
-    least: float  # what level 1 stands for, ns or score
+    least: float  # value of level 1, ns or score
 
     @property
     def low_value(self) -> float:
@@ -85,6 +86,7 @@ class Scale:
 
     def codes_of(self, levels: Levels) -> Codes:
         """Return the code of each level: higher levels have codes that are as high or higher."""
+        # A table of all 65,536 levels, so that each cell costs one look-up and no arithmetic.
         steps = np.arange(_TOP + 1, dtype=np.float64) - self.low
         table = np.clip(np.ceil(steps * (_CODES / (self.high - self.low))), 0, _CODES) + 1
         table[MISSING] = 0
@@ -98,6 +100,7 @@ def scale_of(levels: Levels, low: float, least: float) -> Scale:
     Where nothing is above `low` the scale spans a factor of ten, so that noise does not get the strongest colours.
     """
     at = max(1, int(levels_of(np.array([low], dtype=np.float32), least)[0]))
+    # `high` must be above it, and is `_TOP` at most.
     at = min(at, _TOP - 1)
     most = int(levels.max(initial=0))
     high = most if most > at else at + int(_PER_E * np.log(10.0))
@@ -209,11 +212,12 @@ def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
     if "zstd" in encodings:
         return pa.Codec("zstd", compression_level=3).compress(body, asbytes=True), "zstd"
     if "gzip" in encodings:
+        # Without a time in its header, equal bodies give equal bytes, and so an equal ETag.
         return gzip.compress(body, compresslevel=1, mtime=0), "gzip"
     return body, ""
 
 
-# In which order rows may stand
+# Orders of rows, with their titles
 ORDERS: Final = {
     "rank": "rank",
     "host": "host",
@@ -313,10 +317,12 @@ def order_of(places: Places, name: str, strangeness: Ints | None = None) -> Orde
         order = sorted(range(len(names.names)), key=lambda at: natural_key(names.names[at]))
         number = np.empty(len(order) + 1, dtype=np.int64)
         number[order] = np.arange(len(order))
+        # UNKNOWN is -1, which as an index is the extra last place.
         number[UNKNOWN] = UNKNOWN
         return _grouped(number[names.codes], [names.names[at] for at in order])
     if name in places.groups:
         return _grouped(places.groups[name].codes, places.groups[name].names)
+    # By rank; also where a job lacks what the order needs.
     return Order(np.arange(len(places.ranks)))
 
 

@@ -1,7 +1,7 @@
 """All cells of a window of iterations in two bytes each, and the quantities that colours may stand for.
 
 ``beyond`` is shown first: how much longer a rank worked than it should have, against two expectations, whichever it
-exceeds by more. Against its own usual (less what its peers took longer in the same iteration, so that a larger batch
+exceeds by more. Against its own usual (less its peers' excess in the same iteration, so that a larger batch
 for all is no excess of one) a transient culprit shows; against its peers in the same iteration one that was slow from
 the first iteration on, which has no healthy past.
 """
@@ -123,7 +123,7 @@ def matrix_of(
     quantity: Quantity, chunks: Callable[[], Iterator[tuple[int, Values]]], sample: Values, group: Ints,
     iterations: Ints, version: str,
 ) -> HeatMatrix:  # fmt: skip
-    """Make a matrix, a chunk of iterations at a time: cells take four bytes only while their chunk is looked at.
+    """Make a matrix, a chunk of iterations at a time: cells take four bytes only while their chunk is worked on.
 
     `chunks`: the first iteration of each chunk, and its cells ``[iteration, rank]``. `sample`: cells of some regular
     iterations, for each rank's usual and the noise. `group`: whose peer each rank is.
@@ -261,6 +261,7 @@ def _medians(values: Values) -> Values:
     """Return the lower median of each row, NaN aside; `numpy.nanmedian` goes row by row in Python."""
     ordered = np.sort(values, axis=1)  # NaN come last
     counts = (~np.isnan(values)).sum(axis=1)
+    # A row without a value gets its first entry, which is NaN.
     at = np.maximum(counts - 1, 0) // 2
     medians: Values = np.take_along_axis(ordered, at[:, None], axis=1)[:, 0]
     return medians

@@ -1,6 +1,6 @@
 """The heat map's questions to the database, with answers as arrays; matrices are kept while they are asked for.
 
-What is kept is bounded in memory, and read once for all who ask at the same time.
+Kept matrices are bounded in memory; each answer is read once for all requests at the same time.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class Window:
         if not len(other.iterations):
             return np.full(len(self.iterations), -1, dtype=np.int64)
         at, are_there = _places_in(other.iterations, self.iterations)
+        # Any valid index serves where it is not there: the last line puts -1 in its place.
         at = np.where(are_there, at, 0)
         is_same = are_there & other.is_settled[at] & (self.judgements == other.judgements[at]).all(axis=1)
         return np.where(is_same, at, -1)
@@ -170,6 +171,7 @@ def read_around(client: Client, start: Start, around: int | None, limit: int) ->
         return read_window(client, start, -_FAR, _FAR, limit)
     after = _numbers(client, _FROM, start, around, limit)
     before = _numbers(client, _BEFORE, start, around, limit)
+    # Half of the places, rounded up, from `around` on; more where fewer iterations lie before it.
     ahead = min(len(after), max(-(-limit // 2), limit - len(before)))
     chosen = [*before[: limit - ahead], *after[:ahead]]
     return read_window(client, start, min(chosen, default=0), max(chosen, default=-1))
@@ -283,6 +285,7 @@ class _Cells:
             at += row
             keep = are_known & are_ranks
             found = batch.column("value").to_numpy()
+            # The usual case: masks would copy each column once more.
             if keep.all():
                 values[at] = found
             else:
@@ -381,7 +384,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What of a window stands in a matrix that is kept: for each iteration its column there, or -1."""
+    """The part of a window that a kept matrix holds: for each iteration its column there, or -1."""
 
     held: Held
     columns: Ints
@@ -423,18 +426,20 @@ class HeatMapStore:
         window = await self._window(
             (start, first, wanted, "from"), lambda c: read_window(c, start, first, _FAR, wanted)
         )
+        # As many as were asked for: there may be more behind them.
         if not len(window.iterations) or len(window.iterations) == wanted:
             return None
         places = await self.places(start, window)
         return None if len(window.iterations) * len(places.ranks) > MOST_CELLS else (window, places)
 
     def told(self, start: Start, quantity: Quantity, window: Window, places: Places, known: str) -> tuple[str, int]:
-        """Return the version that a browser is told of a window, and how many of its first iterations it may keep.
+        """Return a window's version for a browser, and how many of its first iterations the browser may keep.
 
         The version names the baseline, so that all its cells are held against the same one whatever others ask, and
         whatever is dropped from memory meanwhile. `known`: the version that the browser has; empty: none.
         """
         rows, own = version_of(window, places), Version.of_text(known, quantity.name)
+        # First the matrix whose columns the browser has, else any one that spares reading.
         overlap = self._overlap(start, quantity, window, places, lambda held: held.version == own)
         unchanged = 0 if overlap is None else overlap.unchanged
         overlap = overlap or self._overlap(start, quantity, window, places, lambda _: True)
@@ -511,10 +516,12 @@ class HeatMapStore:
                 base = overlap.held.matrix
                 return extend_matrix(client, start, quantity, window, places, base, overlap.columns)
 
+            # Not kept there (0.0): `_kept` holds matrices, within its bound of bytes.
             matrix = await self._database.ask(("heat map", *key, wanted), read, 0.0)
             kept = Held(start, quantity.name, wanted, window, version_of_places(places), matrix)
         self._kept[key] = kept
         self._kept.move_to_end(key)
+        # The newest stays even if it is too large alone: its tiles are about to be asked for.
         while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
             self._kept.popitem(last=False)
         return kept.matrix, places
@@ -522,6 +529,7 @@ class HeatMapStore:
     def begin(self, start: Start, quantity: Quantity, edges: tuple[int, int], version: str) -> None:
         """Begin to read a matrix that will be asked for soon; an error is raised to the request that asks for it."""
         reading = asyncio.create_task(self.matrix(start, quantity, edges, version))
+        # asyncio itself refers to tasks only weakly: without this one the reading might vanish.
         self._begun.add(reading)
         reading.add_done_callback(self._end)
 

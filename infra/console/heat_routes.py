@@ -2,7 +2,7 @@
 
 ========================  ============================================================================
 ``heat-map``              the window: its iterations, the irregular ones, who is accused, the choices; from
-                          ``first`` to the newest for who follows a job and tells the ``version`` that he has
+                          ``first`` to the newest for a browser that follows a job and sends its ``version``
 ``heat-map/rows``         the ranks in one of the orders, with devices, and the borders of groups
 ``heat-map/tile``         a tile of bins as bytes (`levels.py`), or the part right of the ``skipped`` first bins
 ``heat-map/strangest``    the ranks that were furthest beyond usual
@@ -180,6 +180,7 @@ class _Endpoints:
     async def cell(self, request: Request, start: Start) -> Response:
         iteration = _needed(request, "iteration", -(1 << 62), 1 << 62)
         rank = _needed(request, "rank", 0, (1 << 32) - 1)
+        # `or 0` is for type checkers: with this default it is never None.
         first = _number(request, "first", iteration, -(1 << 62), 1 << 62) or 0
         last = _number(request, "last", iteration, -(1 << 62), 1 << 62) or 0
         window = await self._store.between(start, first, last)
@@ -254,6 +255,7 @@ def _number(request: Request, name: str, default: int | None, least: int, most: 
     if text is None or not text:
         return default
     try:
+        # A longer text is out of bounds whatever it holds, and so is one that is no number: one message for all.
         number = int(text) if len(text) < 24 else most + 1
     except ValueError:
         number = most + 1
@@ -293,6 +295,7 @@ def _response(
 ) -> Response:
     """Answer with an ETag, or that nothing has changed."""
     headers = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
+    # An error may be over at the next request, whatever the cache of the answer.
     headers["Cache-Control"] = cache if status == 200 else "no-store"
     if encoding:
         headers["Content-Encoding"] = encoding

@@ -206,6 +206,7 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
 
     def read(client: Client) -> list[tuple[str, Markup, str]]:
         values = {"job": job, "attempt": attempt, "limit": limit, "kinds": list(NUMERIC_KINDS)}
+        # The newest iterations are chosen within the question, which spares asking for their numbers first.
         rows = client.query(BANDS.replace("{wanted:Array(Int64)}", _WANTED), parameters=values).result_rows
         marks = client.query(_DOUBTS, parameters=values).result_rows if rows else ()
         charts = numerics_charts(list(read_bands(rows)), [(first, kind) for first, kind in marks])
@@ -238,7 +239,7 @@ def _around(times: list[Iteration]) -> int:
 
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
-_STALE_S: Final = 60.0  # seconds after which a job that was heard before counts as late: most iterations take less
+_STALE_S: Final = 60.0  # seconds without an iteration after which a job counts as late: most iterations take less
 _HEARD: Final = ("running", "late")
 _URGENCY: Final = {"page": 0, "ticket": 1, "note": 2}
 
@@ -249,12 +250,12 @@ Row = Mapping[str, Any]
 class JobLine:
     """One job, as a line."""
 
-    row: Row  # what `jobs_now` says
+    row: Row  # of the question `jobs_now`
     pace: Pace | None  # its newest iterations; None: none is judged yet
     cost: float | None  # GPU-hours an hour that its open verdicts cost; None: not known, or none is open
-    seen_s: float | None  # when its newest iteration began, seconds since the epoch
-    # ``running``, ``late`` (no word for a minute), ``silent`` (none for so long that it counts as over), or ``ended``
-    # (it said that it is over)
+    seen_s: float | None  # start of its newest iteration, seconds since the epoch
+    # ``running``, ``late`` (no iteration for a minute), ``silent`` (none for so long that it counts as over), or
+    # ``ended`` (it reported its end)
     state: str
 
 
@@ -352,6 +353,7 @@ def seconds(value: datetime | None) -> float | None:
 
 def _cost(job: str, incidents: Sequence[Row]) -> float | None:
     known = [one["gpu_hours_per_hour"] for one in incidents if one["job"] == job]
+    # Costs that are not known are left out: in a sum they would hide the others.
     told = [float(one) for one in known if one is not None and math.isfinite(one)]
     return sum(told) if told else None
 

@@ -39,7 +39,7 @@ from irregulars.sinks.investigations import Answer
 from irregulars.words import age, amount, duration, moment, name_kind, percent, span
 
 RUNBOOK: Final = "/docs/runbook"  # where the console serves it
-LIVE_S: Final = 2  # seconds between two looks of a page that is open
+LIVE_S: Final = 2  # seconds between two requests of an open page
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Console:
     alerts: RecentAlerts | None
     answers: SharedAnswers  # of Kafka, shared as those of the database are
     takes_feedback: bool  # whether people may say if a verdict was right
-    silence_s: float  # seconds without a word after which a job counts as over
+    silence_s: float  # seconds without a message after which a job counts as over
     runbook_url: str  # where people find what to do
     templates: Environment
     version: str
@@ -77,6 +77,7 @@ def is_part(request: Request) -> bool:
 
 def make_templates() -> Environment:
     """Return the environment of all templates."""
+    # StrictUndefined: a misspelt name in a template is an error, and not an empty text.
     environment = Environment(
         loader=PackageLoader("irregulars.infra.console"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -101,11 +102,13 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         return HTMLResponse(page.render(**context, **values), status)
     part = "".join(page.blocks["live"](page.new_context({**context, **values}))).encode()
     tag = f'"{hashlib.sha256(part).hexdigest()[:20]}"'
+    # An open page asks every two seconds, and mostly nothing has changed.
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
     return HTMLResponse(part, status, {"ETag": tag})
 
 
+# Our forms have a few short fields, and whoever reaches the console can post the one of the login.
 _MOST_BYTES: Final = 16 * 1024
 _MOST_FIELDS: Final = 20
 
@@ -238,6 +241,7 @@ def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
     if value is None or (isinstance(value, float) and math.isnan(value)) or value == [] or value == ():
         return Cell(NONE)
     if isinstance(value, datetime):
+        # ClickHouse gives times in UTC without a zone.
         time_s = value.replace(tzinfo=value.tzinfo or UTC).timestamp()
         return Cell(moment(int(time_s) * 10**9), time_s=time_s)
     text = _TEXTS.get(name, _plain_text)(value)

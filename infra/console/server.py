@@ -93,12 +93,12 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
 
 
 async def _healthz(request: Request) -> Response:
-    """Answer while the process runs. Whether the database answers stands on the pages and in the metrics."""
+    """Answer while the process runs. Whether the database answers is shown on the pages and in the metrics."""
     return PlainTextResponse("ok\n")
 
 
 def address_of(settings: Settings) -> tuple[str, int]:
-    """Return host and port; raises `InputError` for a port that none is."""
+    """Return host and port; raises `InputError` if the port is none."""
     host, sign, port = settings.console_listen.rpartition(":")
     if not sign or int(port) >= 1 << 16:
         raise InputError(f"console_listen must be host:port; got {settings.console_listen!r}")
@@ -174,6 +174,7 @@ class ConsoleMetrics:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
+            # 500 stays where the application raises before it has answered.
             begun_s, status = clock(), 500
 
             async def note_status(message: Message) -> None:
@@ -185,6 +186,7 @@ class ConsoleMetrics:
             try:
                 await app(scope, receive, note_status)
             finally:
+                # By the function and not by the address: addresses hold names, and would make labels without end.
                 endpoint = scope.get("endpoint")
                 self._pages.labels(
                     getattr(endpoint, "__name__", "other") if endpoint is not None else "none", str(status)
@@ -203,6 +205,7 @@ _TO_DO: Final[Mapping[int, str]] = {
 
 
 async def _of_http(request: Request, error: HTTPException) -> Response:
+    # Starlette's own errors have the bare phrase of the status as their text, which tells people little.
     is_plain = error.detail == HTTPStatus(error.status_code).phrase
     return _answer(request, error.status_code, "There is no such page." if is_plain and error.status_code == 404
                    else error.detail, error.headers)  # fmt: skip
@@ -226,6 +229,7 @@ async def _of_bug(request: Request, error: Exception) -> Response:
 def _answer(
     request: Request, status: int, text: str, headers: Mapping[str, str] | None = None, to_do: str | None = None
 ) -> Response:
+    # Scripts ask these addresses: an HTML page is no answer to them.
     if path_of(request).startswith("/api/"):
         return JSONResponse({"error": text}, status, dict(headers or {}))
     title = HTTPStatus(status).phrase
@@ -251,7 +255,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file: its bytes, and what browsers are told of it."""
+    """One file: its bytes, and the headers for browsers."""
 
     body: bytes
     content_type: str
@@ -283,7 +287,7 @@ def _each(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversa
 
 
 def static_route(known: dict[str, StaticFile]) -> BaseRoute:
-    """Return the route of the files. A browser asks each time, and is told that it has the newest (304)."""
+    """Return the route of the files. A browser asks each time, and gets 304 where it has the newest."""
 
     async def static(request: Request) -> Response:
         one = known.get(request.path_params["name"])
@@ -316,6 +320,7 @@ def listen_on(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise InputError(f"console_listen must be an address of this machine; got {error} ({host}:{port})") from None
     try:
+        # Else connections of a console that has just ended would block the port for a minute.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(_BACKLOG)
@@ -329,10 +334,11 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 
 def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
-    """Return how we serve, with the certificate read: a fault in it shows before we print where we are.
+    """Return how we serve, with the certificate read: a fault in it shows before our address is printed.
 
     Raises `InputError` if the certificate or its key can't be used.
     """
+    # No `proxy_headers`: uvicorn would replace the client's address, by which proxies are believed, by a header.
     config = uvicorn.Config(
         app, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, limit_concurrency=_MOST, timeout_keep_alive=_IDLE_S,

@@ -72,6 +72,7 @@ async def question_page(request: Request) -> Response:
     question = shipped_investigations().get(request.path_params["name"])
     if question is None:
         raise HTTPException(404, "No such question ships.")
+    # A form sends its empty fields too.
     given = {name: value for name, value in request.query_params.items() if value != ""}
     values = _bounded(question, given)
     needs = [one for one in question.parameters if one.is_required and one.name not in values]
@@ -111,6 +112,7 @@ async def search_page(request: Request) -> Response:
         ("find", text), lambda client: client.query(_FIND, parameters={"text": text}).result_rows, _KEEP_S
     )
     found = [(kind, name, _PATHS[kind](name)) for kind, name in rows]
+    # The question puts an exact name first.
     if found and (found[0][1] == text or len(found) == 1):
         return RedirectResponse(found[0][2], 303)
     return render(request, "search.html", text=text, found=found)
@@ -212,7 +214,7 @@ Letters = tuple[int, list[dict[str, Any]]]
 
 
 async def pipeline_page(request: Request) -> Response:
-    """Show how the pipeline does; each part says for itself where its service is away."""
+    """Show the pipeline's state; each part reports by itself that its service is away."""
     console = console_of(request)
     (health, silent, database_trouble), (letters, kafka_trouble) = await asyncio.gather(
         _of_database(console), _of_kafka(console)
@@ -242,6 +244,7 @@ async def _of_kafka(console: Console) -> tuple[Letters | None, str | None]:
         return None, "This console was told to leave Kafka alone (--no-kafka)."
 
     async def read() -> Letters:
+        # Kafka's client blocks: in a thread of its own it holds no other page up.
         return await asyncio.to_thread(newest_letters, kafka, _LETTERS)
 
     try:
@@ -251,7 +254,7 @@ async def _of_kafka(console: Console) -> tuple[Letters | None, str | None]:
 
 
 _OPEN_S: Final = 4.0
-_CLOSED_S: Final = 60.0  # nothing new comes to a verdict that is closed, but what people say
+_CLOSED_S: Final = 60.0  # a closed verdict gets nothing new but opinions
 _REVISIONS: Final = 200
 
 _SAID: Final = """
@@ -299,6 +302,7 @@ async def read_incident(console: Console, which: str) -> tuple[Screen, Answer]:
         return screen, run(client, "suspicion_history", wanted)
 
     keep_s = _CLOSED_S if verdict.state == "closed" else _OPEN_S
+    # The revision is part of the key, so that a new one is read at once.
     return await console.database.ask(("incident", verdict.verdict_id, verdict.revision), read, keep_s)
 
 
@@ -323,6 +327,7 @@ async def feedback(request: Request) -> Response:
         raise InputError("name must be given with feedback; got none. Others read who said it")
     verdict_id = fields.get("verdict_id", "")
     verdict = (await read_incident(console, verdict_id))[0].verdict
+    # A job's name finds its newest verdict, which need not be the one that the author has seen.
     if verdict.verdict_id != verdict_id:
         raise InputError(f"verdict must be given by its id; got {verdict_id!r}")
     said = (console.kafka, verdict, fields.get("word", ""), who, fields.get("note", ""))

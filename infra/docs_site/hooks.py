@@ -23,6 +23,7 @@ _CODE: Final = re.compile(r"^(```[\s\S]*?^```|(?: {4}.*\n)+)|`[^`\n]+`", re.MULT
 _FENCE: Final = re.compile(r"^```(\w+) [\w ]+$", re.MULTILINE)
 _ON_SITE: Final = (".md", ".png", ".svg")
 _NO_WORD: Final = re.compile(r"[^\w\- ]")
+# On GitHub a list may follow a paragraph at once; Python-Markdown needs a blank line between them.
 _LIST_AT_ONCE: Final = re.compile(r"^(?!\s*(?:[*\-]|\d+\.)\s)(\S.*)\n(?=(?:[*\-]|\d+\.) )", re.MULTILINE)
 
 
@@ -33,7 +34,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill a page, turn its links into those of the site, and its lists into what Python-Markdown takes for lists."""
+    """Fill a page, turn its links into those of the site, and its lists into lists for Python-Markdown."""
     pages = {file.src_uri for file in files}
 
     def link(found: re.Match[str]) -> str:
@@ -47,7 +48,7 @@ def site_link(found: re.Match[str], pages: set[str], repository: str | None) -> 
     """Return one link as the site has it.
 
     `pages`: All pages and pictures of the site, by their names in `DOCS`. `repository`: where files that are no pages
-    can be looked at; None: nowhere.
+    can be read; None: nowhere.
     """
     mark, text, target = found.groups()
     path, anchor, name = target.partition("#")
@@ -70,6 +71,7 @@ def outside_code(markdown: str, change: Any) -> str:
 
     def keep(found: re.Match[str]) -> str:
         kept.append(found[0])
+        # No page holds a NUL, so no text can be mistaken for a place that is kept.
         return f"\x00{len(kept) - 1}\x00"
 
     changed: str = change(_CODE.sub(keep, markdown))

@@ -158,6 +158,7 @@ def worker_metrics() -> str:
     """Return the metrics of a worker; one that holds a partition, as its samples name the labels."""
     rank, job, topics = _Stage("rank"), _Stage("job"), TopicSettings()
     rank.states[0] = PartitionState(0, 1, 1, {"commops": 10})
+    # Nothing listens there: the outbox is only read, and sends nothing.
     outbox = Outbox("127.0.0.1:1", {})
     counters = Counters()
     hops = (Hop(rank, lambda partition, read_to: 90.0), Hop(job, lambda partition, read_to: None))
@@ -251,6 +252,7 @@ def thresholds() -> str:
             )
             for one in room.thresholds
         ]
+        # A bare bar would end the cell.
         cells = [(row[0], *(cell.replace("|", "\\|") for cell in row[1:])) for row in rows]
         parts.append(f"## {room.folder}\n\n" + table(("name", "value", "unit", "meaning", "source"), cells))
     return "\n".join(parts)

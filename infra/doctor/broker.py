@@ -110,6 +110,7 @@ def _obstacle(error: ServiceError, lines: list[str], security: KafkaSecurity, fa
         text = "asks for a certificate of ours (mutual TLS), and kafka_cert_file is not set"
     if code == "certificate_untrusted" and (facts.certificate_ends_s or math.inf) < time.time():
         code, text = "certificate_expired", "has a certificate that has expired"
+    # The connection ended at our first request. Only a greeting by TLS can tell whether that is the reason.
     if code == "tls_expected" and (security.tls or _broker_certificate_ends_s(facts.bootstrap) is None):
         return Obstacle("kafka_away", f"{facts.bootstrap} ends the connection and does not answer as Kafka does")
     if code == "log_in_asked" and facts.has_login:
@@ -131,6 +132,7 @@ def _broker_certificate_ends_s(bootstrap: str) -> float | None:
         try:
             return _ends_s(ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=_LOOK_S))
         except (OSError, ValueError):
+            # This broker is away or speaks no TLS; another one may show its certificate.
             continue
     return None
 
@@ -150,6 +152,7 @@ def _ends_s(pem: str) -> float | None:
         times = _VALIDITY.findall(ssl.PEM_cert_to_DER_cert(begin + rest.partition(end)[0] + end)) if found else []
     except ValueError:
         return None
+    # Not a certificate that we can read: nothing is claimed of it.
     if len(times) < 2:
         return None
     short, long = (text.decode() for text in times[1])

@@ -66,13 +66,14 @@ class DatabaseFacts:
     parts: tuple[str, int] | None = None  # table with the most parts in one partition
     replicas: Mapping[str, float | None] = field(default_factory=dict)  # s behind, by table; None: read-only
     stored_s: float | None = None  # when the newest iteration was stored
-    unread: Mapping[str, str] = field(default_factory=dict)  # why something could not be read
+    unread: Mapping[str, str] = field(default_factory=dict)  # reasons, by the name of the part that could not be read
 
 
 def read_database(settings: Settings, question: Question, on_step: Callable[[str], None]) -> DatabaseFacts:
     """Return the facts of the database; `error` is set if it is away or refuses us."""
     on_step("asking the database")
     try:
+        # Half of the time at most: the rest is for reading.
         own = database_settings(settings, min(question.within_s / 2, 5.0), is_reading=question.only_reads)
     except InputError as error:
         obstacle = Obstacle("clickhouse_unusable", str(error))
@@ -132,6 +133,7 @@ class _Reading:
         round_trip_s = (time.monotonic_ns() - begin_ns) / 1e9
         if not rows:
             return str(self._client.server_version), round_trip_s, None
+        # The server read its clock about half-way through the round trip.
         return str(rows[0][0]), round_trip_s, int(rows[0][1]) / 1e6 - (begin_s + round_trip_s / 2)
 
     def _migrations(self, engines: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -139,6 +141,7 @@ class _Reading:
             return tuple(one.name for one in shipped_migrations()), ()
         rows = self._rows("tables", "SELECT version, checksum FROM schema_migrations FINAL")
         applied = {int(version): str(checksum) for version, checksum in rows}
+        # Reported as not read; from that nothing follows about migrations.
         if "tables" in self._unread:
             return (), ()
         shipped = shipped_migrations()
@@ -192,7 +195,7 @@ def _keeps(engines: Mapping[str, Any], wanted: Mapping[str, int]) -> dict[str, t
 
 
 def _reason(error: IrregularsError) -> str:
-    """Return what went wrong, without advice and what ClickHouse says behind its first sentence."""
+    """Return the cause of an error, without advice, and without ClickHouse's text after its first sentence."""
     text = str(error).split(". Check ")[0].split(". Is ClickHouse")[0].split(". Start a worker")[0]
     text = text.split(". To execute this query")[0].removeprefix("query must be SQL that the database understands; ")
     return text if len(text) <= 2 * _LONGEST_REASON else text[: 2 * _LONGEST_REASON] + "…"
@@ -228,7 +231,7 @@ def _obstacle(error: IrregularsError, reason: str, own: DatabaseSettings) -> Obs
 
 def _speaks_tls(own: DatabaseSettings) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only looked at
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the greeting alone is wanted
     parts = urlsplit(own.address)
     try:
         with (
@@ -294,6 +297,7 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
 
 
 def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
+    # Reported among the parts that were not read.
     if "tables" in seen.unread:
         return
     if seen.missing_migrations:
@@ -310,6 +314,7 @@ def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
 
 
 def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
+    # Reported among the parts that were not read: older servers do not know CHECK GRANT.
     if seen.rights is None:
         return
     lacking = [right for right in needed if not seen.rights.get(right, False)]
@@ -324,6 +329,7 @@ def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
 
 def _room(seen: DatabaseFacts) -> Iterator[Finding]:
     for disk in seen.disks or ():
+        # A disk that reports no size is not called full.
         share = disk.free_bytes / disk.total_bytes if disk.total_bytes else 1.0
         text = f"disk {disk.name}: {size(disk.free_bytes)} of {size(disk.total_bytes)} free ({share:.0%})"
         if share < FEW_FREE:

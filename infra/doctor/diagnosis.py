@@ -59,6 +59,7 @@ def diagnose(found: LenientSettings, question: Question, on_step: OnStep = lambd
     settings = found.settings
     if settings is not None:
         kafka = database = None
+        # Both readings begin before one is waited for: they share the time.
         if question.wants(*OF_KAFKA):
             kafka = _begin(lambda: read_kafka(settings, question, on_step))
         if question.wants("clickhouse"):
@@ -81,7 +82,7 @@ def diagnose(found: LenientSettings, question: Question, on_step: OnStep = lambd
 
 
 def _keeps_us_out(one: Finding, found: LenientSettings, question: Question) -> bool:
-    """Whether none of the wanted groups could be looked at because of it: then it is shown whatever is wanted."""
+    """Whether it keeps all wanted groups from being read: then it is shown whatever is wanted."""
     if one.level != "problem":
         return False
     if one.code == "setting_refused":
@@ -161,7 +162,7 @@ def _of_kafka(seen: KafkaFacts | None, settings: Settings, question: Question) -
 
 
 class BlockWatch:
-    """Looks now and then, in a thread of its own while a ``with`` block runs, for a reason why no alert can come.
+    """Checks now and then, in a thread of its own while a ``with`` block runs, whether alerts are blocked.
 
     `look`: Returns findings; `say`: Called with a line about each blocking finding: when it first appears, and again
     if it comes back.
@@ -178,11 +179,13 @@ class BlockWatch:
         self._thread: Final = threading.Thread(target=self._run, name="irregulars-blocking", daemon=True)
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         found = {(one.code, one.subject): one for one in self._look() if is_blocking(one)}
         for place, one in found.items():
+            # A check that ends after the block must not print any more.
             if place not in self._said and not self._stop.is_set():
                 self._say(line_of(one))
+        # Of this time alone: a finding that goes and comes back is told again.
         self._said = set(found)
 
     def __enter__(self) -> Self:
@@ -217,6 +220,7 @@ def is_blocking(one: Finding) -> bool:
     """Whether no alert comes for it, of some job or of all."""
     if (one.group, one.subject) == ("kafka", "broker"):
         return one.level == "problem"
+    # `none_closes` is a warning at first, and no alert can come all the same.
     return one.code in BLOCKING and one.level != "unknown" and (one.level == "problem" or one.code == "none_closes")
 
 
@@ -274,6 +278,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
         # Faust, once imported, has no specification any more.
         all(name in sys.modules or find_spec(name) is not None for name in _WORKER),
         "" if directory is None else str(directory),
+        # data_dir may not exist yet: the nearest folder above it is on the same disk.
         next((shutil.disk_usage(one).free for one in places if os.path.isdir(one)), None),
     )
 
@@ -289,6 +294,7 @@ def _secrets(settings: Settings | None, found: LenientSettings) -> Iterator[Secr
 
 def _look(setting: str, path: Path) -> SecretFile:
     try:
+        # Opened, since folders and access lists decide too whether it can be read.
         with path.open("rb"):
             return SecretFile(setting, str(path), path.stat().st_mode & 0o7777)
     except OSError as error:

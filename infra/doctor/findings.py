@@ -51,7 +51,7 @@ def ok(group: str, subject: str, text: str) -> Finding:
 
 
 def finding(level: Level, group: str, subject: str, text: str, code: str, /, **values: object) -> Finding:
-    """Return a finding of a case that `TO_DO` knows; `values` fill the places in what to do."""
+    """Return a finding of a case that `TO_DO` knows; `values` fill the places in its advice."""
     return Finding(level, group, subject, text, code, TO_DO[code].format(**values))
 
 
@@ -61,7 +61,7 @@ def unread(group: str, subject: str, reason: str) -> Finding:
 
 
 def unseen(group: str, subject: str, topic: TopicFacts) -> Finding:
-    """Return the finding that something was not looked at, since its topic is missing or hidden from us."""
+    """Return the finding that something was not read, since its topic is missing or hidden from us."""
     if topic.error == "missing":
         return finding("unknown", group, subject, f"not looked at: {topic.name} is missing", "topics_first")
     return unread(group, subject, why_not(topic.name, topic.error))
@@ -137,7 +137,7 @@ _WITH_DATABASE: Final = frozenset({"worker", "console"})
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The parts of an installation to look at."""
+    """The parts of an installation to examine."""
 
     group: str = "irregulars"  # consumer group of the workers
     role: str | None = None  # judge only what its work needs; None: the whole installation

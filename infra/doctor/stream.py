@@ -35,7 +35,7 @@ from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
-_MOST_KIB: Final = 65_536  # what librdkafka fetches ahead: large messages must not fill our memory
+_MOST_KIB: Final = 65_536  # bound of librdkafka's read-ahead: large messages must not fill our memory
 _PIECE_BYTES: Final = 1 << 18
 Place = tuple[str, int]
 
@@ -75,6 +75,7 @@ class Tails:
                     place = str(message.topic()), message.partition() or 0
                     if error is None:
                         offset = message.offset() or 0
+                        # librdkafka reads ahead: messages behind the stretch are dropped.
                         if offset < ends.get(place, 0):
                             yield message
                         if offset >= ends.get(place, 0) - 1:
@@ -82,10 +83,11 @@ class Tails:
                     elif error.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
                         ends.pop(place, None)
                     elif is_refusal(error, self._security) or error.code() not in PASSING:
+                        # Any other error passes: librdkafka tries again, and the deadline bounds that.
                         raise service_error(error, self._bootstrap, security=self._security)
 
 
-HEARD_S: Final = 3600.0  # jobs that were heard within so long are looked at
+HEARD_S: Final = 3600.0  # jobs without a message for longer are left out
 
 # Newest messages of a topic that are read: some seconds for the largest jobs
 MOST: Final[Mapping[str, int]] = {
@@ -101,10 +103,10 @@ _Record = TypeVar("_Record")
 
 
 def read_to(at: int, end: int | None, is_alive: bool) -> int:
-    """Return how far a partition was read, given a worker's position and the end that the broker tells.
+    """Return how far a partition was read, given a worker's position and the end that the broker reports.
 
-    A worker that lives follows the topic that is there: a position behind the end says that all is read, and that the
-    broker tells an old end (Tansu's lags by a batch). Behind a worker that is gone such a position is of a topic of
+    A worker that lives follows the topic that is there: a position behind the end means that all is read, and the
+    broker reports an old end (Tansu's lags by a batch). Behind a worker that is gone such a position is of a topic of
     this name that was there before, and nothing of the new one is read.
 
     >>> read_to(133, 140, True), read_to(140, 133, True), read_to(140, 133, False), read_to(140, None, False)
@@ -114,7 +116,7 @@ def read_to(at: int, end: int | None, is_alive: bool) -> int:
 
 
 class StreamReading:
-    """Reads one part after the other; a part that can't be read is noted, and the others are read nevertheless."""
+    """Reads one part after the other; a part that can't be read is recorded, and the others are read nevertheless."""
 
     def __init__(self, admin: AdminClient, tails: Tails, topics: Topics, now_s: float, deadline: Deadline) -> None:
         self._admin, self._tails, self._topics = admin, tails, topics
@@ -152,6 +154,7 @@ class StreamReading:
                 positions = {str(topic): int(at) for topic, at in said["positions"].items()}
                 release = said.get("release")
                 one = Progress(_time_s(message), positions, release if isinstance(release, str) else None)
+                # In the order of the log: the newest of each partition stays.
                 found[int(said["partition"])] = one
             except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
                 continue
@@ -196,12 +199,13 @@ class StreamReading:
         since_s = self._now_s - HEARD_S
         beats = [Beat(message.partition() or 0, _time_s(message), one)
                  for message, one in _decoded(self._newest("heartbeats", since_s), decode_heartbeat)]  # fmt: skip
+        # Older ones were probably cut off: no more is claimed than for the time that those cover.
         if len(beats) >= MOST["heartbeats"] // 2:
             since_s = max(since_s, min(beat.time_s for beat in beats))
         evidence = list(self._newest("evidence", self._now_s - RECENT_S))
         closed_s: dict[str, float] = {}
         for message in evidence:
-            if not (message.value() or b"{").startswith(b"{"):  # else it tells of ranks that came or went
+            if not (message.value() or b"{").startswith(b"{"):  # else it reports ranks that came or went
                 job = (message.key() or b"").decode(errors="replace")
                 closed_s[job] = max(closed_s.get(job, 0.0), _time_s(message))
         hosts = {(one.announcement.job, one.announcement.rank): one.announcement.host
@@ -237,6 +241,7 @@ class StreamReading:
         if not self._may_read(topic):
             self._unread[topic] = f"we may not read {seen.name}"
             return []
+        # Each partition gets its part: a busy one must not crowd out the others.
         share = max(MOST[topic] // max(len(seen.ends), 1), 1)
         begins = {number: max(end - share, seen.begins.get(number, 0)) for number, end in seen.ends.items()}
         if since_s is not None:
@@ -257,6 +262,7 @@ class StreamReading:
         found: list[Message] = []
         try:
             for message in self._tails.read(stretches, self._deadline):
+                # One by one, so that messages before an error are kept.
                 found.append(message)
         except (ServiceError, KafkaException) as error:
             self._unread[topic] = reason_of(error)
@@ -267,6 +273,7 @@ def _decoded(
     messages: Iterable[Message], decode: Callable[[bytes | None], _Record]
 ) -> Iterator[tuple[Message, _Record]]:
     for message in messages:
+        # A key that was deleted from a compacted topic.
         if message.value() is None:
             continue
         try:
@@ -276,6 +283,7 @@ def _decoded(
 
 
 def _time_s(message: Any) -> float:
+    # librdkafka gives -1 for a message without a time.
     return max(message.timestamp()[1], 0) / 1000
 
 
@@ -344,6 +352,7 @@ def jobs_of(
 
 
 def _job(name: str, starts: Mapping[_Start, _Gathered], evidence_s: float | None) -> JobFacts:
+    # By time first: a job may be started anew under the attempt number of an earlier start.
     newest = max(starts, key=lambda start: (starts[start].announced_s, start))
     own, (attempt, _) = starts[newest], newest
     said = {rank: one.announcement for rank, one in own.announced.items() if one.announcement.is_logged}

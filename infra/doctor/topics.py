@@ -112,6 +112,7 @@ def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
             return GroupFacts(name, "refused")
         if code != _NO_GROUP:
             return GroupFacts(name, error.args[0].str() or error.args[0].name())
+        # No such group: it has never worked here, or was forgotten. Both are answers, and no error.
         members, state, operations = (), "DEAD", None
     committed = _committed(admin, name, deadline)
     return GroupFacts(name, None, members, state in _SETTLING, state == "STABLE", operations, committed)
@@ -123,6 +124,7 @@ def _committed(admin: AdminClient, name: str, deadline: Deadline) -> dict[tuple[
                                                   request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
         places = asked[name].result().topic_partitions
     except KafkaException:
+        # Without the right to read commits, no lag of the group is known.
         return {}
     return {(one.topic, one.partition): one.offset for one in places if one.offset >= 0 and one.error is None}
 
@@ -165,6 +167,7 @@ def _configs(admin: AdminClient, names: Sequence[str], deadline: Deadline) -> di
 def _offsets(
     admin: AdminClient, places: Sequence[tuple[str, int]], which: OffsetSpec, deadline: Deadline
 ) -> dict[tuple[str, int], int]:
+    # -1: no message fits, as in a partition without any.
     return {place: info.offset for place, info in _listed(admin, places, which, deadline).items() if info.offset >= 0}
 
 
@@ -328,6 +331,7 @@ def _configuration(name: str, topic: TopicFacts, config: Mapping[str, str], grac
 def _retention(topic: TopicFacts, config: Mapping[str, str], wanted_ms: float, grace_s: float) -> Iterator[Finding]:
     kept_ms = _number(config.get("retention.ms"))
     needed = f"retention.ms={wanted_ms:.0f}"
+    # -1 means for ever.
     if kept_ms is not None and 0 <= kept_ms < wanted_ms:
         is_lost = kept_ms / 1000 < 4 * grace_s
         text = f"{topic.name} keeps {span(kept_ms / 1000)} and not {span(wanted_ms / 1000)}: "

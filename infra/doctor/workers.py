@@ -47,6 +47,7 @@ def read_page(listen: str) -> WorkerPage | None:
         health, ready = _get(f"{url}/healthz"), _get(f"{url}/readyz")
     except (OSError, urllib3.exceptions.HTTPError):
         return None
+    # Another program may listen on that port: then the page is not a worker's.
     found = _INFO.search(metrics)
     if found is None:
         return None
@@ -66,6 +67,7 @@ def _number(metrics: str, name: str) -> float | None:
 def _get(url: str) -> tuple[int, str]:
     answer = urllib3.request("GET", url, timeout=_ANSWER_S, retries=False, preload_content=False)
     try:
+        # Bounded, as anything may listen there, and send without end.
         return answer.status, answer.read(1 << 20).decode(errors="replace")
     finally:
         answer.close()
@@ -76,7 +78,7 @@ def _reason(page: tuple[int, str]) -> str | None:
 
 
 GROUP: Final = "workers"
-# A worker says how far it is every two seconds: one that has said nothing for that long does not read
+# A worker publishes its progress every two seconds: one without any for that long does not read
 ALIVE_S: Final = 30.0
 
 LATE_S: Final = 60.0
@@ -120,6 +122,7 @@ def waiting_messages(seen: KafkaFacts) -> dict[str, int]:
         for partition, end in ends.items():
             told = seen.stream.progress.get(partition)
             read_to = told.positions.get(topic, 0) if told else 0
+            # Messages that retention has deleted are not waited for any more.
             lag += max(end - max(read_to, begins.get(partition, 0)), 0)
         found[topic] = lag
     return {topic: lag for topic, lag in found.items() if lag}
@@ -150,6 +153,7 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     elif group.is_settling or (group.is_stable and not is_read(seen)):
         yield ok(GROUP, "group", f"{group.name} has workers, and shares out its partitions or has just done so")
         return
+    # A group that is hidden from us may still show by its records on the topic progress.
     if is_read(seen):
         yield ok(GROUP, "reading", f"a worker last said {ago} ago how far it is")
     elif group.error is None or seen.stream.progress:
@@ -165,6 +169,7 @@ def _unread_partitions(seen: KafkaFacts) -> Iterator[Finding]:
     told = seen.stream.progress
     late = [number for number in range(seen.topics["commops"].partitions)
             if number not in told or told[number].time_s < seen.now_s - ALIVE_S]  # fmt: skip
+    # While a group shares out its partitions nobody reads them, and that passes.
     if late and not (seen.workers and seen.workers.is_settling):
         text = f"{counted(len(late), 'partition')} not read for {span(ALIVE_S)}: {numbers(late)}"
         yield finding("problem", GROUP, "partitions", text, "partitions_unread")
@@ -174,6 +179,7 @@ def _lag(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     if "progress" in seen.stream.unread:
         yield unread(GROUP, "lag", seen.stream.unread["progress"])
         return
+    # `_readers` reports that no worker reads; the lag follows from it.
     if not is_read(seen):
         return
     oldest = {place: seen.now_s - at_s for place, at_s in seen.stream.waiting_s.items() if place[0] != "evidence"}
@@ -263,7 +269,7 @@ def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
 
 
 def is_over(job: JobFacts) -> bool:
-    """Whether every rank that announced itself has said that it ended."""
+    """Whether every rank that announced itself has reported its end."""
     return bool(job.ended) and job.announced <= job.ended
 
 
@@ -320,6 +326,7 @@ def _unannounced(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
 def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
     since_s = seen.now_s - SILENT_S
     living = job.announced - job.ended
+    # A rank that has just announced itself need not have sent a heartbeat yet.
     silent = {rank for rank in living if max(job.heard_s.get(rank, 0.0), job.announced_s) < since_s}
     if not silent:
         yield ok("jobs", f"job {job.job}", f"attempt {job.attempt}: all of {counted(len(living), 'rank')} are heard")
@@ -349,6 +356,7 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
     waited_s = seen.now_s - job.announced_s - grace_s
     if not is_heard or waited_s < FIRST_CLOSING_S or not seen.topics["commops"].recent:
         return
+    # Older evidence was left out, and may hold a closed iteration of this job.
     if job.evidence_s is None and not seen.stream.is_evidence_whole:
         return
     since = f"none for {span(seen.now_s - job.evidence_s)}" if job.evidence_s else "none so far"
@@ -360,6 +368,7 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
 
 def _letters(seen: KafkaFacts) -> Iterator[Finding]:
     topic = seen.topics.get("deadletter")
+    # `check_topics` reports it.
     if topic is None or topic.error is not None:
         return
     if "deadletter" in seen.stream.unread:
@@ -412,6 +421,7 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
         text = f"{counted(len(failing), 'notice')} given up, the last of {failing[-1].channel}: {failing[-1].reason}"
         yield finding("warning", "alerts", "notices", text, "channel_fails")
     mutes = seen.topics.get("mutes")
+    # `check_topics` reports it.
     if mutes is None or mutes.error is not None:
         return
     if "mutes" in seen.stream.unread:
@@ -431,6 +441,7 @@ def _notify(seen: KafkaFacts, alerts: TopicFacts | None) -> Iterator[Finding]:
         return
     unread_alerts = 0
     if alerts is not None and group.committed:
+        # A partition without a commit counts as read, at its end.
         read_to = {partition: at for (topic, partition), at in group.committed.items() if topic == alerts.name}
         unread_alerts = sum(max(end - read_to.get(number, end), 0) for number, end in alerts.ends.items())
     if group.members:

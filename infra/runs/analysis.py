@@ -39,12 +39,13 @@ from irregulars.sinks.advice import alternatives_of, head_text, name_cause, name
 from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
 from irregulars.words import duration, name_ranks, percent, span
 
-# Larger than what travels: nothing depends on it but the price of a batch, and how much is read back too much
+# Rows of a batch, more than messages have: only the cost of a batch depends on it, and how many rows too many are
+# read back
 _BATCH_ROWS = 4_096
 
 _RANKS_AT_ONCE = 64
 
-_LAST_SHARE = 0.8  # of the iterations in which a rank must have been last for that to be told
+_LAST_SHARE = 0.8  # of the iterations in which a rank must have been last to be named
 
 _LOOK_OUTSIDE = (
     "Look outside of communication: stacks of the processes (py-spy dump), a kernel that does not end, storage, the "
@@ -75,7 +76,7 @@ class IrregularPart:
         return ("up to: " if len(self.steps) > 1 else "") + step_text(longest)
 
     def to_json(self) -> dict[str, Any]:
-        """As the contract's section 2 says."""
+        """Return the object of the contract's section 2."""
         known = [step.elapsed_ns for step in self.steps if step.elapsed_ns is not None]
         usual = [step.usual_ns for step in self.steps if step.usual_ns is not None]
         first = asdict(self.steps[0]) if self.steps else {}
@@ -101,7 +102,7 @@ class Analysis:
     # Why the trace could not be judged: a clause that follows "because". None where it was.
     unjudged_reason: str | None = None
     late_ranks: list[LateRank] = field(default_factory=list)  # where nothing could be judged: who was last
-    lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source tells; no zeros
+    lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source reports them; no zeros
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -110,9 +111,9 @@ class Analysis:
 
     @property
     def parts(self) -> list[IrregularPart]:
-        """What the irregular iterations without a verdict consist of, most of them first; without step: not known.
+        """Irregular iterations without a verdict, grouped by part; the largest group first. No step: not known.
 
-        Empty where the recording cannot be judged: what is not known of it is not known of its parts.
+        Empty where the recording cannot be judged, since its parts are not known either.
         """
         if self.unjudged_reason is not None:
             return []
@@ -138,7 +139,7 @@ class Analysis:
         return rank, count, len(known), median(one.last_ns or 0.0 for one in known if one.last_rank == rank)
 
     def to_json(self) -> dict[str, Any]:
-        """As the contract's section 2 says. ``unjudged_reason`` is there only where nothing could be judged."""
+        """Return the object of the contract's section 2, with ``unjudged_reason`` only if nothing could be judged."""
         unjudged = {} if self.unjudged_reason is None else {"unjudged_reason": self.unjudged_reason}
         return {
             "job": self.job,
@@ -159,6 +160,7 @@ def join_ranges(iterations: Iterable[JudgedIteration]) -> list[tuple[int, int]]:
     Iterations that were not logged, or not judged (evaluations, checkpoints), neither split nor extend a range.
     """
     ranges: list[tuple[int, int]] = []
+    # Beyond the gap, so that the first irregular iteration begins a range.
     regular = JOINED_GAP + 1
     for one in sorted(iterations, key=lambda judged: judged.iteration):
         if one.is_irregular is None:
@@ -183,6 +185,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
     """Return the analysis of a trace that `judge_trace` judged."""
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
     if not any(verdict.kind in STANDSTILLS for verdict in newest.values()):
+        # A hang's verdict names calls that differ itself.
         newest |= {verdict.verdict_id: verdict for verdict in _silent_mismatch(trace)}
     unjudged = None if newest else why_unjudged(trace, judgements.iterations)
     late = [] if unjudged is None else [one for one in late_ranks(*arrivals_of(trace)) if one.is_telling]
@@ -220,7 +223,7 @@ def _silent_mismatch(trace: Trace) -> Iterator[Verdict]:
 def judge_trace(
     trace: Trace, settings: JudgeSettings | None = None, *, fills_columns: bool = False
 ) -> tuple[Judgements, int]:
-    """Judge a trace; return all that was decided, and how many rows a monitor refused.
+    """Judge a trace; return all judgements, and how many rows a monitor refused.
 
     `fills_columns`: whether operators and behaviour patterns of irregular iterations are wanted too; verdicts need
     none.
@@ -254,7 +257,7 @@ def judge_whole(pipeline: LocalPipeline, trace: Trace) -> Judgements:
 
 
 def take_rank(pipeline: LocalPipeline, trace: Trace, announcement: Announcement) -> None:
-    """Hand all that one rank sent to a pipeline, its end included."""
+    """Hand all messages of one rank to a pipeline, its end included."""
     pipeline.take(announcement)
     for schema in ("events", "bandwidth", "iterations", "commops"):
         whole = trace.batches(schema).get(announcement.rank)
@@ -316,12 +319,13 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
 
 
 def _why_nobody_waits(trace: Trace) -> str | None:
-    """Say that no rank stands in a collective, and which was the last; None where one does, or there was none."""
+    """Return that no rank waits in a collective, and which was the last; None where one waits, or there was none."""
     columns, _ = job_columns(trace)
     rows = np.flatnonzero(~np.isin(columns["operator"], P2P))
     if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0:
         return None
     # On the communicator with most ranks: of those that have its newest call, and of those that do not
+    # Codes of communicators count their ids in the order of the announcements.
     names = list(dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators))
     sizes = {code: len(np.unique(columns["rank"][rows[columns["communicator"][rows] == code]]))
              for code in np.unique(columns["communicator"][rows]).tolist()}  # fmt: skip
@@ -398,6 +402,7 @@ class _IterationWatch:
         self.observation = observation
         self.facts = (window.delta, window.level_ns, window.noise_ns)
         attribution = observation.attribution
+        # Its operators were not read: there is no more to keep.
         if attribution is None:
             return
         self.reasons = replace(reasons_of_iteration(observation, (), topology), delta=window.delta)
@@ -505,6 +510,7 @@ def _judged_text(one: Explained) -> str:
     text = f"{took}, {ratio:.2f}x the usual {duration(judged.reference_ns)} (delta {one.delta:g}): {word}"
     if judged.is_irregular is False and ratio > one.delta:
         text += ", as the window's own noise reaches so far"
+    # NaN, which fails the comparison, where there was no window.
     if one.noise_ns > 0:
         sigmas = (judged.elapsed_ns - one.level_ns) / one.noise_ns
         text += f"; {sigmas:.1f} standard deviations from the window's median"

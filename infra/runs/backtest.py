@@ -104,7 +104,7 @@ _COLOURS: Final = {"precision": "#2563eb", "recall": "#f59e0b"}
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """Return a result as the texts of its row; ``-``: there was nothing to tell it by."""
+    """Return a result as the texts of its row; ``-``: no data to compute it from."""
     counts = result.counts
     return (
         result.detector,
@@ -168,13 +168,14 @@ LABEL = "label.json"
 
 
 def read_recording(directory: Path, level: Level, settings: JudgeSettings) -> JobFrames:
-    """Read a recording and let the monitors make its frames.
+    """Read a recording, and make its frames with the monitors.
 
     `settings`: δ, window and the like, by which iterations are irregular: detectors of ranks are not taught those.
     Raises `InputError` if the recording can't be read, or has no usable label.
     """
     faults = read_faults(directory)
     trace = number_iterations(read_trace(directory)).trace
+    # No detectors of the settings: the tap below takes the place of one, and keeps its frames.
     settings = replace(settings, operator_detectors=(), rank_detectors=(), fills_columns=False)
     if level == "rank":
         tap = FrameTap("rank")
@@ -288,6 +289,7 @@ def read_stored_job(client: Client, job: str) -> JobFrames:
             "elapsed_ns": np.array(elapsed_ns, dtype=np.float64),
             "work_ns": np.array(work_ns, dtype=np.float64),
             "operators": np.array(operators, dtype=np.float64),
+            # Columns that the database does not have: detectors must cope with NaN.
             **dict.fromkeys(("communication_ns", "tokens", *NUMBERS), unknown),
         }
         frame["stage"] = stages(frame["rank"])

@@ -22,7 +22,7 @@ from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
 
 _LAUNCHER: Final = Path(__file__).with_name("child_launcher.py")
-_OWNER_ALONE: Final = 0o077  # what a service writes is nobody else's to read: files 0600, directories 0700
+_OWNER_ALONE: Final = 0o077  # umask of services: their files get 0600, directories 0700
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 64 * 1024
 _LONGEST_WORDS: Final = 300
@@ -86,6 +86,7 @@ class ChildProcess:
         Raises `ServiceUnavailable` if the process ends, or `within_s` seconds pass; the text has its last words.
         """
         deadline = time.monotonic() + within_s
+        # An answer alone is not enough: another process may have taken the port, and ours has ended.
         while not (is_ready() and self.is_running):
             if not self.is_running:
                 raise ServiceUnavailable(f"{self.name} must come up; got an exit: {self.last_words()}")
@@ -119,6 +120,7 @@ class ChildProcess:
         """Return the last line of the log that names an error, else the last one."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
+            # The log is appended to: what an earlier child wrote is not its last word.
             file.seek(max(self._log_start, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
         return _last_words(text)
@@ -171,7 +173,7 @@ HOST: Final = "127.0.0.1"
 # down can be given the service's own port as its source, connect to itself, and keep the service from coming back.
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 200
-_given: Final = deque[int](maxlen=500)  # who was given a port may not listen yet when the next one is wanted
+_given: Final = deque[int](maxlen=500)  # a caller may not listen on its port yet when the next one is wanted
 
 
 def free_port() -> int:

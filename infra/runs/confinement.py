@@ -21,6 +21,7 @@ _TRUNCATE: Final = 1 << 14  # since version 3, Linux 6.2
 
 
 class _PathBeneath(ctypes.Structure):
+    # Packed in the kernel's declaration, too.
     _pack_ = 1
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
@@ -31,12 +32,13 @@ def landlock_version() -> int:
     0 where there is none, it is switched off, or has version 1 (before Linux 5.19), under which no file can be moved
     or linked into another directory, as databases do.
     """
+    # Sizes are explicit, since ctypes passes an int of Python as 32 bits.
     version = int(_LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)))
     return version if version >= 2 else 0
 
 
 def confine(writable: Sequence[Path], readable: Sequence[Path]) -> None:
-    """Let this thread, and those that it starts from now on, open these files and directories alone.
+    """Restrict this thread, and those that it starts from now on, to these files and directories.
 
     A directory stands for all below it; open files stay open. It can't be undone. Call it where `landlock_version` is
     not 0. Raises `OSError` if a path is not there, or the kernel refuses.
@@ -50,6 +52,7 @@ def confine(writable: Sequence[Path], readable: Sequence[Path]) -> None:
             of_files = -1 if stat.S_ISDIR(os.fstat(descriptor).st_mode) else _WRITE_FILE | _READ_FILE | _TRUNCATE
             rule = _PathBeneath(access & of_files, descriptor)
             _call(_ADD_RULE, ruleset, ctypes.c_uint32(_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
+    # Without this promise the kernel asks for CAP_SYS_ADMIN.
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _call(_RESTRICT_SELF, ruleset, ctypes.c_uint32(0))
     os.close(ruleset)

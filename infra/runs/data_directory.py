@@ -12,7 +12,7 @@ from typing import Final
 from irregulars.errors import InputError
 from irregulars.private_files import make_private_directory
 
-# A service that was killed is gone for who asked at once, and lets go of its files a moment later.
+# Seconds to wait for a lock. A killed service counts as gone at once, and releases its files a moment later.
 _LETTING_GO_S: Final = 2.0
 _POLL_S: Final = 0.05
 
@@ -24,6 +24,7 @@ def lock_directory(directory: Path) -> int:
     ended: the lock then lasts until both this process and the service are gone. Raises `InputError` if another
     process holds it; `OSError` if the directory can't be written.
     """
+    # The file stays for good: a lock on a file that was removed would not keep out one who makes it anew.
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LETTING_GO_S
     while True:
@@ -71,13 +72,13 @@ class DataDirectory:
         self._lock = lock_directory(self.path)
 
     def release(self) -> None:
-        """Let go of the lock; the data stays. Twice is fine."""
+        """Release the lock; the data stays. Twice is fine."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def remove(self) -> None:
-        """Let go of it, and remove it if it is temporary. Twice is fine."""
+        """Release the lock, and remove a temporary directory. Twice is fine."""
         self.release()
         if self._temporary is not None:
             self._temporary.cleanup()

@@ -53,7 +53,7 @@ class DeadLetter:
 
     @property
     def topic(self) -> str:
-        """Where it stood, with the prefix; of rows that the database refused, which table."""
+        """The topic it came from, with the prefix; of rows that the database refused, the table."""
         return self.headers.get("topic", "")
 
     @property
@@ -112,6 +112,7 @@ class DeadLetterBox:
         number, at = _number(partition or "0"), _number(offset)
         if number is not None and at is not None and number in self._reader.partitions(name):
             for message in self._reader.each_of_tail(name, number, at):
+                # The first message from that offset on: another one means that it was deleted.
                 if message.offset() == at:
                     return DeadLetter.of(message)
                 break
@@ -127,6 +128,7 @@ class DeadLetterBox:
         _, partition, offset = self._origin(letter)
         for message in self._reader.each_of_tail(letter.topic, partition, offset):
             value = message.value() or b""
+            # The head is compared too: a topic that was made anew has other messages at its offsets.
             if message.offset() == offset and value.startswith(letter.value or b""):
                 return message.key(), message.value()
             break
@@ -169,6 +171,7 @@ def _number(text: str | None) -> int | None:
 
 def _time(time_ns: int | None) -> str | None:
     try:
+        # A header may hold any number, also one that is no time.
         return None if not time_ns else datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat()
     except (OverflowError, ValueError):
         return None
@@ -215,6 +218,7 @@ def follow_alerts(
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition() or 0)
             elif error.fatal() or not error.retriable():
+                # All other errors pass: librdkafka connects again by itself.
                 raise service_error(error, bootstrap) or ServiceUnavailable(str(error))
     finally:
         consumer.close()
@@ -248,6 +252,8 @@ def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, An
                 for message in messages:
                     key, value = message.key(), message.value()
                     if key is not None:
+                        # First False: a newer message that was deleted, or can't be read, replaces an older one of
+                        # the job.
                         is_ours[key] = False
                         with suppress(RecordError):
                             is_ours[key] = value is not None and decode_json(value, topic).get("job") == job

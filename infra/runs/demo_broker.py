@@ -87,6 +87,7 @@ class DemoBroker(Service):
         try:
             self._child.wait_until(lambda: kafka_answers(port), within_s)
         except BaseException:
+            # Not `stop`: it keeps nothing that an orderly end could save.
             self._child.kill()
             raise
         self.bootstrap = f"{HOST}:{port}"
@@ -112,7 +113,7 @@ def _binary() -> Path:
 
 
 def kafka_answers(port: int) -> bool:
-    """Whether a Kafka broker on `port` of 127.0.0.1 tells who it is, within 2 s."""
+    """Whether a Kafka broker on `port` of 127.0.0.1 answers with its metadata, within 2 s."""
     if not answers(port):
         return False
     client = AdminClient({"bootstrap.servers": f"{HOST}:{port}", "log_level": 0}, logger=_QUIET)

@@ -44,7 +44,7 @@ _STOP_S: Final = 10.0
 _PING_S: Final = 1.0
 _POLL_S: Final = 0.02
 
-# What our user may do in its own database, and with which kinds of table. No engine reaches files or the network.
+# Rights of our user in its own database, and the kinds of tables it may make: none reaches files or the network.
 _RIGHTS: Final = (
     "SELECT, INSERT, ALTER, CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP DATABASE, DROP TABLE, DROP VIEW, "
     "UNDROP TABLE, TRUNCATE, OPTIMIZE, SHOW"
@@ -125,6 +125,7 @@ class DemoDatabase(Service):
         scratch: Sequence[str] = (),
         start_timeout_s: float = 180.0,
     ) -> None:
+        # Names go into XML and SQL as they are.
         for name in (database, *scratch):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise InputError(f"database must be a name of letters, digits and _, no digit first; got {name!r}")
@@ -165,6 +166,7 @@ class DemoDatabase(Service):
         try:
             with self._stopped_if_it_fails():
                 path = str(self._data.choose())
+                # The path of the FIFO stands in quotes in an SQL statement of the server's process.
                 if "'" in path or "\\" in path:
                     raise InputError(f"data directory must have no ' and no \\ in its path; got {path!r}")
                 self._data.take()
@@ -196,6 +198,7 @@ class DemoDatabase(Service):
             if not self._data.is_temporary:
                 child = self._child
                 deadline = time.monotonic() + _STOP_S
+                # The server reads the FIFO only after it has opened its ports: until then nobody takes the line.
                 while child.is_running and not _write_line(self._fifo) and time.monotonic() < deadline:
                     time.sleep(_POLL_S)
                 child.has_ended(max(0.0, deadline - time.monotonic()))
@@ -241,6 +244,7 @@ class DemoDatabase(Service):
         names = [self.database, *(f"{prefix}*" for prefix in self._scratch)]
         grants = [f"GRANT {_RIGHTS} ON {name}.*" for name in names]
         grants += [f"GRANT TABLE ENGINE ON {engine}" for engine in _ENGINES]
+        # The reader has the same bounds here as in production, from the same text.
         access = files("irregulars.sinks").joinpath("sql", "access.sql").read_text("utf-8")
         profile = access.split("PROFILE IF NOT EXISTS irregulars_reader SETTINGS")[1].split(";")[0]
         bounds = re.findall(r"(\w+) = (\d+)(?: MAX (\d+))?", profile)
@@ -284,6 +288,7 @@ def _answers_ping(port: int) -> bool:
 def _write_line(fifo: Path) -> bool:
     """Write a line to the reader of the FIFO; return whether there is one."""
     try:
+        # Without O_NONBLOCK this would wait for a reader; with it ENXIO means that there is none.
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENOENT):

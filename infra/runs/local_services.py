@@ -32,7 +32,7 @@ _CONNECTION: Final = (
     "kafka_bootstrap", "clickhouse_url", "clickhouse_user", "clickhouse_password", "clickhouse_database",
     "clickhouse_reader_user", "clickhouse_reader_password",
 )  # fmt: skip
-# The demo broker listens on loopback and asks for nothing; what is set for another broker must not reach it
+# The demo broker listens on loopback and asks for nothing; settings for another broker must not reach it
 _NO_SECURITY: Final[dict[str, Any]] = {f"kafka_{one.name}": one.default for one in fields(KafkaSecurity)}
 
 
@@ -89,6 +89,7 @@ class LocalServices(Service):
                 clickhouse_reader_password_file=None,
                 clickhouse_database=database.database,
                 session_s=_SESSION_S,
+                # One broker holds one copy.
                 replicas=1,
                 metrics_listen=f"127.0.0.1:{free_port()}",
                 data_dir=directory,
@@ -176,6 +177,7 @@ class LocalServices(Service):
         # -P: a folder named like one of our packages in the working directory must not be taken for it.
         arguments = [sys.executable, "-P", "-m", "irregulars", "worker", "--group", GROUP]
         worker = ChildProcess("worker", arguments, self.worker_log, environment=self.settings.to_environment())
+        # Before the first check, so that a worker that does not come up is stopped too.
         self._stack.callback(worker.stop, _STOP_S)
         self._worker = worker
         from confluent_kafka.admin import AdminClient

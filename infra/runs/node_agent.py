@@ -47,6 +47,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
     answer, messages wait.
     """
     with ExitStack() as stack:
+        # First of all: a second agent must find the lock before it opens a source or the spool.
         stack.enter_context(_locked(file))
         devices = _Devices(file)
         stack.callback(devices.source.close)
@@ -56,6 +57,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
             stack.callback(opened[table.name].close)
         source = NodeSource(opened, devices.roster, devices.source)
         state = AgentState(source, devices.roster)
+        # Before the first message: an address that is taken ends the agent while nothing is published.
         if file.metrics.enabled:
             stack.callback(serve_metrics(state, file.metrics.host, file.metrics.port).close)
         spool = SpoolSettings(
@@ -67,6 +69,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
             state.publisher = SpoolingPublisher(own, spool)
             return state.publisher
 
+        # The agent's end is not that of its ranks: they train on, and the next agent goes on for them.
         agent = Agent(
             state.source,
             replace(agent_settings(settings, is_asking=False), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),

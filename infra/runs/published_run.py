@@ -78,6 +78,7 @@ class PublishedRun:
 
     def __exit__(self, *_: object) -> None:
         self._agent.stop()
+        # The thread is a daemon: one that hangs does not keep the process alive.
         self._thread.join(_STOP_S)
 
 
@@ -170,7 +171,7 @@ class LivePlan:
 
 
 def train(plan: LivePlan, trace_dir: str | None, agent: str | None, job: str, pause_s: float) -> None:
-    """Train as one rank; the environment says which (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``)."""
+    """Train as one rank, which the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``)."""
     import torch
     from torch import distributed
     from torch.distributed import new_group

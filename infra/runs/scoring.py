@@ -112,6 +112,7 @@ def alarms_of(scores: Floats, seen: int = SEEN, recent: int = RECENT) -> tuple[F
     is_strange = np.nan_to_num(scores, nan=-np.inf) >= STRANGE
     so_far = np.cumsum(is_strange, axis=0)
     before = np.zeros(scores.shape, dtype=np.int64)
+    # A running sum less the one of `recent` iterations ago counts the newest `recent`.
     before[recent:] = so_far[:-recent]
     stands = so_far - before >= seen
     raised = stands.copy()
@@ -218,7 +219,8 @@ class FrameTap:
         return np.full(rows, np.nan)
 
     def learn(self, frame: Frame) -> None:
-        """Note that the frame is taught."""
+        """Mark the frame as taught."""
+        # `score` has kept no empty frame.
         if len(frame["iteration"]):
             self.frames[-1].is_taught = True
 
@@ -242,6 +244,7 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
     for stream, rank in zip(job.streams, job.rank_of, strict=True):
         detector = make()
         for one in stream:
+            # Time of this thread alone: other work on the machine does not count.
             started_s = time.thread_time()
             scores = _asked(detector, one)
             took_s += time.thread_time() - started_s
@@ -249,6 +252,7 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
                 own = zip(one.frame["rank"].tolist(), scores.tolist(), strict=True)
                 said |= {(one.iteration, int(number)): score for number, score in own}
             else:
+                # fmax: an operator without an opinion, NaN, does not hide one with a score.
                 said[one.iteration, rank] = float(np.fmax.reduce(scores, initial=np.nan))
     return Replay(_matrix(said), job.rows, took_s)
 

@@ -117,6 +117,7 @@ def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
 def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
     """For each communicator, operator and place the rank that kept others waiting the most; worst first."""
     found = []
+    # All later places together are place 0, which is shown as any.
     places = np.where(arrivals.place <= _MOST_PLACES, arrivals.place, 0)
     keys = [arrivals.communicator, arrivals.operator, places]
     order = np.lexsort(keys[::-1])
@@ -143,7 +144,7 @@ def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
 
 
 def collectives_json(arrivals: Arrivals, names: Sequence[str], most: int) -> list[dict[str, object]]:
-    """Give the first `most` collectives as JSON objects."""
+    """Return the first `most` collectives as JSON objects."""
     listed: list[dict[str, object]] = []
     for at in range(min(len(arrivals.shares), most)):
         iteration, apart_ns = int(arrivals.iteration[at]), float(arrivals.ends_apart_ns[at])

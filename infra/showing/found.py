@@ -107,7 +107,7 @@ class RateSample(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """State of the GPU of one rank while the cause was seen; NaN or None where it was not told."""
+    """State of the GPU of one rank while the cause was seen; NaN or None where it was not reported."""
 
     rank: int
     device: str
@@ -332,7 +332,7 @@ class Screen:
     next_step: str
     look_further: str
     runbook: str
-    missing: Sequence[str]  # what could not be told, and why: a line each
+    missing: Sequence[str]  # facts that are not known, and why: a line each
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""
@@ -346,7 +346,7 @@ class Screen:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: records as objects; null for what is no finite number."""
+    """Return a value as JSON has it: records as objects; null for numbers that are not finite."""
 
     def rest(one: Any) -> Any:
         return one._asdict() if hasattr(one, "_asdict") else dict(one)
@@ -363,6 +363,7 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     first = verdict.iterations[0]
+    # A start that is not known is far below 0.
     begun_ns = (one.started_ns for one in found.iterations if one.iteration >= first and one.started_ns > 0)
     since_ns = next(begun_ns, None)
     ratio = verdict.recovers_ratio
@@ -440,7 +441,7 @@ def lowered_peaks(
 def nic_text(found: Found) -> str:
     """Return the rates of the accused NIC in words, beside before and beside others; empty where that is not known.
 
-    Whether that is slow the judge has said: these are the samples.
+    Whether that is slow is the judge's decision: these are the samples.
     """
     if found.verdict.kind in (*STANDSTILLS, "slow_stage") or not found.verdict.suspects:
         return ""

@@ -66,7 +66,7 @@ _EARLIER_READ: Final = 50
 
 Row = Sequence[Any]
 
-# What the table calls otherwise than `Verdict`; suspects are a table of their own, and thresholds of the topic alone.
+# Fields of `Verdict` with another name in the table. Suspects have a table of their own, thresholds only the topic.
 _RENAMED: Final = {
     "iterations": "(first_iteration, past_last_iteration)", "time_ns": "toUnixTimestamp64Nano(last_seen_at)",
 }  # fmt: skip
@@ -275,7 +275,7 @@ class _Reader:
         return ways_of(transfers, {name: (kind, own) for name, kind, own in members}, self._suspect)
 
     def _standing(self) -> list[Standing]:
-        """Return who stands where: ranks in one place together, the suspects' first."""
+        """Return the places where ranks stand, each with its ranks, the suspects' first."""
         wanted = {"job": self._verdict.job, "verdict_id": self._verdict.verdict_id, "limit": _MOST_STANDING}
         answer = run(self._client, "hang_positions", wanted)
         found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
@@ -291,6 +291,7 @@ class _Reader:
         before, during = sampled_spans(iterations, periods)
         if during[1] <= during[0]:
             return []
+        # Without iterations before it, samples of the cause alone are read.
         rows = self._ask(_RATES, begin=before[0] or during[0], before_end=before[1], during_begin=during[0],
                          end=during[1])  # fmt: skip
         return [
@@ -326,7 +327,9 @@ class _Reader:
         if self._suspect is None:
             return []
         names = device_name(self._suspect)
+        # A device without a name of its own is known by its ranks, which count within its job alone.
         empty: dict[str, Any] = {"device": self._suspect.device, "host": "", "gpu": -1, "nic": "", "switch": ""}
+        # Before the verdict, not before today: an old verdict is shown beside those that it followed.
         seen_ns = now_ns if self._verdict.time_ns is None else self._verdict.time_ns
         rows = self._ask(
             _EARLIER, **{**empty, **(names or {})}, only_job="" if names else self._verdict.job,
@@ -346,7 +349,7 @@ _COLUMNS: Final = {"sent": "tx_bytes_per_s", "received": "rx_bytes_per_s"}
 
 
 def found_in_recording(directory: str, trace: Trace, judgements: Judgements, verdict: Verdict) -> Found:
-    """Gather what belongs to one verdict of a judged recording."""
+    """Gather the facts about one verdict of a judged recording."""
     iterations = with_first_ones(verdict, _iterations(judgements, verdict))
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations
@@ -398,6 +401,7 @@ def _cells(ranks: Mapping[str, Column], iterations: Ints, bin_ranks: int) -> lis
     if not ranks:
         return []
     own = np.flatnonzero(np.isin(ranks["iteration"], iterations) & np.isfinite(ranks["work_ns"].astype(np.float64)))
+    # The longest work of each bin comes first, and `setdefault` keeps it.
     own = own[np.lexsort((-ranks["work_ns"][own], ranks["rank"][own] // bin_ranks, ranks["iteration"][own]))]
     cells: dict[tuple[int, int], Cell] = {}
     columns = (ranks[name][own].tolist() for name in ("iteration", "rank", "work_ns"))
@@ -447,6 +451,7 @@ def _peaks(bandwidth: Mapping[int, Batch], column: str, edges: Ints) -> Floats:
     """Return the highest rate of each rank in each stretch; NaN without samples."""
     table = np.full((len(bandwidth), len(edges) - 1), np.nan)
     for row, batch in enumerate(bandwidth.values()):
+        # A sample covers the time before it: one at an edge belongs to the stretch that ends there.
         place = np.searchsorted(edges, batch.columns["time_ns"], side="left") - 1
         is_inside = (place >= 0) & (place < table.shape[1]) & (batch.columns["path"] == _NIC)
         np.fmax.at(table[row], place[is_inside], batch.columns[column][is_inside])

@@ -64,7 +64,7 @@ position:absolute;top:-19px;left:14px;color:var(--dim)}.chain li.cause{border-co
 
 
 def themed() -> str:
-    """Return the colours for pages with a switch: as the system has it, unless the root says which theme it is."""
+    """Return the colours for pages with a switch: as the system has it, unless the root names a theme."""
     return (
         f":root{{color-scheme:light;{LIGHT}}}\n"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{DARK}}}}}\n"
@@ -88,6 +88,7 @@ Label = tuple[float, str, str]  # height at which it is to stand, its class, and
 
 def _plot(height: float, title: str, shapes: Iterable[str], labels: Sequence[Label], below: Sequence[str]) -> str:
     """Return a chart: labels at its left, shapes that are stretched to the width, and texts below, left to right."""
+    # About 7 px for a letter of 12 px: texts can't be measured here.
     wide = 7 * max((len(text) for _, _, text in labels), default=0) + 2
     side = "".join(
         f'<text x="{wide}" y="{y:.1f}" text-anchor="end" class="{kind}">{escape(text)}</text>'
@@ -183,7 +184,7 @@ def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> s
 
 
 def ways_chart(ways: Sequence[Way]) -> str:
-    """Draw how long transfers took on each way, against what is usual for ways of its kind; a column an iteration."""
+    """Draw how long transfers took on each way, against the usual time of ways of its kind; a column an iteration."""
     columns = sorted({iteration for way in ways for iteration in way.took_ns})
     tall, wide = 16.0, _WIDTH / len(columns)
     high = max(_FULL_RATIO, *(ns / way.usual_ns for way in ways if way.usual_ns for ns in way.took_ns.values()))
@@ -225,7 +226,7 @@ def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], mark
     def across(iteration: int) -> float:
         return 3 + (_WIDTH - 6) * (iteration - first) / (last - first)
 
-    def up(value: float) -> float:  # what is not finite stands at the edge
+    def up(value: float) -> float:  # a value that is not finite is drawn at the edge
         part = 0.5 if most == least else ((math.log(value) if is_log else value) - least) / (most - least)
         return height - top - (height - 2 * top) * min(max(part, 0.0), 1.0)
 
@@ -299,6 +300,7 @@ def rate_chart(samples: Sequence[RateSample], direction: str) -> str:
     own = [one for one in samples if one.direction == direction]
     height = 132.0
     most = max((v for one in own for v in (one.own, one.others_most) if math.isfinite(v)), default=1.0) or 1.0
+    # One sample alone has no span: 1 ns keeps the division below from failing.
     first, last = own[0].time_ns, max(own[-1].time_ns, own[0].time_ns + 1)
 
     def place(one: RateSample, value: float) -> str:
@@ -380,13 +382,14 @@ def _answer(screen: Screen) -> Iterator[str]:
 
 
 def _charts(screen: Screen) -> Iterator[str]:
-    """Yield charts of what the verdict is about: standing, times, numbers, transfers, or ranks' own work."""
+    """Yield the charts that fit the verdict: standing, times, numbers, transfers, or ranks' own work."""
     verdict = screen.verdict
     if screen.standing:
         yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
     if screen.iterations:
         unended = verdict.iterations[1] - 1 if verdict.kind in STANDSTILLS else None
         told = times_text(screen)
+        # Its marks ^ and ' are those of the text page: here colours take their place.
         if median := told.partition("; median ")[2]:
             told = f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {median}"
         yield _section("Iteration times", times_chart(screen.iterations, unended), f"{told}.")
@@ -400,6 +403,7 @@ def _charts(screen: Screen) -> Iterator[str]:
         chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
+    # The direction of the NIC's line, so that text and chart show the same.
     direction = "received" if f" {'received'} at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
         chart = rate_chart(screen.rate_samples, direction)
@@ -429,7 +433,7 @@ def _section(title: str, chart: str, text: str) -> str:
 
 
 def _command(text: str) -> str:
-    """Return what to check; a command, with a button that copies it (console.js)."""
+    """Return a check as HTML; a command gets a button that copies it (console.js)."""
     if not text.startswith("irregulars "):
         return _safe(text)
     return f'<code>{_safe(text)}</code> <button type="button" class="copy">Copy</button>'

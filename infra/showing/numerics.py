@@ -14,7 +14,7 @@ from irregulars.messages.evidence import NUMERIC_COLUMNS
 # Kinds of verdicts that are about numbers: times of iterations would accuse whoever was slow meanwhile
 NUMERIC_KINDS: Final = ("corruption", "loss_spike")
 
-# What is drawn, and its title
+# Quantities that are drawn, with their titles
 QUANTITIES: Final[Mapping[str, str]] = {
     "loss": "Loss",
     "grad_norm": "Gradient norm, after the reduction",
@@ -102,6 +102,7 @@ def standing_out(bands: Sequence[Band]) -> list[Band]:
 
 
 def _over(distance: float, middle: float) -> float:
+    # A median of 0, or one that is not finite, is no measure: the distance itself counts.
     return distance / abs(middle) if middle and math.isfinite(middle) else distance
 
 

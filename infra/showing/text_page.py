@@ -48,7 +48,7 @@ def lines_of(screen: Screen) -> list[str]:
 
 
 def _told(label: str, text: str) -> Iterator[str]:
-    """Wrap a text behind a label; the rest stands under its begin."""
+    """Wrap a text behind a label; further lines are indented below its begin."""
     first, others = f"{label:<{_INDENT}}", " " * _INDENT
     told = " ".join(printable(text).split())
     yield from textwrap.wrap(told, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
@@ -69,7 +69,7 @@ def title_text(screen: Screen) -> str:
 
 
 def headline(screen: Screen) -> str:
-    """Return the title of a page: what is wrong, in which job, and the device; urgency and state stand beside it."""
+    """Return the title of a page: cause, job and device; urgency and state are shown beside it."""
     about = f": {screen.device}" if screen.device is not None else ""
     return f"{name_cause(screen.verdict)} in {screen.verdict.job}{about}"
 
@@ -271,7 +271,7 @@ def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: boo
 
 
 def checks_of(screen: Screen) -> list[tuple[str, str]]:
-    """Return what to check, and the command to run, each with its label."""
+    """Return the check and the command to run, each with its label."""
     command, reasons = command_to_run(screen.verdict), screen.verdict.explanation
     if screen.recording is not None:  # nothing of it is in a database
         shown = screen.verdict.iterations[0] if reasons is None else reasons.iteration

@@ -83,6 +83,7 @@ def ways_of(transfers: Iterable[Sequence[Any]], members: Members, suspect: Suspe
                       for (way, took), is_own in zip(own.items(), accused, strict=True)]  # fmt: skip
     found.sort(key=lambda way: (-way.ratio, way.name))
     mine, others = ([way for way in found if way.is_accused is own] for own in (True, False))
+    # Half of the rows are for accused ways, and more where the others leave some.
     mine = mine[: max(_ROWS // 2, _ROWS - len(others))]
     return [*mine, *others[: _ROWS - len(mine)]]
 
@@ -94,6 +95,7 @@ def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None)
         return False
     if sender is None:
         inside = set(members.get(communicator, ("unknown", ()))[1]) & set(suspect.ranks)
+        # Of a link both ends must be in it, of another device one of its ranks.
         return len(inside) > (suspect.device == "link")
     if suspect.device == "link":
         return (sender, receiver) == (suspect.rank, suspect.peer)
