@@ -90,9 +90,20 @@ def analyze(
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
     """Read a trace directory, or any source that an importer reads; report the rows left out on standard error."""
     from irregulars.infra.runs.trace_reports import report_traffic
+    from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
 
-    trace = _read_anything(directory, without)
+    # A trace directory of ours is read in place; anything else is converted first.
+    if directory.is_dir() and any((directory / name).exists() for name in ("job.json", "parts")):
+        trace = read_trace(directory, without=without)
+    else:
+        from irregulars.producers.importers.importing import take_anything
+
+        with TemporaryDirectory(prefix="irregulars-analyze-") as scratch:
+            taken = take_anything(directory, Path(scratch))
+            for line in taken.lines:
+                say(printable(line))
+            trace = read_trace(taken.directory, without=without)
     report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:
@@ -100,21 +111,6 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
     for line in report_traffic(trace):
         say(line)
     return numbered.trace
-
-
-def _read_anything(source: Path, without: Collection[str]) -> Trace:
-    from irregulars.producers.trace.directory import read_trace
-
-    # A trace directory of ours is read in place; anything else is converted first.
-    if source.is_dir() and any((source / name).exists() for name in ("job.json", "parts")):
-        return read_trace(source, without=without)
-    from irregulars.producers.importers.importing import take_anything
-
-    with TemporaryDirectory(prefix="irregulars-analyze-") as scratch:
-        taken = take_anything(source, Path(scratch))
-        for line in taken.lines:
-            say(printable(line))
-        return read_trace(taken.directory, without=without)
 
 
 @contextmanager

@@ -222,19 +222,19 @@ def rooms() -> tuple[Room, ...]:
     paths = [
         path for top in ("detectors", "streams") for name in _THRESHOLD_FILES for path in (ROOT / top).rglob(name)
     ]
-    return tuple(_room(path.relative_to(ROOT).with_suffix("").as_posix()) for path in sorted(paths))
-
-
-def _room(file: str) -> Room:
-    module = importlib.import_module(f"irregulars.{file.replace('/', '.')}")
-    found = [
-        value
-        for value in vars(module).values()
-        if is_dataclass(value) and not isinstance(value, type) and thresholds_of(value)
-    ]
-    if len(found) != 1:
-        raise ValueError(f"{file}.py must hold one set of thresholds; got {len(found)}")
-    return Room(file.removesuffix("/thresholds"), found[0])
+    known = []
+    for path in sorted(paths):
+        file = path.relative_to(ROOT).with_suffix("").as_posix()
+        module = importlib.import_module(f"irregulars.{file.replace('/', '.')}")
+        found = [
+            value
+            for value in vars(module).values()
+            if is_dataclass(value) and not isinstance(value, type) and thresholds_of(value)
+        ]
+        if len(found) != 1:
+            raise ValueError(f"{file}.py must hold one set of thresholds; got {len(found)}")
+        known.append(Room(file.removesuffix("/thresholds"), found[0]))
+    return tuple(known)
 
 
 def thresholds() -> str:

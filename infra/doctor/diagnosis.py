@@ -270,26 +270,24 @@ def read_machine(found: LenientSettings) -> MachineFacts:
     settings = found.settings
     directory = None if settings is None else settings.data_dir
     places = () if directory is None else (directory.absolute(), *directory.absolute().parents)
+    secrets = []
+    if found.file is not None and any(FIELDS[name].metadata["is_secret"] for name in found.names if name in FIELDS):
+        secrets.append(_look("a settings file with a password", found.file))
+    for name in SECRETS if settings is not None else ():
+        path: Path | None = getattr(settings, name)
+        if path is not None:
+            secrets.append(_look(name, path))
     return MachineFacts(
         VERSION,
         None if found.file is None else str(found.file),
         found.refused,
-        tuple(_secrets(settings, found)),
+        tuple(secrets),
         # Faust, once imported, has no specification any more.
         all(name in sys.modules or find_spec(name) is not None for name in _WORKER),
         "" if directory is None else str(directory),
         # data_dir may not exist yet: the nearest folder above it is on the same disk.
         next((shutil.disk_usage(one).free for one in places if os.path.isdir(one)), None),
     )
-
-
-def _secrets(settings: Settings | None, found: LenientSettings) -> Iterator[SecretFile]:
-    if found.file is not None and any(FIELDS[name].metadata["is_secret"] for name in found.names if name in FIELDS):
-        yield _look("a settings file with a password", found.file)
-    for name in SECRETS if settings is not None else ():
-        path: Path | None = getattr(settings, name)
-        if path is not None:
-            yield _look(name, path)
 
 
 def _look(setting: str, path: Path) -> SecretFile:

@@ -436,7 +436,8 @@ def explain_iteration(trace: Trace, iteration: int, rank: int | None, settings: 
         at = (columns["iteration"] == iteration) & (columns["rank"] == rank)
         if not at.any():
             raise InputError(f"rank must be one that logged iteration {iteration}; got {rank}")
-        elapsed_ns, work_ns = (_known(float(columns[name][at][0])) for name in ("elapsed_ns", "work_ns"))
+        values = (float(columns[name][at][0]) for name in ("elapsed_ns", "work_ns"))
+        elapsed_ns, work_ns = (value if math.isfinite(value) else None for value in values)
         facts = RankFacts(rank, elapsed_ns, work_ns, watch.work_excess_ns, tuple(watch.ways))
     why = () if watch.observation is None else tuple(_why(watch.observation))
     return Explained(judged, *watch.facts, why=why, reasons=watch.reasons, verdicts=own, rank=facts)
@@ -459,10 +460,6 @@ def _name(lane: Lane, topology: Topology) -> str:
     if lane.kind == "pair":
         return f"rank {lane.first} to rank {lane.second}"
     return f"on {topology.names[lane.first]}" if lane.kind == "collective" else f"the NIC of rank {lane.first}"
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

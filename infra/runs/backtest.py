@@ -143,21 +143,18 @@ def draw(results: Sequence[Result], title: str) -> str:
         x = _NAMES + number * 110
         parts.append(f'<rect x="{x}" y="32" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 18}" y="43">{name}</text>')
-    for number, one in enumerate(results):
-        parts += _bars(one, 54 + _ROW * number)
+    for row, one in enumerate(results):
+        top = 54 + _ROW * row
+        shown = one.detector if len(one.detector) <= 30 else one.detector[:29] + "…"
+        parts.append(f'<text x="12" y="{top + 20}">{escape(shown)}<title>{escape(one.detector)}</title></text>')
+        for number, (name, colour) in enumerate(_COLOURS.items()):
+            value, y = getattr(one.counts, name), top + 4 + 16 * number
+            length = 0 if math.isnan(value) else round(300 * value)
+            parts.append(f'<rect x="{_NAMES}" y="{y}" width="{length}" height="14" fill="{colour}"/>')
+            parts.append(f'<text x="{_NAMES + length + 6}" y="{y + 12}">{_number(value, ".2f")}</text>')
+        false = _number(one.counts.false_per_1000, ".1f")
+        parts.append(f'<text x="{_NAMES + 350}" y="{top + 20}">{false} false/1,000</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _bars(one: Result, top: int) -> list[str]:
-    shown = one.detector if len(one.detector) <= 30 else one.detector[:29] + "…"
-    parts = [f'<text x="12" y="{top + 20}">{escape(shown)}<title>{escape(one.detector)}</title></text>']
-    for number, (name, colour) in enumerate(_COLOURS.items()):
-        value, y = getattr(one.counts, name), top + 4 + 16 * number
-        length = 0 if math.isnan(value) else round(300 * value)
-        parts.append(f'<rect x="{_NAMES}" y="{y}" width="{length}" height="14" fill="{colour}"/>')
-        parts.append(f'<text x="{_NAMES + length + 6}" y="{y + 12}">{_number(value, ".2f")}</text>')
-    false = _number(one.counts.false_per_1000, ".1f")
-    return [*parts, f'<text x="{_NAMES + 350}" y="{top + 20}">{false} false/1,000</text>']
 
 
 def _number(value: float, form: str) -> str:
@@ -215,16 +212,17 @@ def read_faults(directory: Path) -> tuple[Fault, ...]:
         raise InputError(f"{LABEL} must be JSON; got {error} ({path})") from error
     try:
         labels = [label, *label.get("faults", [])[1:]]  # a simulated job may have several faults
-        return tuple(_fault(one) for one in labels if one["ranks"] and one["kind"] != "none")
+        faults = []
+        for one in labels:
+            if one["ranks"] and one["kind"] != "none":
+                spans = one.get("spans") or [one["iterations"]]
+                ranks = tuple(int(rank) for rank in one["ranks"])
+                faults.append(Fault(ranks, tuple((int(first), int(past)) for first, past in spans)))
+        return tuple(faults)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{LABEL} must be an object with kind, ranks and iterations; got {type(error).__name__}: {error} ({path})"
         ) from error
-
-
-def _fault(label: dict[str, Any]) -> Fault:
-    spans = label.get("spans") or [label["iterations"]]
-    return Fault(tuple(int(rank) for rank in label["ranks"]), tuple((int(first), int(past)) for first, past in spans))
 
 
 def _operator_tap(trace: Trace, announcement: Announcement, settings: JudgeSettings) -> FrameTap:

@@ -118,8 +118,19 @@ class LiveRun(PublishedRun):
     def __enter__(self) -> LiveRun:
         super().__enter__()
         port = free_port()
+        arguments = [
+            sys.executable, "-P", "-W", "ignore", "-m", "irregulars.infra.runs.published_run", "--job", self._job,
+            "--agent", str(self._directory / "agent.sock"), "--iterations", str(self._plan.iterations),
+            "--stall-s", str(self._plan.stall_s),
+        ]  # fmt: skip
         for rank in range(RANKS):
-            self._ranks.append(self._start(rank, port))
+            environment = {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+                "TORCHINDUCTOR_CACHE_DIR": str(self._directory / "torch"),  # else torch leaves a folder behind
+            }  # fmt: skip
+            log = self._directory / f"rank-{rank}.log"
+            self._ranks.append(ChildProcess(f"rank {rank}", arguments, log, environment=environment))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,20 +138,6 @@ class LiveRun(PublishedRun):
         for rank in self._ranks:
             rank.stop(_RANK_STOP_S)
         self._stack.close()
-
-    def _start(self, rank: int, port: int) -> ChildProcess:
-        environment = {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-            "TORCHINDUCTOR_CACHE_DIR": str(self._directory / "torch"),  # else torch leaves a folder behind
-        }  # fmt: skip
-        arguments = [
-            sys.executable, "-P", "-W", "ignore", "-m", "irregulars.infra.runs.published_run", "--job", self._job,
-            "--agent", str(self._directory / "agent.sock"), "--iterations", str(self._plan.iterations),
-            "--stall-s", str(self._plan.stall_s),
-        ]  # fmt: skip
-        log = self._directory / f"rank-{rank}.log"
-        return ChildProcess(f"rank {rank}", arguments, log, environment=environment)
 
 
 RANKS = 4

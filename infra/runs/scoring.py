@@ -254,7 +254,12 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
             else:
                 # fmax: an operator without an opinion, NaN, does not hide one with a score.
                 said[one.iteration, rank] = float(np.fmax.reduce(scores, initial=np.nan))
-    return Replay(_matrix(said), job.rows, took_s)
+    iterations = np.unique(np.array([iteration for iteration, _ in said], dtype=np.int64))
+    ranks = np.unique(np.array([number for _, number in said], dtype=np.int64))
+    matrix = np.full((len(iterations), len(ranks)), np.nan)
+    for (iteration, number), score in said.items():
+        matrix[np.searchsorted(iterations, iteration), np.searchsorted(ranks, number)] = score
+    return Replay(ScoredJob(iterations, ranks, matrix), job.rows, took_s)
 
 
 def _asked(detector: Detector, one: TaughtFrame) -> Scores:
@@ -271,12 +276,3 @@ def _asked(detector: Detector, one: TaughtFrame) -> Scores:
             f"(iteration {one.iteration})"
         )
     return scores
-
-
-def _matrix(said: dict[tuple[int, int], float]) -> ScoredJob:
-    iterations = np.unique(np.array([iteration for iteration, _ in said], dtype=np.int64))
-    ranks = np.unique(np.array([rank for _, rank in said], dtype=np.int64))
-    scores = np.full((len(iterations), len(ranks)), np.nan)
-    for (iteration, rank), score in said.items():
-        scores[np.searchsorted(iterations, iteration), np.searchsorted(ranks, rank)] = score
-    return ScoredJob(iterations, ranks, scores)

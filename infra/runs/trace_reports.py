@@ -25,9 +25,16 @@ def report_traffic(trace: Trace) -> Iterator[str]:
     if trace.commops or trace.iterations or not trace.bandwidth:
         return
     topology = topology_of(trace.announcements, {})
-    traffic = {a.rank: _traffic(trace, a.rank, a.nic) for a in trace.announcements if a.rank in trace.bandwidth}
-    if trace.clock == "per_host":  # nothing connects the clocks: let all recordings begin at once
-        traffic = {rank: _since_first(own) for rank, own in traffic.items()}
+    traffic = {}
+    for one in trace.announcements:
+        if one.rank in trace.bandwidth:
+            samples = NicSamples(one.nic)
+            samples.add(part_of(trace.bandwidth[one.rank], -1))
+            own = Traffic(*joined_samples(samples.take(_ALL_NS)))
+            if trace.clock == "per_host" and len(own.tx):  # nothing connects the clocks: let all begin at once
+                first_ns = own.begin_ns[0]
+                own = own._replace(begin_ns=own.begin_ns - first_ns, end_ns=own.end_ns - first_ns)
+            traffic[one.rank] = own
     for stretch in steady_stretches(traffic, topology):
         (nic, way), place = stretch.end, topology.place(stretch.end[0].ranks[0])
         ranks = ", ".join(map(str, nic.ranks))
@@ -37,19 +44,6 @@ def report_traffic(trace: Trace) -> Iterator[str]:
             f"(± {stretch.swing:.0%}) from {stretch.begin_s:.1f} s to {stretch.past_s:.1f} s of the recording, "
             "while the other NICs burst and idled"
         )
-
-
-def _traffic(trace: Trace, rank: int, nic: str | None) -> Traffic:
-    samples = NicSamples(nic)
-    samples.add(part_of(trace.bandwidth[rank], -1))
-    return Traffic(*joined_samples(samples.take(_ALL_NS)))
-
-
-def _since_first(own: Traffic) -> Traffic:
-    if not len(own.tx):
-        return own
-    first_ns = own.begin_ns[0]
-    return own._replace(begin_ns=own.begin_ns - first_ns, end_ns=own.end_ns - first_ns)
 
 
 _COLUMNS = ("operator", "sequence", "start_ns", "iteration")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from irregulars.dtypes import Column, Floats
+from irregulars.dtypes import Column
 from irregulars.messages.evidence import NUMERIC_COLUMNS
 
 # Kinds of verdicts that are about numbers: times of iterations would accuse whoever was slow meanwhile
@@ -74,19 +74,17 @@ def bands_of(columns: Mapping[str, Column], wanted: Sequence[int]) -> list[Band]
         iteration, rank, value = (columns[name][is_known] for name in ("iteration", "rank", quantity))
         for number in np.unique(iteration).tolist():
             own = iteration == number
-            found.append(_band(quantity, number, rank[own], value[own]))
+            ranks, values = rank[own], value[own]
+            ordered = np.sort(values)
+            # Of two the lower one: between a finite and an infinite one is no mean.
+            middle = ordered[(len(values) - 1) // 2]
+            apart = np.array([0.0 if one == middle else abs(one - middle) for one in values.tolist()])
+            far = np.lexsort((ranks, -apart))[0]
+            found.append(Band(
+                quantity, number, float(ordered[0]), float(middle), float(ordered[-1]),
+                float(np.sort(apart)[len(apart) // 2]), int(ranks[far]), float(values[far]),
+            ))  # fmt: skip
     return found
-
-
-def _band(quantity: str, iteration: int, rank: Column, value: Floats) -> Band:
-    ordered = np.sort(value)
-    middle = ordered[(len(value) - 1) // 2]  # of two the lower one: between a finite and an infinite one is no mean
-    apart = np.array([0.0 if one == middle else abs(one - middle) for one in value.tolist()])
-    far = np.lexsort((rank, -apart))[0]
-    return Band(
-        quantity, iteration, float(ordered[0]), float(middle), float(ordered[-1]),
-        float(np.sort(apart)[len(apart) // 2]), int(rank[far]), float(value[far]),
-    )  # fmt: skip
 
 
 def standing_out(bands: Sequence[Band]) -> list[Band]:
