@@ -13,12 +13,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
+    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
 from irregulars.errors import InputError
-from irregulars.kafka.broker import answering, open_admin
+from irregulars.kafka.broker import answering, open_admin, wait_for_none
 from irregulars.kafka.topics import TOPICS, TopicSettings
 
 # Group ids of our readers (`log_reader`, and those of ``alerts``): rights go by them, though they commit nothing.
@@ -89,7 +90,7 @@ def grant(
     rights: Sequence[Right],
     timeout_s: float = 30.0,
 ) -> None:
-    """Allow a principal these rights, from any host; rights that it has already stay.
+    """Allow a principal these rights, from any host; rights that it has already stay. On return they hold.
 
     `principal`: as the broker knows it: ``User:worker``.
 
@@ -100,6 +101,11 @@ def grant(
     admin, _ = open_admin(bootstrap, security, timeout_s)
     for future in admin.create_acls([AclBinding(*_parts(principal, one)) for one in rights]).values():
         _answer(future, bootstrap, timeout_s)
+
+    def lacking() -> set[AclBinding]:
+        return {AclBinding(*_parts(principal, one)) for one in rights}.difference(_known(admin, principal, timeout_s))
+
+    wait_for_none(lacking, bootstrap, timeout_s, "heed new rights")
 
 
 def revoke(
@@ -118,7 +124,22 @@ def revoke(
     admin, _ = open_admin(bootstrap, security, timeout_s)
     asked = {AclBindingFilter(*_parts(principal, one)): one for one in rights}
     deleted = admin.delete_acls(list(asked)).items()
-    return tuple(sorted(asked[one] for one, future in deleted if _answer(future, bootstrap, timeout_s)))
+    had = tuple(sorted(asked[one] for one, future in deleted if _answer(future, bootstrap, timeout_s)))
+
+    def left() -> set[AclBinding]:
+        return {AclBinding(*_parts(principal, one)) for one in had}.intersection(_known(admin, principal, timeout_s))
+
+    wait_for_none(left, bootstrap, timeout_s, "forget revoked rights")
+    return had
+
+
+def _known(admin: AdminClient, principal: str, timeout_s: float) -> list[AclBinding]:
+    """Read a principal's rights from a broker, which acknowledges changes before it heeds them."""
+    own = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    known: list[AclBinding] = admin.describe_acls(own).result(timeout=timeout_s)
+    return known
 
 
 def _answer(future: Future[Any], bootstrap: str, timeout_s: float) -> Any:

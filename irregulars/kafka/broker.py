@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +15,7 @@ from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from irregulars.kafka.login_password import current, is_login_refusal, password_of
 from irregulars.kafka.oauth_tokens import TokenSource
 
+_POLL_S: Final = 0.05
 REFUSALS: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -167,3 +168,24 @@ def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
             f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
             "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
         ) from error
+
+
+def wait_for_none(left: Callable[[], Collection[object]], bootstrap: str, timeout_s: float, what: str) -> None:
+    """Ask a broker again until nothing is left that it does not heed yet: it acknowledges a change earlier.
+
+    `left`: asks, and returns what is left. `what`: what the broker must do, for the error.
+
+    Raises `ServiceUnavailable` if something is left after `timeout_s`, and as `answering`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with answering(bootstrap, timeout_s):
+            found = left()
+        if not found:
+            return
+        if time.monotonic() > deadline:
+            names = ", ".join(sorted(map(str, found)))
+            raise ServiceUnavailable(
+                f"Kafka at {bootstrap} must {what} within {timeout_s:g} s; it did not for {names}"
+            )
+        time.sleep(_POLL_S)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 )
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.kafka.broker import answering, open_admin, service_error
+from irregulars.kafka.broker import answering, open_admin, service_error, wait_for_none
 from irregulars.kafka.topics import (
     CLEANING,
     HEADER_BYTES,
@@ -32,8 +31,6 @@ from irregulars.kafka.topics import (
     Topic,
     TopicSettings,
 )
-
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +157,13 @@ def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, A
     for future in admin.delete_topics(list(names), operation_timeout=timeout_s).values() if names else ():
         with answering(bootstrap, timeout_s):
             future.result(timeout=timeout_s)
+
     # Kafka acknowledges it earlier: who makes the topics anew at once would find the old ones, and make none.
-    _wait_for(
-        admin, bootstrap, timeout_s, lambda there: [name for name in names if name in there], "forget deleted topics"
-    )
+    def left() -> list[str]:
+        there = admin.list_topics(timeout=timeout_s).topics
+        return [name for name in names if name in there]
+
+    wait_for_none(left, bootstrap, timeout_s, "forget deleted topics")
 
 
 def topic_config(topic: Topic) -> dict[str, str]:
@@ -192,27 +192,11 @@ def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, 
     def has_leaders(topic: Any) -> bool:
         return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
 
-    def lacking(topics: Mapping[str, Any]) -> list[str]:
+    def lacking() -> list[str]:
+        topics = admin.list_topics(timeout=timeout_s).topics
         return [name for name in names if not has_leaders(topics.get(name))]
 
-    _wait_for(admin, bootstrap, timeout_s, lacking, "have leaders for new topics")
-
-
-def _wait_for(
-    admin: AdminClient, bootstrap: str, timeout_s: float, left: Callable[[Mapping[str, Any]], list[str]], what: str
-) -> None:
-    """Read the broker's metadata until `left` names no topic that is not yet as it must be."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        with answering(bootstrap, timeout_s):
-            names = left(admin.list_topics(timeout=timeout_s).topics)
-        if not names:
-            return
-        if time.monotonic() > deadline:
-            raise ServiceUnavailable(
-                f"Kafka at {bootstrap} must {what} within {timeout_s:g} s; it did not for {', '.join(names)}"
-            )
-        time.sleep(_POLL_S)
+    wait_for_none(lacking, bootstrap, timeout_s, "have leaders for new topics")
 
 
 def _require_fitting(

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclBindingFilter  # type: ignore[attr-defined]  # it has them
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.kafka import access_roles, topic_admin
@@ -13,6 +14,7 @@ from irregulars.kafka.topic_admin import create_topics, delete_topics, topic_con
 from irregulars.kafka.topics import HOUR_MS, SNAPSHOT_TOPICS, TOPICS, TopicSettings
 
 KAFKAS_DEFAULT_BYTES = 1_048_576
+T = TypeVar("T")
 
 
 def test_no_message_is_larger_than_kafka_takes_unasked() -> None:
@@ -86,3 +88,40 @@ def test_deleted_topics_are_gone_for_whoever_makes_them_anew_at_once(monkeypatch
     monkeypatch.setattr(topic_admin, "open_admin", lambda *_: (admin, SimpleNamespace(topics={})))
     delete_topics("kafka:9092", ["a", "b"], {})
     assert admin.told == []
+
+
+class LaxAdmin:
+    """Of a broker that acknowledges changes of rights, and heeds each one question later."""
+
+    def __init__(self) -> None:
+        self.known: list[AclBinding] = []
+        self.heeded: list[AclBinding] = []
+
+    def create_acls(self, wanted: Iterable[AclBinding]) -> dict[AclBinding, Future[None]]:
+        self.known = [*wanted]
+        return {one: done(None) for one in self.known}
+
+    def delete_acls(self, wanted: Iterable[AclBindingFilter]) -> dict[AclBindingFilter, Future[list[AclBinding]]]:
+        deleted, self.known = self.known, []
+        return {asked: done([one]) for asked, one in zip(wanted, deleted, strict=True)}
+
+    def describe_acls(self, _: AclBindingFilter) -> Future[list[AclBinding]]:
+        heeded, self.heeded = self.heeded, self.known
+        return done(heeded)
+
+
+def done(value: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_rights_hold_once_granted_and_are_gone_once_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = LaxAdmin()
+    monkeypatch.setattr(access_roles, "open_admin", lambda *_: (admin, None))
+    access_roles.grant("kafka:9092", {}, "User:pager", RIGHTS)
+    assert len(admin.heeded) == len(RIGHTS)
+    assert access_roles.revoke("kafka:9092", {}, "User:pager", RIGHTS) == RIGHTS
+    assert admin.heeded == []
