@@ -135,8 +135,15 @@ def revoke(
 
 def _known(admin: AdminClient, principal: str, timeout_s: float) -> list[AclBinding]:
     """Read a principal's rights from a broker, which acknowledges changes before it heeds them."""
+    any_name: Any = None  # types allow texts alone
     own = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY,
+        any_name,
+        ResourcePatternType.ANY,
+        principal,
+        any_name,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
     )
     known: list[AclBinding] = admin.describe_acls(own).result(timeout=timeout_s)
     return known
