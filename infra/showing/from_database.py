@@ -354,7 +354,8 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations
     newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}
-    bin_ranks = -(-max((a.rank for a in trace.announcements), default=0) // BINS) or 1
+    ranks_before = max((a.rank for a in trace.announcements), default=-1) + 1  # some log nothing
+    bin_ranks = -(-ranks_before // BINS) or 1
     is_numeric = verdict.kind in NUMERIC_KINDS
     return Found(
         verdict=verdict,

@@ -124,7 +124,10 @@ class HttpPost:
     def rejection(self, what: str, said: bytes | str) -> str:
         """Return a reason that quotes the answer, without secrets."""
         text = said.decode(errors="replace") if isinstance(said, bytes) else said
-        hidden = [secret() for secret in self._secrets] + (_parts(self._url()) if self._is_url_secret else [])
+        try:
+            hidden = [secret() for secret in self._secrets] + (_parts(self._url()) if self._is_url_secret else [])
+        except InputError:  # a file that is exchanged just now: its secret can't be struck out of the answer
+            return what
         # The longest first: a piece that is struck out before would break the whole up, and show its rest.
         for one in sorted(hidden, key=len, reverse=True):
             text = text.replace(one, "***")

@@ -84,6 +84,7 @@ def _name(name: str) -> str:
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "crit": "CRITICAL"}
 
 _QUIET_S: Final = 10.0
+_MOST_TEXTS: Final = 1000  # of which it is remembered when they were shown
 
 
 def logging_config(level: str) -> dict[str, Any]:
@@ -124,6 +125,9 @@ class SparingFilter(logging.Filter):
         what = (record.name, str(record.msg))
         if record.created - self._shown_s.get(what, 0.0) < _QUIET_S:
             return False
+        # A library that puts values into its texts itself has ever new ones.
+        if len(self._shown_s) >= _MOST_TEXTS:
+            self._shown_s.clear()
         self._shown_s[what] = record.created
         return True
 

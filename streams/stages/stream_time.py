@@ -197,6 +197,6 @@ class ProgressLog:
                 record = json.loads(message.value() or b"")
                 positions = {str(topic): int(at) for topic, at in record["positions"].items()}
                 self._told[int(record["partition"])] = positions
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError):  # of Infinity
                 continue  # no worker wrote it: the clocks stand still, and accuse no rank
         return dict(self._told)

@@ -52,6 +52,7 @@ class ActionFeed:
         is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0, tell: Callable[[str], object] = str,
     ) -> None:  # fmt: skip
         self._bootstrap: Final = bootstrap
+        self._security: Final = security
         self._is_from_start: Final = is_from_start
         name = topics.name("actions")
         self._partitions: Final = set(
@@ -87,7 +88,7 @@ class ActionFeed:
                 self._unread.discard(one.partition() or 0)
             # Others pass: librdkafka tries again, and `_check_broker` reports a broker that stays away.
             elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
-                raise service_error(error, self._bootstrap) or ServiceUnavailable(str(error))
+                raise service_error(error, self._bootstrap, security=self._security)
         self._check_broker()
         is_new, self._is_new_owner = self._is_new_owner, False
         return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
@@ -97,7 +98,7 @@ class ActionFeed:
         try:
             self._consumer.commit(message=message, asynchronous=False)
         except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap) from error
+            raise service_error(error.args[0], self._bootstrap, security=self._security) from error
 
     def close(self) -> None:
         """Leave the group: another consumer takes over at once."""

@@ -68,6 +68,12 @@ def test_others_repeat_themselves_once_in_ten_seconds() -> None:
     assert shown == [0, 10, 20]
 
 
+def test_texts_that_are_ever_new_are_not_all_remembered() -> None:
+    sparing = SparingFilter()
+    assert all(sparing.filter(record("faust", f"no {number}", 100.0)) for number in range(3_000))
+    assert len(sparing._shown_s) <= 1_000
+
+
 def test_our_own_lines_always_show() -> None:
     sparing = SparingFilter()
     assert all(sparing.filter(record("irregulars.worker", "event=%s %d", 100.0)) for _ in range(5))
