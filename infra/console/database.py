@@ -295,14 +295,9 @@ class RecentAlerts:
         self._on_alert()
 
     def _follow(self) -> None:
-        def is_over() -> bool:
-            self.trouble = None  # it is called only while the topic is read
-            return self._is_over.is_set()
-
-        where = (self._kafka.bootstrap, self._kafka.topics, self._kafka.security)
         while not self._is_over.is_set():
             try:
-                for value in follow_alerts(*where, newest=MOST, is_over=is_over):
+                for value in self._messages():
                     self.take(value)
             except ServiceError as error:
                 self.trouble = str(error)
@@ -310,6 +305,14 @@ class RecentAlerts:
                 LOG.exception("event=alerts_failed")
                 self.trouble = f"alerts must be readable; reading them raised {type(error).__name__}"
             self._is_over.wait(_RETRY_S)
+
+    def _messages(self) -> Any:
+        def is_over() -> bool:
+            self.trouble = None  # it is called only while the topic is read
+            return self._is_over.is_set()
+
+        kafka = self._kafka
+        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=is_over)
 
 
 def since_s(alert: Alert) -> float | None:
