@@ -26,8 +26,8 @@ __all__ = ["ClickHouseSink", "DatabaseSettings"]
 # rows are good, and are kept until somebody has repaired the database
 _DATA_ERRORS: Final = frozenset({6, 26, 27, 33, 38, 41, 43, 53, 69, 70, 72, 117, 128, 131, 321, 349, 407, 469, 691})
 
-# async_insert would answer before the rows are stored (the default since 26.2). Nulls in columns that have none must
-# be errors, not zeros. A recording with wild clocks may span any number of partitions.
+# async_insert may answer before the rows are stored, where a profile has wait_for_async_insert = 0. Nulls in columns
+# that have none must be errors, not zeros. A recording with wild clocks may span any number of partitions.
 _INSERT_SETTINGS: Final[dict[str, Any]] = {
     "async_insert": 0, "input_format_null_as_default": 0, "max_partitions_per_insert_block": 0,
 }  # fmt: skip

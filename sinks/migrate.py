@@ -117,7 +117,7 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
             "schema_migrations",
             [[migration.version, migration.name, migration.checksum]],
             column_names=["version", "name", "checksum"],
-            # Else the insert is acknowledged before the row is there (the default since 26.2).
+            # An asynchronous insert may be acknowledged before the row is there (wait_for_async_insert = 0).
             settings={"async_insert": 0},
         )
     return [migration.version for migration in missing]

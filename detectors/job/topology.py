@@ -350,7 +350,6 @@ def stages_from_transfers(
     >>> stages_from_transfers({**chains, (4, 0): 4, (0, 4): 4, (5, 1): 4, (1, 5): 4})
     {}
     """
-    # Gradients come back along the way of the activations: neighbours send both ways.
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)

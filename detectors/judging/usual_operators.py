@@ -53,7 +53,7 @@ class UsualOperators:
         """Take in the operators of more ranks."""
         self.columns = joined([self.columns, columns])
         self.ranks |= set(ranks)
-        # Both are medians over all ranks that were read, so that they are learned anew.
+        # Both hold values for each rank or lane that was read: with more of them they are learned anew.
         self._learned = self._learned_untimed = None
 
     def reference(self, build: Build) -> Reference:

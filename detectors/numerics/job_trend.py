@@ -93,7 +93,7 @@ class JobTrend:
         # The plain mean until the memory is full, then one that fades.
         own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log
         own.risen += 1
-        # Until then the mean is not settled, and no growth is counted.
+        # Before the memory is full the mean is not settled, and no growth is counted.
         if own.seen < NUMERIC.memory or own.mean < own.lowest:
             own.lowest, own.risen = own.mean, 0
         own.seen += 1

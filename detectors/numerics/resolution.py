@@ -23,7 +23,7 @@ def decimal_step(values: Floats) -> float:
         return math.inf
     least = float(known.min())
     first = math.floor(math.log10(least))
-    # Four digits of the least value: a finer step is within `_LEAST_SIGMA`, and makes no difference.
+    # Three digits of the least value: from the fourth on a step is within `_LEAST_SIGMA`, and makes no difference.
     for power in range(first, first - 4, -1):
         step = 10.0**power
         # Beside a tiny value the largest ones overflow, and infinity is no multiple.

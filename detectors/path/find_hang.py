@@ -369,7 +369,7 @@ def _newest_collectives(columns: Mapping[str, Column]) -> dict[int, dict[int, in
 
 
 def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
-    """Describe a hang in which all others wait for ranks that log nothing, or nobody knows for whom; else None."""
+    """Describe a hang in which all others wait for silent ranks, or each trusted rank at least stands; else None."""
     one = standing.kept_by_silent_ranks()
     if one is None:
         if not standing.have_all_stopped():

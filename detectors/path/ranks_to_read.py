@@ -209,7 +209,7 @@ def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -
     touching = [not topology.lane_set(Lane("collective", one)).isdisjoint(carried) for one in collectives.tolist()]
     at, _ = find_sorted(collectives, summaries.communicator)
     ends = np.isin(summaries.rank, ranks) | np.isin(summaries.peer, ranks)
-    # The last entry lets recvs, whose communicator may be in no list, be looked up as well.
+    # The last entry: where there are recvs alone, and no collective, the lookup still needs a valid index.
     is_beside = np.where(is_recv, ends, np.array([*touching, False])[at])
     return summaries.take(is_beside)
 

@@ -273,7 +273,6 @@ def check_no_aliasing(make: MakeDetector) -> None:
         safe.learn(frame)
         lent = copy_frame(frame)
         reused.learn(lent)
-        # The given scores are written over as well.
         scores_of(reused, lent)[:] = 1e9
         for column in lent.values():
             column[:] = 1

@@ -192,7 +192,8 @@ class CustomVerdicts:
         if not news:
             return []
         newest = own[-1] if own else None
-        # Ranks that become strange soon after the first ones are of one cause with them.
+        # Ranks that become strange soon after the first ones are of one cause with them; later ones join as well
+        # where as many verdicts are open as may be.
         if newest is None or (newest.judged > IRREGULAR.recent and len(own) < VERDICTS.custom_open):
             newest = self._begin(name, news)
             self._open.append(newest)

@@ -122,7 +122,7 @@ class VerdictTracker:
             revisions += [self._revise(verdict, "opened", topology) for verdict in opened]
             if not any(_claims(verdict) for verdict in seen_in):
                 self._spikes.add(observation, topology, what_if)
-        # Last: a verdict that opens or goes on with this iteration may explain a spike that is due.
+        # After verdicts went on and opened: one of them may explain a spike that is due.
         revisions += self._decide_spikes(observation.iteration, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)

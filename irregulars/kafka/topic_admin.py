@@ -250,7 +250,7 @@ def _result(futures: Mapping[Any, Any]) -> Any:
 
 _NOT_TOLD: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # the id of zeros, with which brokers before Kafka 2.8 answer
 
-# Answers of brokers, or clients, too old or too small to describe topics by id.
+# Answers of brokers, or clients, too old or too small to tell the ids of topics.
 _WITHOUT: Final = frozenset(
     {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST}
 )

@@ -134,7 +134,8 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
     )
     codes = {one: code for code, one in enumerate(names)}
     columns: dict[str, np.ndarray] = {}
-    # All columns that any batch has: a rank may lack those of numerics, which are unknown then (`column_of`).
+    # Those of the batch that has most, among which are those of all others: a rank may lack numerics, which are
+    # unknown then (`column_of`).
     for name in max((batch.columns for batch in batches), key=len):
         own = [column_of(batch.columns, FIELDS[first.schema][name], len(batch)) for batch in batches]
         if name in CODED:  # indices into the names of each batch become indices into those of all
