@@ -46,7 +46,7 @@ def create(
         context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions, replicas=replicas
     )
     report = create_topics(*kafka_of(settings))
-    # Existing topics were left as they are: they may not fit together with the new ones.
+    # Existing topics keep their numbers of partitions, which may differ from each other.
     check_topics(*kafka_of(settings))
     if json:
         names = {"created": report.created, "existing": report.existing, "altered": report.altered}

@@ -156,7 +156,6 @@ class ConsoleDatabase:
         except ServiceRefused:
             if not self._has_new_password(settings):
                 raise
-        # Once more, with the new password.
         return self._answer(read)
 
     def _answer(self, read: Callable[[Client], T]) -> T:

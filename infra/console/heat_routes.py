@@ -255,7 +255,7 @@ def _number(request: Request, name: str, default: int | None, least: int, most: 
     if text is None or not text:
         return default
     try:
-        # A longer text is out of bounds whatever it holds, and so is one that is no number: one message for all.
+        # A longer text counts as out of bounds, and so does one that is no number: one message for all.
         number = int(text) if len(text) < 24 else most + 1
     except ValueError:
         number = most + 1

@@ -324,9 +324,9 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     rows = np.flatnonzero(~np.isin(columns["operator"], P2P))
     if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0:
         return None
-    # On the communicator with most ranks: of those that have its newest call, and of those that do not
     # Codes of communicators count their ids in the order of the announcements.
     names = list(dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators))
+    # On the communicator with most ranks: of those that have its newest call, and of those that do not
     sizes = {code: len(np.unique(columns["rank"][rows[columns["communicator"][rows] == code]]))
              for code in np.unique(columns["communicator"][rows]).tolist()}  # fmt: skip
     widest = max(sizes, key=lambda code: sizes[code])

@@ -446,7 +446,7 @@ class _Search:
             if skipped is None:
                 return past
             at = past + step * skipped
-            # The block between either holds other iterations, or belongs to the one before.
+            # The block between holds other iterations, or trails the one before, or else stays one by itself.
             first, past = min(at, past), max(at, past)
             self.cuts.update((first, past))
             if (past - first) % period == 0 and self._has_operators(classes, first, past):

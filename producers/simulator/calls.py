@@ -218,7 +218,7 @@ class Program:
                     self.work(length_ms, column)
                 if is_cut and cuts[part][1] != RING:
                     self.collective(*cuts[part], self.settings.activation_bytes, is_scaled=True)
-                # Buckets go out evenly: 4 over 2 parts make 2 pieces a part, and one is out after each.
+                # Buckets go out evenly: 4 over 2 parts make 2 pieces a part, and one more is out after each.
                 wanted = buckets * (part * pieces + piece + 1) // (parts * pieces)
                 # Marked once: buckets that go out together wait for the same work.
                 if wanted > self._buckets_sent:

@@ -86,7 +86,7 @@ class Network:
         self._latency_ns = steps * np.where(
             self.is_between_hosts, settings.network_latency_us * NS_PER_US, settings.nvlink_latency_us * NS_PER_US
         )
-        # The path that leads nowhere.
+        # The last path leads nowhere, and takes no time.
         self._latency_ns[-1] = 0.0
         self._nvlink_ns_per_byte = np.where(uses_nvlink, NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
 

@@ -228,7 +228,7 @@ def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats, warm_from: in
     span = slice(max(first, warm_from) if warm_from < past else first, past)
     if fault.kind == "hang":
         return {"iterations": [fault.first, fault.first + 1], "excess_ratio": None, "hard": False}
-    # Nothing to compare: the job ends, or hangs, before the fault acts.
+    # Nothing to compare: the job ends before the fault acts, or hangs before its range is over.
     if not (len(healthy_s[span]) and np.isfinite(measured_s[span]).all()):
         return {"excess_ratio": 0.0, "hard": True}
     excess = float(measured_s[span].mean() / healthy_s[span].mean() - 1)

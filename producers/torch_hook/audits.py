@@ -93,7 +93,7 @@ class _Vote:
     def _device(self) -> Any:
         from torch import distributed
 
-        # NCCL reduces tensors of its device alone, gloo those of the host.
+        # NCCL reduces tensors of its device alone; every other backend takes those of the host.
         is_nccl = "nccl" in str(distributed.get_backend(self._group))
         return next(self._model.parameters()).device if is_nccl else "cpu"
 

@@ -172,7 +172,7 @@ class Kafka:
         from irregulars.producers.publishing.agent import Agent
 
         def make_publisher(settings: AgentSettings) -> Publisher:
-            # All are kept: rows that an earlier one delivered are delivered.
+            # All are kept: `delivered_rows` counts those of earlier ones too.
             self._publishers.append(_EndingPublisher(settings, wait))
             return self._publishers[-1]
 

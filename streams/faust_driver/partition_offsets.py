@@ -70,7 +70,6 @@ class PartitionOffsets:
             raise service_error(error.args[0], own.bootstrap, self._answer_s, own.security) from error
         bad = [one for one in found if one.error is not None or one.offset < 0]
         if bad:
-            # For the same reason: a new client asks anew.
             self._disconnect()
             raise ServiceUnavailable(
                 f"Kafka at {own.bootstrap} must say where {bad[0].topic}/{bad[0].partition} begins and ends; "

@@ -88,7 +88,7 @@ class GroupMonitor:
     def _monitor(self, rank: int) -> RankMonitor:
         monitor = self._monitors.get(rank)
         if monitor is None:
-            # No host has more: rank numbers of damaged messages must not fill the memory.
+            # No group has more: rank numbers of damaged messages must not fill the memory.
             if len(self._monitors) >= MAX_GROUP_RANKS:
                 raise RecordError(f"ranks of a group must be at most {MAX_GROUP_RANKS}; got rank {rank} besides them")
             monitor = RankMonitor(self.job, rank, self.settings, partition=self.partition)

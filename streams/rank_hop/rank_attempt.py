@@ -131,7 +131,7 @@ class RankAttempt:
             columns = self._usable(columns, usable_rows("commops", columns))
         is_named = columns["iteration"] != UNKNOWN
         if not is_named.all():
-            # One that names none may be of an iteration all the same, or of a hang behind those that are known.
+            # An operator without an iteration may be of one all the same, or of a hang behind those that are known.
             is_known = self._pending.newest is not None
             if not (self._has_iteration_rows and (is_known or not self.announcement.names_iterations)):
                 columns = {name: column[is_named] for name, column in columns.items()}

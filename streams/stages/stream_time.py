@@ -198,5 +198,5 @@ class ProgressLog:
                 positions = {str(topic): int(at) for topic, at in record["positions"].items()}
                 self._told[int(record["partition"])] = positions
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError):  # of Infinity
-                continue  # no worker wrote it: the clocks stand still, and accuse no rank
+                continue  # no worker wrote it: what is known of its partition stays
         return dict(self._told)

@@ -107,7 +107,7 @@ class DispatcherHook(RecordingHook):
         if not group.is_cpu and not self._devices.record_start(issued_ns, tensors):
             return None
         peer = args[_PEER] if op >= SEND else NO_PEER
-        # All collectives of a group share one sequence; sends and recvs have one for each peer.
+        # All collectives of a group share one sequence; sends have one for each peer, and so have recvs.
         key = (op, peer) if op >= SEND else None
         sequence = group.counts[key] = group.counts.get(key, 0) + 1
         size = sum(tensor.nbytes for tensor in tensors)
