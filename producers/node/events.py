@@ -60,7 +60,7 @@ class NodeEvents:
         self._kernel_log = kernel_log
         self._links = LinkWatch(sysfs)
         self._held_down: dict[str, int] = {}  # by GPU, the reasons that were reported
-        self._xids: dict[tuple[str, int | None], int] = {}  # when it came last: NVML and the kernel both report it
+        self._xids: dict[tuple[str, int | None], int] = {}  # told last when: NVML and the kernel both report it
 
     def take(self) -> list[Event]:
         """Return the events of the kernel's log, of NICs and of ended processes since the last call. Never blocks."""
@@ -113,8 +113,11 @@ class NodeEvents:
 
     def _is_first(self, device: str, code: int | None, time_ns: int) -> bool:
         before_ns = self._xids.get((device, code))
+        if before_ns is not None and abs(time_ns - before_ns) <= _SAME_NS:
+            return False
+        # Of one that goes on for an hour some are told all along: a fault that begins late has one beside it.
         self._xids[device, code] = time_ns
-        return before_ns is None or abs(time_ns - before_ns) > _SAME_NS
+        return True
 
     def _event(
         self, owner: Owner, kind: str, device: str, code: int | None, detail: str, time_ns: int

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -81,6 +82,7 @@ class KernelLog:
         self._file = -1
         self._inode = 0
         self._rest = b""
+        self._waiting: deque[bytes] = deque()  # whole lines of a text file that no poll has had room for
         self._has_failed = False
         self._open(at_end=True)
 
@@ -131,7 +133,11 @@ class KernelLog:
         return state.st_ino != self._inode or is_cut
 
     def _lines(self) -> Iterator[str]:
-        while self._file >= 0:
+        while True:
+            while self._waiting:
+                yield self._waiting.popleft().decode(errors="replace")
+            if self._file < 0:
+                return
             try:
                 value = os.read(self._file, _READ_BYTES)
             except BlockingIOError:  # no new record
@@ -150,7 +156,7 @@ class KernelLog:
             *lines, self._rest = (self._rest + value).split(b"\n")
             # A line that never ends must not fill the memory: its beginning is dropped.
             self._rest = self._rest[-_READ_BYTES:]
-            yield from (one.decode(errors="replace") for one in lines)
+            self._waiting.extend(lines)
 
 
 class Devices:

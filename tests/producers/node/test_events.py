@@ -59,6 +59,16 @@ def test_the_log_is_followed_from_its_end_and_over_its_replacement(tmp_path: Pat
     log.close()
 
 
+def test_of_a_storm_of_lines_each_is_examined_once_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text("")
+    log = KernelLog(path, lambda: NOW_NS)
+    with path.open("a") as file:
+        file.write("x\n" * 5_000 + XID + "\n")
+    assert [len(log.take()) for _ in range(3)] == [0, 1, 0]
+    log.close()
+
+
 def test_a_log_that_is_not_there_is_sought_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = KernelLog(tmp_path / "kern.log", lambda: NOW_NS)
     assert log.take() == log.take() == []
@@ -116,6 +126,15 @@ def test_an_xid_that_nvml_tells_as_well_counts_once(events: NodeEvents, tmp_path
     assert list(events.of_health([sample])) == []
     later = HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + 60 * 10**9, {"xid": 79.0})
     assert [one.code for _, one in events.of_health([later])] == [79]
+
+
+def test_an_xid_that_repeats_for_long_is_told_again_now_and_then(events: NodeEvents) -> None:
+    told = [
+        second
+        for second in range(0, 40, 4)
+        for _ in events.of_health([HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + second * 10**9, {"xid": 79.0})])
+    ]
+    assert told == [0, 8, 16, 24, 32]
 
 
 def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> None:
