@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from irregulars.messages.records import PAUSES
@@ -125,9 +126,11 @@ def test_pauses_go_before_the_row_of_their_iteration_with_its_times(pauses: Paus
     for number in range(2):
         with iterations.mark(number), iterations.in_phase("checkpoint"):
             time.sleep(LONG_S)
-    rows = iterations.take(1000)
-    is_pause = rows["pause_cause"] >= 0
-    assert is_pause.tolist() == [True, False] * 2
+    found = iterations.take(1000)
+    # Whatever else held this thread up (another thread may switch collections on again) is none of this test.
+    own = np.isin(found["pause_cause"], [PAUSES.index("checkpoint_write"), -1])
+    rows = {name: column[own] for name, column in found.items()}
+    assert (rows["pause_cause"] >= 0).tolist() == [True, False] * 2, found["pause_cause"].tolist()
     assert rows["iteration"].tolist() == [0, 0, 1, 1]
     for name in ("start_ns", "elapsed_ns", "phase"):
         assert rows[name][::2].tolist() == rows[name][1::2].tolist()
