@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from irregulars.messages.records import PAUSES
+from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.torch_hook.iterations import Iterations
 from irregulars.producers.torch_hook.pauses import MOST, SHORTEST_NS, SOURCES, Pause, Pauses
 
@@ -128,7 +128,7 @@ def test_pauses_go_before_the_row_of_their_iteration_with_its_times(pauses: Paus
             time.sleep(LONG_S)
     found = iterations.take(1000)
     # Whatever else held this thread up (another thread may switch collections on again) is none of this test.
-    own = np.isin(found["pause_cause"], [PAUSES.index("checkpoint_write"), -1])
+    own = np.isin(found["pause_cause"], [PAUSES.index("checkpoint_write"), UNKNOWN])
     rows = {name: column[own] for name, column in found.items()}
     assert (rows["pause_cause"] >= 0).tolist() == [True, False] * 2, found["pause_cause"].tolist()
     assert rows["iteration"].tolist() == [0, 0, 1, 1]
