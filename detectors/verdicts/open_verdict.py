@@ -203,7 +203,8 @@ class OpenVerdict:
     @property
     def has_grown(self) -> bool:
         """Whether the loss has doubled since the last published revision."""
-        return self.lost_ns >= VERDICTS.loss_step * self.said_lost_ns
+        # Of no loss the double is no more: each iteration would be worth a revision.
+        return self.lost_ns > self.said_lost_ns and self.lost_ns >= VERDICTS.loss_step * self.said_lost_ns
 
     def mark_published(self, severity: str = "note") -> None:
         """Begin the next revision: kind, first suspect, loss and severity of now count as published."""

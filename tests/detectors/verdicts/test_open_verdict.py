@@ -126,6 +126,12 @@ def test_what_a_verdict_accuses_and_costs() -> None:
     assert not verdict.has_grown
     verdict.lost_ns *= 2
     assert verdict.has_grown
+    # Nothing is no more when it is doubled
+    verdict.lost_ns = 0.0
+    verdict.mark_published()
+    assert not verdict.has_grown
+    verdict.lost_ns = 1.0
+    assert verdict.has_grown
     # A standing fault costs each iteration as much
     verdict = standing()
     assert (verdict.verdict_id, verdict.first, verdict.last, verdict.seen) == ("from 5", 5, 9, 5)
