@@ -8,9 +8,11 @@ nothing.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
@@ -22,7 +24,7 @@ from irregulars.messages.reasons import Reported
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration
 
-_KEPT: Final = 512  # events of a job: of a storm over thousands of hosts the newest count most
+_KEPT: Final = 512  # events of each kind in a job: of a storm over thousands of hosts the newest count most
 _MOST_COMING: Final = 1 << 16  # of a recording all are known at once
 _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
@@ -40,31 +42,57 @@ class EventLog:
     """
 
     def __init__(self, past: Iterable[DeviceEvent] = (), coming: Iterable[DeviceEvent] = ()) -> None:
-        self._past = deque(past, _KEPT)
+        self._past: dict[str, deque[DeviceEvent]] = {}  # by kind: a storm of one must not push out another
         self._coming = list(coming)
+        self._is_sorted = True  # `_coming`
+        self._known = set(self._coming)  # with those of `_past`
+        self._let_count(past)
 
     @property
     def past(self) -> tuple[DeviceEvent, ...]:
         """The events that count."""
-        return tuple(self._past)
+        return tuple(chain.from_iterable(self._past.values()))
 
     def add(self, events: Iterable[DeviceEvent]) -> None:
         """Take in events."""
-        known = {*self._past, *self._coming}
-        self._coming = sorted([*self._coming, *dict.fromkeys(one for one in events if one not in known)])
-        # Beyond the bound the oldest are lost.
-        del self._coming[:-_MOST_COMING]
+        new = [one for one in dict.fromkeys(events) if one not in self._known]
+        if new:
+            self._known.update(new)
+            self._coming += new
+            self._is_sorted = False
+        # Not sooner: each call of a storm would sort as many.
+        if len(self._coming) > 2 * _MOST_COMING:
+            self._sort()
+
+    def _sort(self) -> None:
+        """Sort the events that are to come; beyond the bound the oldest are lost."""
+        if not self._is_sorted:
+            self._coming.sort()
+            self._known.difference_update(self._coming[:-_MOST_COMING])
+            del self._coming[:-_MOST_COMING]
+            self._is_sorted = True
 
     def until(self, time_ns: float) -> tuple[DeviceEvent, ...]:
         """Let the events up to a time count; return those that are new."""
-        new = tuple(one for one in self._coming if one.time_ns <= time_ns)
-        self._past.extend(new)
-        del self._coming[: len(new)]
+        self._sort()
+        count = bisect_right(self._coming, time_ns, key=lambda one: one.time_ns)
+        new = tuple(self._coming[:count])
+        del self._coming[:count]
+        self._let_count(new)
         return new
+
+    def _let_count(self, events: Iterable[DeviceEvent]) -> None:
+        for one in events:
+            own = self._past.setdefault(one.kind, deque())
+            own.append(one)
+            self._known.add(one)
+            if len(own) > _KEPT:
+                self._known.discard(own.popleft())
 
     def state(self) -> tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]]:
         """Return the arguments of the constructor."""
-        return tuple(self._past), tuple(self._coming)
+        self._sort()
+        return self.past, tuple(self._coming)
 
 
 def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:

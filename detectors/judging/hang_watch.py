@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.find_hang import Hang, find_hang, lost_shares
 from irregulars.dtypes import Column
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import RECV, ROOTED, SEND
 
 
 class HangWatch:
@@ -81,11 +82,15 @@ class HangWatch:
         in_newest, newly = lost_shares(columns), _newly_lost_shares(self.newest)
         announced = reader.announcements
         operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
-        # A rank without any row in the newest iterations (1.0) may have lost all of them.
+        # A rank without any row in the newest iterations (1.0) may have lost all of them. If it took part in what
+        # ended there, it has, whatever its source counted: a source that dies counts no more.
+        unseen = _ranks_of_ended(columns, reader.topology.members) - in_newest.keys()
         lost = {
             rank: max(
                 newly.get(rank, 0.0),
-                in_newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators_per_rank,
+                in_newest.get(rank, 1.0)
+                if one.lost_rows is None or rank in unseen
+                else one.lost_rows / operators_per_rank,
             )
             for rank, one in announced.items()
             if one.is_logged
@@ -102,6 +107,12 @@ class HangWatch:
         self.told = self.hung, hang.ranks
         # Late rows have it looked for again; if they change nothing, the same verdict is not opened twice.
         return None if self.told == before else (hang, columns)
+
+
+def _ranks_of_ended(columns: Mapping[str, Column], members: Mapping[int, Collection[int]]) -> set[int]:
+    """Return the ranks that took part in a collective that ended, of those that end for nobody before all came."""
+    is_ended = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (*ROOTED, SEND, RECV))
+    return set[int]().union(*(members.get(one, ()) for one in np.unique(columns["communicator"][is_ended]).tolist()))
 
 
 def _newly_lost_shares(newest: Iterable[IterationRows]) -> dict[int, float]:

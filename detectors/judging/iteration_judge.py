@@ -385,6 +385,8 @@ class IterationJudge:
         regular, delta = self._investigator.regular, self._window.delta
         found = review_regular(regular, self._reader, delta, read_back, has_standing=has_standing)
         if found is None:
+            # A later review would else confirm it however long it was gone, and reviews would stay as frequent.
+            self._review.planned = ()
             return
         causes, observations = found
         causes = self._review.confirmed(causes, has_standing=has_standing)

@@ -153,11 +153,16 @@ class IterationRows(EvidenceRows):
         return self.take(np.repeat(first, past - first) + places_in_runs(past - first))
 
     def summaries(self, codes: Mapping[str, int]) -> Summaries:
-        """Class summaries, with the job's codes of communicators."""
-        table = np.array([codes[name] for name in self.names] or [0], dtype=np.int64)
+        """Class summaries, with the job's codes of communicators; those on communicators without one left out.
+
+        A communicator that a job makes after its announcement has none before an operator on it is read.
+        """
+        table = np.array([*(codes.get(name, UNKNOWN) for name in self.names), UNKNOWN], dtype=np.int64)
+        communicator = table[self.classes["communicator"]]
         names = ("operator", "peer", "count", "shortest_ns")
         rank = self.classes.of_entries(self.columns["rank"])
-        return Summaries(rank, table[self.classes["communicator"]], *(self.classes[name] for name in names))
+        found = Summaries(rank, communicator, *(self.classes[name] for name in names))
+        return found.take(communicator != UNKNOWN)
 
     def behaviour(self, codes: Mapping[str, int]) -> Patterns:
         """Behaviour patterns, with the job's codes of communicators; those on communicators without one left out."""

@@ -187,16 +187,19 @@ class OperatorReader:
         jobs nothing is read to explain a small part of it.
         """
         assert self._usual is not None
+        is_whole = len(rows) <= JUDGING.whole_ranks
+        if is_whole:  # also an iteration of a large job that few of its ranks deliver: theirs may not be learned yet
+            self.learn(rows.columns["rank"].tolist(), read_back)
         if rows.is_untimed:
             # No operator has a start time; of large jobs nothing is read for it. Waits inside overlapped operators
             # look as if less were worked.
             usual = self._usual
             usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
             work = Work(rows.work_ns, usual_ns, max(usual.common_factor(rows), 1.0))
-            columns = self.read([rows], read_back) if len(rows) <= JUDGING.whole_ranks else NO_OPERATORS
+            columns = self.read([rows], read_back) if is_whole else NO_OPERATORS
             attribution = attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
             return attribution, self.build([], NO_OPERATORS)
-        if len(rows) <= JUDGING.whole_ranks:
+        if is_whole:
             graph = self.build_now(rows, self.read([rows], read_back))
             attribution = attribute(graph, rows.number, self._usual.reference(self.build))
         else:

@@ -21,6 +21,7 @@ that: `find_mismatch`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -171,7 +172,9 @@ class _Standing:
         self._columns, self._topology, self._trusted = columns, topology, trusted
         self.inside = {_operation(columns, row) for row in open_rows}
         self._arrived = _arrivals(columns, self.inside)
-        self._missing = {one: self._absent(one) & trusted for one in self.inside}
+        # Each is asked for by all ranks that stand in an operation, and may hold as many: found once.
+        self._absent = {one: self._members(one) - self._arrived[one].keys() for one in self.inside}
+        self._missing = {one: absent & trusted for one, absent in self._absent.items()}
         self.head_rows: dict[int, int] = {}
         for row in open_rows:
             rank = int(columns["rank"][row])
@@ -192,7 +195,7 @@ class _Standing:
         return self._is_held_up(_operation(columns, row)) and not self._is_held_up(_operation(columns, head))
 
     def _is_held_up(self, one: Operation) -> bool:
-        return bool(self._absent(one)) or not any(self._arrived[one].values())
+        return bool(self._absent[one]) or not any(self._arrived[one].values())
 
     def missing(self, one: Operation) -> frozenset[int]:
         """Trusted ranks that take part in an operation and never entered it."""
@@ -213,19 +216,18 @@ class _Standing:
 
     def _has_somebody_before(self, one: Operation) -> bool:
         """Whether somebody who takes part in an operation stands elsewhere, and has not come out of it."""
-        return any(self.head[rank] != one for rank in self._absent(one) & self.head.keys()) or any(
+        return any(self.head[rank] != one for rank in self._absent[one] & self.head.keys()) or any(
             not is_out and self.head.get(rank, one) != one for rank, is_out in self._arrived[one].items()
         )
 
     def stopped(self) -> set[int]:
         """Return the ranks that stand in an operation that all have entered and others have left."""
-        return {
-            rank for rank, one in self.head.items() if not self._missing[one] and any(self._arrived[one].values())
-        }
+        left = {one for one in self.inside if not self._missing[one] and any(self._arrived[one].values())}
+        return {rank for rank, one in self.head.items() if one in left}
 
     def have_all_entered(self, one: Operation) -> bool:
         """Whether an operation has a row of everybody who takes part."""
-        return not self._absent(one)
+        return not self._absent[one]
 
     def have_all_stopped(self) -> bool:
         """Whether each trusted rank stands in an operation."""
@@ -233,15 +235,10 @@ class _Standing:
 
     def last_in_line(self) -> set[int]:
         """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
-        found: set[int] = set()
-        for group in last_groups(self._chains()):
-            if _UNTOLD in group:
-                continue
-            if len(group) > 1:  # a circle of ranks
-                found.update(node for node in group if isinstance(node, int))
-            else:  # an operation that nobody holds up
-                found.update(rank for rank, one in self.head.items() if one in group)
-        return found
+        ends = [group for group in last_groups(self._chains()) if _UNTOLD not in group]
+        circles = {node for group in ends if len(group) > 1 for node in group if isinstance(node, int)}
+        held_up_by_nobody = {node for group in ends if len(group) == 1 for node in group}
+        return circles | {rank for rank, one in self.head.items() if one in held_up_by_nobody}
 
     def kept_by_silent_ranks(self) -> Operation | None:
         """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
@@ -255,20 +252,22 @@ class _Standing:
 
     def silent(self, one: Operation) -> set[int]:
         """Return who takes part in an operation, has no row of it and stands nowhere else."""
-        return set(self._absent(one) - self.head.keys())
+        return set(self._absent[one] - self.head.keys())
 
     def _chains(self) -> dict[int | Operation, set[int | Operation]]:
         """Return who waits for whom: a rank for its operation, an operation for those that keep it from ending."""
         edges: dict[int | Operation, set[int | Operation]] = {}
         for rank, one in self.head.items():
             edges[rank] = {one}
+            if one in edges:
+                continue
             # Who keeps an operation from ending: who has not entered it, or stands somewhere before it
-            absent = self._absent(one)
+            absent = self._absent[one]
             behind = {
                 rank for rank, is_out in self._arrived[one].items() if not is_out and self.head.get(rank, one) != one
             }
             known = {rank for rank in absent if rank in self._trusted and rank in self.head}
-            edges.setdefault(one, {*behind, *known, *([_UNTOLD] if absent - known else [])})
+            edges[one] = {*behind, *known, *([_UNTOLD] if absent - known else [])}
         return edges
 
     def owing(self, circle: Collection[int]) -> set[int]:
@@ -307,10 +306,9 @@ class _Standing:
             *(int(self._columns[name][row]) for name in ("rank", "operator", "communicator", "said", "peer"))
         )
 
-    def _absent(self, one: Operation) -> frozenset[int]:
+    def _members(self, one: Operation) -> frozenset[int]:
         communicator, _, source, destination = one
-        expected = self._topology.members.get(communicator, ()) if source < 0 else (source, destination)
-        return frozenset(expected) - self._arrived[one].keys()
+        return frozenset(self._topology.members.get(communicator, ()) if source < 0 else (source, destination))
 
 
 def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
@@ -392,7 +390,8 @@ def _hang(
 ) -> Hang:
     """Describe a hang by the operator that is most frequent among `rows`."""
     pairs = [(int(columns["communicator"][row]), int(columns["operator"][row])) for row in rows]
-    communicator, operator = max(sorted(set(pairs)), key=pairs.count)
+    count = Counter(pairs)
+    communicator, operator = max(sorted(count), key=count.__getitem__)
     starts = columns["start_ns"][np.isnan(columns["elapsed_ns"])]
     known = starts[starts != UNKNOWN]
     since_ns = int(known.min()) if len(known) else None

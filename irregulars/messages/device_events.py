@@ -14,9 +14,12 @@ from irregulars.validation import Integer, Label, Rank, one_of
 MOST_TEXT: Final = 200  # characters of a detail: verdicts repeat it
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class DeviceEvent:
-    """One event. It belongs to a rank that uses the device, or one on the host where it is about the host."""
+    """One event. It belongs to a rank that uses the device, or one on the host where it is about the host.
+
+    Events sort by their fields, one without a code before those that have one.
+    """
 
     time_ns: Integer  # ns since the epoch, the host's own clock
     rank: Rank
@@ -25,6 +28,15 @@ class DeviceEvent:
     device: Label = ""  # as in ``bandwidth`` and ``gpu_health`` (``gpu3``, ``mlx5_0``); empty: the host itself
     code: Integer | None = None  # of an XID its number, of counters how much they grew, of a process its exit status
     detail: Label = ""
+
+    def __lt__(self, other: DeviceEvent) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, int, str, str, str, bool, int, str]:
+        # An order of the dataclass's own would compare None with a number.
+        return (self.time_ns, self.rank, self.kind, self.host, self.device,
+                self.code is not None, self.code or 0, self.detail)  # fmt: skip
 
 
 def events_of(batch: Batch) -> tuple[DeviceEvent, ...]:

@@ -134,7 +134,9 @@ class JobMonitor:
     def _add_numbered(self, rows: Sequence[Evidence | Membership]) -> None:
         for row in rows:
             if isinstance(row, Membership):
-                self._clock.hear(is_moving=True)
+                # Devices report events while the job hangs too, a failing NIC for hours: these are no sign of life.
+                if row.announcement is not None or row.reason is not None:
+                    self._clock.hear(is_moving=True)
                 if self._attempt is None and row.announcement is not None:
                     self._begin(row.attempt)
                 if self._is_of_later(row.attempt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -122,6 +123,37 @@ def test_a_storm_stays_bounded() -> None:
     log.add(event(number / 1000) for number in range(100_000))
     log.until(SEEN_NS * 2)
     assert len(log.past) <= 512
+
+
+def test_a_storm_of_one_kind_does_not_push_out_another() -> None:
+    log = EventLog()
+    xid = event(-20.0)
+    log.add([xid, *(event(number / 1000, kind="link_errors", code=number) for number in range(2_000))])
+    log.until(SEEN_NS * 2)
+    assert xid in log.past
+    restored = EventLog(*log.state())
+    assert restored.state() == log.state()
+    restored.add([xid])
+    assert restored.until(SEEN_NS * 2) == ()
+
+
+def test_events_that_come_one_by_one_are_not_gone_through_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    hash_of, hashes = DeviceEvent.__hash__, count()
+    events = [event(number / 1000) for number in range(1_000)]
+    monkeypatch.setattr(DeviceEvent, "__hash__", lambda one: hash_of(one) + 0 * next(hashes))
+    log = EventLog()
+    for one in events:
+        log.add([one])
+    assert log.until(SEEN_NS * 2) == tuple(events)
+    assert next(hashes) < 10 * len(events)
+
+
+def test_of_two_events_at_once_one_may_have_no_code() -> None:
+    events = [event(code=79), event(code=None), event(code=13)]
+    log = EventLog()
+    log.add(events)
+    assert log.until(SEEN_NS) == (events[1], events[2], events[0])
+    assert with_events(verdict(RANK_1, RANK_2), events).suspects[0].rank == 2
 
 
 @pytest.mark.parametrize(("one", "layer"), [

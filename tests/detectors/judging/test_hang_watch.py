@@ -14,10 +14,13 @@ from tests.detectors.judging.read_job import ReadJob
 from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
 
 
-def hung(iterations: int = 30, lost_rows: int | None = 0, stands_in: int | None = None) -> ReadJob:
+def hung(
+    iterations: int = 30, lost_rows: int | None = 0, stands_in: int | None = None, unseen_since: int | None = None
+) -> ReadJob:
     """After the last iteration rank 2 does not come to an all_reduce; its source says that rows of it were lost.
 
     ``stands_in``: the iteration in which the others stand; after the last one, if nothing else is said.
+    ``unseen_since``: the iteration since which rank 3 logs nothing, although it takes part.
     """
     job = LockstepJob(WORLD_OF_4)
 
@@ -36,6 +39,9 @@ def hung(iterations: int = 30, lost_rows: int | None = 0, stands_in: int | None 
     job.iterate(range(iterations), body)
     if stands_in is None:
         stand(job, iterations)
+    if unseen_since is not None:
+        for own in (job.rows, job.iteration_rows):
+            own[3] = [row for row in own[3] if row["iteration"] < unseen_since]
     trace = job.trace()
     told = {rank: lost_rows if rank == 2 else 0 for rank in range(4)}
     announcements = tuple(replace(one, lost_rows=told[one.rank]) for one in trace.announcements)
@@ -143,6 +149,28 @@ def test_of_a_rank_that_lost_rows_of_late_a_missing_one_says_nothing(lost_since:
         job.rows[number] = replace(rows, columns={**rows.columns, "lost_rows": lost_rows})
     found = watched(job).look(job.reader, job.read_back, math.inf)
     assert (found is not None and found[0].ranks == (2,)) == is_trusted
+
+
+@pytest.mark.parametrize("unseen_since", [0, 5])
+def test_a_rank_whose_source_died_while_it_went_on_is_not_accused(unseen_since: int) -> None:
+    job = hung(unseen_since=unseen_since)
+    found = watched(job).look(job.reader, job.read_back, math.inf)
+    assert found is not None
+    assert found[0].ranks == (2,)
+
+
+def test_a_rank_that_never_came_is_accused() -> None:
+    job = LockstepJob(WORLD_OF_4)
+    job.iterate([0], lambda one, _: one.work(3, 10 * MS))
+    for rank in (0, 1, 2):
+        row = {"communicator": "world", "sequence": 0, "iteration": 0}
+        job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
+    trace = job.trace()
+    counted = tuple(replace(one, lost_rows=0) for one in trace.announcements)
+    read = ReadJob(replace(trace, announcements=counted))
+    found = watched(read).look(read.reader, read.read_back, math.inf)
+    assert found is not None
+    assert found[0].ranks == (3,)
 
 
 def test_late_rows_of_a_hang() -> None:

@@ -142,6 +142,13 @@ class TestLargeJobs:
         assert found.attribution is not None
         assert Lane("work", 1) in found.attribution.path_excess_ns
 
+    def test_an_iteration_that_few_ranks_deliver_is_read_as_a_whole(self) -> None:
+        case = Case({20: 2})
+        case.job.rows[20] = case.job.rows[20].only([1, 2, 3])
+        found = case.find(20)
+        assert found.attribution is not None
+        assert found.attribution.path_excess_ns[Lane("work", 2)] == pytest.approx(30 * MS, rel=0.01)
+
     def test_beyond_the_budget_only_what_is_worth_it_is_read(self) -> None:
         case = Case({20: 2})
         for judged in range(10):

@@ -12,12 +12,14 @@ import pytest
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.iteration_rows import Span
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import OperatorLog
 from tests.detectors.judging.read_job import ReadJob
+from tests.room_thresholds import moved
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
 from tests.streams.judged_streams import MonitoredJob, Outcome, in_order, judge, judge_trace, shifted
 from tests.streams.lockstep_job import MS, LockstepJob
@@ -496,3 +498,22 @@ def test_rows_that_make_no_sense_are_not_read_back_either() -> None:
     assert [v.suspects[0].ranks for v in said.verdicts.values()] == [(2,)]
     columns = said.columns("operators")
     assert not any(rank == 6 and peer == -7 for rank, peer in zip(columns["rank"], columns["peer"], strict=True))
+
+
+def test_a_review_that_finds_nothing_odd_in_a_large_job_forgets_whom_the_one_before_would_have_accused() -> None:
+    made = LockstepJob({"world": ("world", tuple(range(8)))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            job.work(rank, 10 * MS + 5 * MS * (rank == 5 and number < 12) + (number * 3 + rank * 5) % 11 * 5_000)
+        job.collective("world", MS)
+
+    made.iterate(range(40), body)
+    planned = []
+    with moved(JUDGING, "whole_ranks", 4):
+        monitored = MonitoredJob("lockstep")
+        for message in in_order(made.trace(), max_rows=5):
+            monitored.feed([message])
+            planned.append(monitored.monitor.state().judge.planned)
+    assert (("slow_rank", (5,)),) in planned
+    assert planned[-1] == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -121,6 +122,26 @@ def test_stopped_ranks_and_circles() -> None:
     assert (found.ranks, [(one.rank, one.operator, one.peer) for one in found.circle]) == (
         (), [(1, SEND, 2), (2, SEND, 1)],
     )  # fmt: skip
+
+
+class CountedMembers(dict[int, tuple[int, ...]]):
+    """Communicators, and how often one was looked up."""
+
+    lookups = 0
+
+    def get(self, *args: Any) -> Any:
+        self.lookups += 1
+        return super().get(*args)
+
+
+def test_a_hang_of_many_ranks_in_one_operator_is_found_without_going_through_them_for_each() -> None:
+    for ranks in (10, 1000):
+        members = CountedMembers({WORLD: tuple(range(ranks))})
+        topology = replace(TOPOLOGY, members=members)
+        found = find_hang(columns_of([(rank, WORLD, 7, None) for rank in range(ranks)]), topology, range(ranks))
+        assert found is not None
+        assert (len(found.ranks), found.is_shared) == (ranks, True)
+        assert members.lookups < 10
 
 
 IN_BOTH_RECVS: list[Row] = [

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.evidence import Membership
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.settings import JudgeSettings
@@ -67,6 +69,19 @@ def test_a_hang_is_told_once_while_its_job_is_silent(silent: MonitoredJob) -> No
     assert silent.monitor.open_kinds == [("page", "hang")]
     silent.tick(TOLD_S)
     assert hangs(silent) == [told]
+
+
+def test_a_hang_is_told_although_a_device_of_the_job_reports_errors_all_the_while(trace: Trace) -> None:
+    job = MonitoredJob(trace.job, JudgeSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
+    messages = in_order(trace)
+    job.feed(messages[: len(messages) - len(trace.announcements)])
+    newest_ns = max(one.start_ns for one in job.outcome.iterations)
+    for step in range(20):
+        now_s = 100.0 * step
+        event = DeviceEvent(newest_ns + round(now_s * 1e9), 0, "link_errors", "h", "mlx5_0", step)
+        job.deliver([Membership(trace.job, trace.attempt, 0, events=(event,))])
+        job.tick(now_s)
+    assert [one.state for one in hangs(job)] == ["open"]
 
 
 def test_a_job_that_goes_on_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
