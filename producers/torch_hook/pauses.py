@@ -62,6 +62,9 @@ class Pauses:
         self._host: HostWaits | None = None
         self._was_read = False  # the host's counters, in this iteration
         self._undo: list[Callable[[], None]] = []
+        # By the function replaced. One under several names stays one: pickle refuses a function that another module
+        # has under its name.
+        self._recorded: dict[Any, Any] = {}
         # Of modules that are loaded late, or never: they are not loaded for us
         self._waiting: dict[str, Callable[[Any], None]] = {}
 
@@ -148,9 +151,17 @@ class Pauses:
         """Record the calls of a function, or of a class's method, in the training thread."""
         *owners, name = name.split(".")
         owner = reduce(getattr, owners, module)
-        original = getattr(owner, name)
-        if hasattr(original, "_records_pauses"):  # the same function under another name
-            return
+        found = getattr(owner, name)
+        # A module that was loaded late imports what was put into another one.
+        original = getattr(found, "_records_pauses_of", found)
+        recorded = self._recorded.get(original)
+        if recorded is None:
+            recorded = self._recorded[original] = self._recording(original, cause)
+        setattr(owner, name, recorded)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _recording(self, original: Any, cause: str) -> Any:
+        """Return a function that does as another, and records its calls in the training thread."""
 
         @wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -162,9 +173,8 @@ class Pauses:
             finally:
                 self._end(cause)
 
-        recorded._records_pauses = True  # type: ignore[attr-defined]
-        setattr(owner, name, recorded)
-        self._undo.append(lambda: setattr(owner, name, original))
+        recorded._records_pauses_of = original  # type: ignore[attr-defined]
+        return recorded
 
     def _watch_compilations(self, module: Any) -> None:
         handler = module.callback_handler
