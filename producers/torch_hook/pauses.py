@@ -126,11 +126,11 @@ class Pauses:
         if cause not in self._sources or threading.get_ident() != self._thread:
             yield
             return
-        self._begin()
+        frame = self._begin()
         try:
             yield
         finally:
-            self._end(cause)
+            self._end(cause, frame)
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
@@ -167,26 +167,27 @@ class Pauses:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
-            self._begin()
+            frame = self._begin()
             try:
                 return original(*args, **kwargs)
             finally:
-                self._end(cause)
+                self._end(cause, frame)
 
         recorded._records_pauses_of = original  # type: ignore[attr-defined]
         return recorded
 
     def _watch_compilations(self, module: Any) -> None:
         handler = module.callback_handler
+        frames: list[list[int]] = []
 
         def begin(*_: Any) -> None:
             if threading.get_ident() == self._thread:
-                self._begin()
+                frames.append(self._begin())
 
         def end(*_: Any) -> None:
-            # Without an open pause it began before we watched, or in a thread that did not train then.
-            if threading.get_ident() == self._thread and self._open:
-                self._end("compilation")
+            # Without a frame it began before we watched, or in a thread that did not train then.
+            if threading.get_ident() == self._thread and frames:
+                self._end("compilation", frames.pop())
 
         handler.register_start_callback(begin)
         handler.register_end_callback(end)
@@ -201,14 +202,23 @@ class Pauses:
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._open.append([time.monotonic_ns(), 0])
+    def _begin(self) -> list[int]:
+        frame = [time.monotonic_ns(), 0]
+        self._open.append(frame)
+        return frame
 
-    def _end(self, cause: str) -> None:
-        start_ns, inner_ns = self._open.pop()
+    def _end(self, cause: str, frame: list[int]) -> None:
+        frames = self._open
+        # Another thread has called `take` meanwhile: it trains from then on, and has frames of its own.
+        if not any(one is frame for one in frames):
+            return
+        # Above it lie only those whose end was never reported.
+        while frames.pop() is not frame:
+            pass
+        start_ns, inner_ns = frame
         elapsed_ns = time.monotonic_ns() - start_ns
-        if self._open:
-            self._open[-1][1] += elapsed_ns
+        if frames:
+            frames[-1][1] += elapsed_ns
         self._note(cause, start_ns, elapsed_ns - inner_ns)
 
     def _note(self, cause: str, start_ns: int, elapsed_ns: int) -> None:

@@ -132,6 +132,25 @@ def test_a_function_of_two_modules_stays_one_and_can_be_pickled(
     assert first.save is second.save is save
 
 
+def test_an_iteration_that_another_thread_ends_within_a_pause_breaks_neither(
+    pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("torch.distributed.checkpoint")
+
+    def save() -> str:
+        other = threading.Thread(target=pauses.take)
+        other.start()
+        other.join()
+        return "written"
+
+    module.save = save  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint", module)
+    pauses.take()
+    with pauses.during("checkpoint_write"):
+        assert module.save() == "written"
+    assert pauses.take() == []
+
+
 def test_a_source_that_is_off_tells_nothing(garbage: list[list[int]]) -> None:
     before = list(gc.callbacks)
     own = Pauses([], fail)
