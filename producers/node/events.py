@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.records import THROTTLE_REASONS
 from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
 from irregulars.producers.node.roster import HealthSample, Owner, Roster
-from irregulars.producers.node.sysfs import text_of
+from irregulars.producers.node.sysfs import is_name, text_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 Event = tuple[Owner, DeviceEvent]
@@ -144,7 +145,10 @@ class ErrorFiles:
                 yield int(path.parent.name), _message_of(path)
 
     def _files(self) -> list[Path]:
-        return list(islice(self._directory.glob("*/attempt_*/*/error.json"), _MOST_FILES))
+        found: list[Path] = []
+        with suppress(OSError):  # a folder vanished while it was read: the next call sees the rest
+            found.extend(islice(self._directory.glob("*/attempt_*/*/error.json"), _MOST_FILES))
+        return found
 
 
 def _message_of(path: Path) -> str:
@@ -169,6 +173,8 @@ class LinkWatch:
 
     def look(self, name: str) -> Iterator[tuple[str, int | None, str]]:
         """Yield kind, code and detail of a NIC's changes since the last call; nothing at the first."""
+        if not is_name(name):
+            return
         device, _, port = name.partition(":")
         folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
         is_port = folder.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,35 @@ def test_links_that_go_down_and_counters_that_grow(tmp_path: Path) -> None:
     (statistics / "rx_errors").write_text("3\n")
     assert list(watch.look("eth0")) == [("link_errors", 3, "rx_errors")]
     assert list(watch.look("none")) == []
+
+
+@pytest.mark.parametrize("name", ["{}", "../../{}", "..", "n" * 300, "é" * 200, "n\0", ""])
+def test_a_name_that_no_nic_has_is_watched_nowhere(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "statistics").mkdir(parents=True)
+    (elsewhere / "ports" / "1").mkdir(parents=True)
+    watch = LinkWatch(tmp_path / "sys" / "sys")
+    for state in ("up", "down"):
+        (elsewhere / "operstate").write_text(state)
+        (elsewhere / "ports" / "1" / "state").write_text(state)
+        assert list(watch.look(name.format(elsewhere))) == []
+
+
+def test_error_files_that_vanish_while_they_are_sought_are_sought_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, glob, path = ErrorFiles(tmp_path), Path.glob, tmp_path / "run" / "attempt_0" / "3" / "error.json"
+
+    def vanish(own: Path, pattern: str) -> Iterator[Path]:
+        yield path
+        raise FileNotFoundError("attempt_0")
+
+    path.parent.mkdir(parents=True)
+    path.write_text('{"message": "first"}')
+    monkeypatch.setattr(Path, "glob", vanish)
+    assert list(errors.take()) == [(3, "first")]
+    monkeypatch.setattr(Path, "glob", glob)
+    assert list(errors.take()) == []
 
 
 def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:

@@ -98,6 +98,18 @@ def test_a_source_that_fails_is_named_and_left_out_and_the_others_go_on(
     assert (bad.closes > 0, good.closes) == (True, 1)
 
 
+def test_devices_that_cannot_be_read_are_named_once_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    devices = Given(OSError("gone"), OSError("gone"), rows(0, 1))
+    source = NodeSource({"good": Given(*[rows(2, 10)] * 4)}, Roster("host"), devices)
+    assert [len(source.poll(15)) for _ in range(3)] == [1, 1, 2]
+    devices.records.append(InputError("odd"))
+    assert len(source.poll(15)) == 1
+    assert [text for text in caplog.messages if "devices_unreadable" in text] == [
+        "event=devices_unreadable reason='gone'", "event=devices_unreadable reason='odd'"
+    ]  # fmt: skip
+    assert (source.names, source.failed_sources, devices.closes) == (("good",), 0, 0)
+
+
 def test_no_source_starves_behind_a_busy_one() -> None:
     busy, other, devices = Given(*[rows(1, 10)] * 50), Given(rows(2, 10)), Given(rows(3, 10))
     source = NodeSource({"busy": busy, "other": other}, Roster("host"), devices)
