@@ -12,7 +12,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Batch
 from irregulars.producers.node.roster import Roster
-from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of, row_count
+from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of, row_count
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
@@ -110,7 +110,7 @@ class NodeSource:
         if isinstance(record, Batch):
             group = self._groups.get(key_of(record.header))
             return record if group is None else replace(record, header=replace(record.header, group=group))
-        if record.state == "ended":
+        if record.state in ("ended", GONE):
             self._roster.release(record)
             self._groups.pop(key_of(record), None)
         return record
