@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.messages.announcements import Announcement
+from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
 from irregulars.messages.records import Header, decode_batch, encode_batch
 from irregulars.producers.node.device_source import DeviceSource
@@ -148,6 +148,32 @@ def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> No
     assert told(throttle_reasons=0b1000101) == []
     assert told(throttle_reasons=0.0) == []
     assert told(throttle_reasons=0b1000000, ecc_uncorrected=2.0) == [("ecc", 2, ""), ("throttle", None, "hw_thermal")]
+
+
+def test_clocks_that_are_held_down_are_told_of_each_job_and_again_now_and_then(events: NodeEvents) -> None:
+    def told(job: str, second: int, mask: float = 0b1000000) -> list[str]:
+        sample = HealthSample(Owner(job, 0, 0), "gpu0", NOW_NS + second * 10**9, {"throttle_reasons": mask})
+        return [one.detail for _, one in events.of_health([sample])]
+
+    assert [second for second in range(0, 700, 5) if told("job", second)] == [0, 300, 600]
+    assert told("job-2", 705) == ["hw_thermal"]
+    assert told("job-2", 710) == []
+    assert told("job-2", 715, 0.0) == []
+    assert told("job-2", 720) == ["hw_thermal"]
+
+
+def test_what_a_link_counted_between_two_jobs_is_of_neither(tmp_path: Path) -> None:
+    own, counters = roster(0), Sysfs(tmp_path).rdma("mlx5_0")
+    (counters / "symbol_error").write_text("7\n")
+    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS)
+    assert watched.take() == []
+    own.release(Heartbeat("job", 0, 0, state="ended"))
+    (counters / "symbol_error").write_text("12\n")
+    assert watched.take() == []
+    own.admit(Announcement("job-2", 0, 0, 8, 8, (), host="node-3", gpu=0, nic="mlx5_0"))
+    assert watched.take() == []
+    (counters / "symbol_error").write_text("14\n")
+    assert [(owner.job, one.code) for owner, one in watched.take()] == [("job-2", 2)]
 
 
 def test_links_that_go_down_and_counters_that_grow(tmp_path: Path) -> None:
