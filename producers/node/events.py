@@ -31,7 +31,7 @@ _OF_INTERFACE: Final = ("statistics/rx_errors", "statistics/tx_errors", "statist
 _MOST_FILES: Final = 10_000  # error files that are looked at; a directory of years may hold more
 _MOST_FILE_BYTES: Final = 1 << 20
 _SAME_NS: Final = 5_000_000_000  # an XID that is reported twice within this is one
-# Clocks that stay held down are reported again after this, ns: half of `events_before_s`, within which an event counts.
+# Clocks that stay held down are reported again after this, ns: half of `events_before_s`, in which an event counts.
 _AGAIN_NS: Final = 300_000_000_000
 _HELD_DOWN: Final = sum(
     1 << bit

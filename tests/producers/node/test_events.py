@@ -31,6 +31,9 @@ XID = "NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has 
     ("mlx5_core 0000:5e:00.0: Port: 1 Link up", ("link_up", "0000:5e:00.0", None)),
     ("pcieport 0000:5d:00.0: AER: Uncorrected (Non-Fatal) error received: 0000:5e", ("pcie", "0000:5d:00.0", None)),
     ("nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x", ("pcie", "0000:01:00.0", None)),
+    ("pcieport 0000:5d:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
+     ("pcie", "0000:5d:00.0", None)),
+    ("pcieport 0000:5d:00.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer", None),
     ("pcieport 0000:5d:00.0: AER: Corrected error received: 0000:5e:00.0", None),
     ("eth0: renamed from veth1", None), ("", None), ("NVRM: Xid (PCI:0000:3b:00): 99999999999999999999", None),
 ])  # fmt: skip
