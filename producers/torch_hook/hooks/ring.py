@@ -34,6 +34,7 @@ ROW: Final = np.dtype(
     ]
 )
 _PACKED: Final = struct.Struct("=QqqqqqIiHB5x")
+_LARGEST_SEQUENCE: Final = 2**32 - 1
 _WORDS: Final = 8
 _STARTED_AT: Final = 2
 _ENDED_AT: Final = 3
@@ -65,6 +66,8 @@ class PythonRing:
         def add(issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /) -> int:
             ordinal = next(ordinals)
             offset = ordinal % capacity * size_of_row
+            # A group comes to 2^32 operators in fifty days at 1,000 a second; as unsigned numbers do in C++.
+            sequence &= _LARGEST_SEQUENCE
             pack(buffer, offset, ordinal + 1, issued_ns, 0, OPEN, size, iteration, sequence, peer, group, op)
             return ordinal
 

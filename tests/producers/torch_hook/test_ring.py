@@ -59,6 +59,13 @@ def test_an_end_that_comes_after_the_row_was_overwritten_changes_nothing() -> No
     assert ring.still_open()["issued"].tolist() == [2, 3]
 
 
+def test_a_sequence_past_the_largest_begins_anew_as_in_the_native_ring() -> None:
+    ring = PythonRing(8)
+    ring.finish(ring.add(1, 4, 7, 2**32 - 1, NO_PEER, 2, 3), 2)
+    ring.finish(ring.add(1, 4, 7, 2**32 + 5, NO_PEER, 2, 3), 2)
+    assert ring.take()["sequence"].tolist() == [2**32 - 1, 5]
+
+
 def test_of_rows_missed_for_hours_the_number_is_known_and_the_memory_is_bounded() -> None:
     ring, missed = PythonRing(8), 2 * 10**9
     taken = [add(ring, number) for number in range(3)]
