@@ -22,6 +22,9 @@ _LOG: Final = logging.getLogger("irregulars.agent")
 # Age at which samples are complete, ns: one that comes later is left out, and nothing waits for it.
 _LAG_NS: Final = 500_000_000
 _BATCH_S: Final = 1.0  # seconds for which samples are gathered for one batch
+# Seconds after which a rank without devices is forgotten: as long as a worker keeps its state (`forget_s`). One that
+# comes back before must be counted on, since its rows would be taken for those that are known.
+_FORGET_S: Final = 86_400.0
 T = TypeVar("T")
 
 
@@ -60,6 +63,7 @@ class DeviceSource:
         self._rows: Counter[tuple[str, Owner]] = Counter()
         self._owners, self._now_ns = owners, now_ns
         self._watermarks_ns: dict[tuple[str, Owner], int] = {}
+        self._counted_s: dict[Owner, float] = {}  # when one of the two above changed last; the oldest comes first
         self._ready: deque[Batch | Heartbeat] = deque()
         self._is_clock_back = False
 
@@ -103,8 +107,10 @@ class DeviceSource:
             header = replace(owner.header("events", self._rows[key], 0, ()), watermark_ns=None)
             self._ready.append(batch_of(found, header))
             self._rows[key] += len(found)
+            self._keep(owner)
 
     def _gather(self) -> None:
+        self._forget()
         if self._events is not None:
             self._add_events(self._events.take())
         sampled = _by_owner((one.owner, one) for feed in self._feeds for one in feed.take())
@@ -140,7 +146,22 @@ class DeviceSource:
 
     def _move_watermark(self, key: tuple[str, Owner], until_ns: int) -> int:
         self._watermarks_ns[key] = max(until_ns, self._watermarks_ns.get(key, until_ns))
+        self._keep(key[1])
         return self._watermarks_ns[key]
+
+    def _keep(self, owner: Owner) -> None:
+        self._counted_s.pop(owner, None)
+        self._counted_s[owner] = self._clock_s()
+
+    def _forget(self) -> None:
+        """Forget the ranks that were counted last more than a day ago."""
+        for owner, counted_s in list(self._counted_s.items()):
+            if self._clock_s() - counted_s < _FORGET_S:
+                return
+            del self._counted_s[owner]
+            for schema in ("bandwidth", "gpu_health", "events"):
+                self._rows.pop((schema, owner), None)
+                self._watermarks_ns.pop((schema, owner), None)
 
 
 def _by_owner(pairs: Iterable[tuple[Owner, T]]) -> dict[Owner, list[T]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.records import THROTTLE_REASONS
 from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
 from irregulars.producers.node.roster import HealthSample, Owner, Roster
-from irregulars.producers.node.sysfs import text_of
+from irregulars.producers.node.sysfs import is_name, text_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 Event = tuple[Owner, DeviceEvent]
@@ -30,6 +31,8 @@ _OF_INTERFACE: Final = ("statistics/rx_errors", "statistics/tx_errors", "statist
 _MOST_FILES: Final = 10_000  # error files that are looked at; a directory of years may hold more
 _MOST_FILE_BYTES: Final = 1 << 20
 _SAME_NS: Final = 5_000_000_000  # an XID that is reported twice within this is one
+# Clocks that stay held down are reported again after this, ns: half of `events_before_s`, in which an event counts.
+_AGAIN_NS: Final = 300_000_000_000
 _HELD_DOWN: Final = sum(
     1 << bit
     for bit, reason in enumerate(THROTTLE_REASONS)
@@ -59,13 +62,15 @@ class NodeEvents:
         self._roster, self._host, self._devices, self._now_ns = roster, host, devices, now_ns
         self._kernel_log = kernel_log
         self._links = LinkWatch(sysfs)
-        self._held_down: dict[str, int] = {}  # by GPU, the reasons that were reported
+        # By GPU: the rank of which its clocks were reported last, the reasons, and when
+        self._held_down: dict[str, tuple[Owner, int, int]] = {}
         self._xids: dict[tuple[str, int | None], int] = {}  # told last when: NVML and the kernel both report it
 
     def take(self) -> list[Event]:
         """Return the events of the kernel's log, of NICs and of ended processes since the last call. Never blocks."""
         lines = self._kernel_log.take() if self._kernel_log is not None else []
         found = [event for time_ns, line in lines for event in self._of_line(time_ns, line)]
+        self._links.keep_counts(self._roster.users)
         for name, owner in self._roster.users.items():
             for kind, code, detail in self._links.look(name):
                 found.append((owner, self._event(owner, kind, name, code, detail, self._now_ns())))
@@ -84,12 +89,9 @@ class NodeEvents:
                 if code > 0 and (kind != "xid" or self._is_first(one.device, code, one.time_ns)):
                     yield one.owner, self._event(one.owner, kind, one.device, code, "", one.time_ns)
             mask = int(one.values.get("throttle_reasons") or 0) & _HELD_DOWN
-            # An event where it begins and where its reasons change; its end is none.
-            if "throttle_reasons" in one.values and mask != self._held_down.get(one.device, 0):
-                self._held_down[one.device] = mask
+            if "throttle_reasons" in one.values and self._is_held_down_anew(one, mask):
                 reasons = ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
-                if mask:
-                    yield one.owner, self._event(one.owner, "throttle", one.device, None, reasons, one.time_ns)
+                yield one.owner, self._event(one.owner, "throttle", one.device, None, reasons, one.time_ns)
 
     def close(self) -> None:
         """Close the kernel's log."""
@@ -119,6 +121,21 @@ class NodeEvents:
         self._xids[device, code] = time_ns
         return True
 
+    def _is_held_down_anew(self, state: HealthSample, mask: int) -> bool:
+        """Return whether a GPU's clocks are to be reported.
+
+        That is where they begin to be held down, where the reasons change, where another rank takes the GPU over, and
+        now and then while it lasts; the end is no event.
+        """
+        if not mask:
+            self._held_down.pop(state.device, None)
+            return False
+        owner, known, told_ns = self._held_down.get(state.device, (state.owner, 0, 0))
+        if (owner, known) == (state.owner, mask) and abs(state.time_ns - told_ns) < _AGAIN_NS:
+            return False
+        self._held_down[state.device] = state.owner, mask, state.time_ns
+        return True
+
     def _event(
         self, owner: Owner, kind: str, device: str, code: int | None, detail: str, time_ns: int
     ) -> DeviceEvent:
@@ -144,7 +161,10 @@ class ErrorFiles:
                 yield int(path.parent.name), _message_of(path)
 
     def _files(self) -> list[Path]:
-        return list(islice(self._directory.glob("*/attempt_*/*/error.json"), _MOST_FILES))
+        found: list[Path] = []
+        with suppress(OSError):  # a folder vanished while it was read: the next call sees the rest
+            found.extend(islice(self._directory.glob("*/attempt_*/*/error.json"), _MOST_FILES))
+        return found
 
 
 def _message_of(path: Path) -> str:
@@ -164,11 +184,18 @@ class LinkWatch:
 
     def __init__(self, sysfs: Path) -> None:
         self._sysfs = sysfs
-        self._counts: dict[Path, int] = {}
+        self._counts: dict[str, dict[str, int]] = {}  # by NIC and counter
         self._is_up: dict[str, bool] = {}
+
+    def keep_counts(self, names: Collection[str]) -> None:
+        """Forget the counts of all NICs but these: errors while no rank uses one belong to no job."""
+        for name in [name for name in self._counts if name not in names]:
+            del self._counts[name]
 
     def look(self, name: str) -> Iterator[tuple[str, int | None, str]]:
         """Yield kind, code and detail of a NIC's changes since the last call; nothing at the first."""
+        if not is_name(name):
+            return
         device, _, port = name.partition(":")
         folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
         is_port = folder.exists()
@@ -181,12 +208,12 @@ class LinkWatch:
             if is_up != self._is_up.setdefault(name, is_up):
                 self._is_up[name] = is_up
                 yield "link_up" if is_up else "link_down", None, text
+        counts = self._counts.setdefault(name, {})
         for counter in counters:
             value = text_of(folder / counter)
             if not value.isdigit():  # this NIC does not count it
                 continue
-            before = self._counts.get(folder / counter)
-            self._counts[folder / counter] = int(value)
+            before, counts[counter] = counts.get(counter), int(value)
             # A counter that fell was reset: its growth is not known.
             if before is not None and int(value) > before:
                 yield "link_errors", int(value) - before, counter.rpartition("/")[2]

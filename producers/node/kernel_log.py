@@ -34,10 +34,11 @@ _XID: Final = re.compile(
 )
 # Memory cgroup out of memory: Killed process 4711 (python) total-vm:…, and the same without "Memory cgroup"
 _OUT_OF_MEMORY: Final = re.compile(r"[Oo]ut of memory: Killed process (?P<code>\d{1,10}) (?P<detail>\([^)]{0,64}\))?")
-# pcieport 0000:5d:00.0: AER: Uncorrected (Non-Fatal) error received: …; "Corrected" ones are common and left out
+# pcieport 0000:5d:00.0: AER: Uncorrected (Non-Fatal) error received: …; "Corrected" ones are common and left out.
+# Newer kernels put "AER: " before the second line too: PCIe Bus Error: ….
 _PCIE: Final = re.compile(
     r"(?:[\w.-]+ )?(?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): "
-    r"(?P<detail>(?:AER: (?:Multiple )?(?:Uncorrect|Fatal|Uncorrectable)|PCIe Bus Error: severity=Uncorrect).*)"
+    r"(?P<detail>(?:AER: (?:Multiple )?(?:Uncorrect|Fatal)|(?:AER: )?PCIe Bus Error: severity=Uncorrect).*)"
 )
 # mlx5_core 0000:3b:00.0 eth0: Link down; IPv6 lines and those of bridges have another form
 _LINK: Final = re.compile(

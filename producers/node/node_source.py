@@ -12,7 +12,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Batch
 from irregulars.producers.node.roster import Roster
-from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of, row_count
+from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of, row_count
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
@@ -35,6 +35,7 @@ class NodeSource:
         self._all: Final = [*sources.values(), *([devices] if devices is not None else [])]
         self._groups: dict[RankKey, str | None] = {}
         self.failed_sources = 0
+        self._has_failing_devices = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,8 +68,20 @@ class NodeSource:
             first = next(iter(self._sources))
             self._sources[first] = self._sources.pop(first)
         if self._devices is not None and max_records > 0:
-            polled += self._devices.poll(max_records)
+            polled += self._poll_devices(self._devices, max_records)
         return polled
+
+    def _poll_devices(self, devices: Source, max_records: int) -> Sequence[Record]:
+        """Poll the devices; an error is logged once while it lasts, and the ranks' records go on."""
+        try:
+            records = devices.poll(max_records)
+        except (IrregularsError, OSError) as error:
+            if not self._has_failing_devices:
+                _LOG.error("event=devices_unreadable reason=%r", str(error))
+            self._has_failing_devices = True
+            return ()
+        self._has_failing_devices = False
+        return records
 
     def position(self) -> str:
         """Return the positions of all sources."""
@@ -97,7 +110,7 @@ class NodeSource:
         if isinstance(record, Batch):
             group = self._groups.get(key_of(record.header))
             return record if group is None else replace(record, header=replace(record.header, group=group))
-        if record.state == "ended":
+        if record.state in ("ended", GONE):
             self._roster.release(record)
             self._groups.pop(key_of(record), None)
         return record

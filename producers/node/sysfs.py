@@ -17,7 +17,8 @@ _NVIDIA: Final = "0x10de"
 _DISPLAY_CLASS: Final = "0x03"
 _GBIT: Final = 1e9 / 8
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
-_NAME: Final = re.compile(r"(?!\.\.?$)[^/\0]{1,255}")
+_NAME: Final = re.compile(r"(?!\.\.?(:|$))[^/\0]+")
+_MOST_NAME_BYTES: Final = 255  # NAME_MAX of Linux: a longer part of a path is an error, and not a missing file
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +115,16 @@ def find_nics(sysfs: Path = SYSFS) -> dict[str, Nic]:
 
 def find_nic(name: str, sysfs: Path = SYSFS) -> Nic | None:
     """Return a NIC by its name, also an interface without hardware (``lo``, a bridge); None: there is none."""
-    if not _NAME.fullmatch(name):  # an announcement may hold any text, and this becomes a path
+    if not is_name(name):
         return None
     found = find_nics(sysfs).get(name)
     path = sysfs / "class" / "net" / name
     return _interface(path) if found is None and path.exists() else found
+
+
+def is_name(name: str) -> bool:
+    """Return whether a NIC can have a name: an announcement may hold any text, and it becomes part of a path."""
+    return _NAME.fullmatch(name) is not None and len(name.encode(errors="surrogatepass")) <= _MOST_NAME_BYTES
 
 
 def _sorted(folder: Path) -> list[Path]:

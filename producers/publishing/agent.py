@@ -24,7 +24,7 @@ from irregulars.messages.announcements import (
 from irregulars.messages.records import SCHEMAS, Batch, Header
 from irregulars.producers.publishing.batches import Bundler, encode_in_parts, encode_together
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
-from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of
+from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of
 
 __all__ = ["Agent", "AgentSettings", "Progress"]
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -165,6 +165,10 @@ class Agent:
     def _publish(self, publisher: Publisher, record: Record) -> None:
         if isinstance(record, Announcement):
             self._publish_announcement(publisher, record)
+        elif isinstance(record, Heartbeat) and record.state == GONE:
+            gone = self._ranks.pop(key_of(record), None)
+            if gone is not None and gone.own.group is not None:
+                self._bundler.forget(record, gone.own.group)
         elif isinstance(record, Heartbeat):
             # Apply a source's own heartbeat: lost rows, watermarks, and the end of the rank.
             rank = self._rank(record)

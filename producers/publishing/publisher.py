@@ -215,6 +215,9 @@ class Publisher:
         if self._made is not None:
             self._made.purge()
             self._made.flush(0)
+            # A client has threads, buffers and sockets until it is destroyed. It refers to this publisher by
+            # `error_cb`: as long as each holds the other, or a caller keeps the publisher's counts, it would stay.
+            self._made = None
 
     def _config(self) -> dict[str, Any]:
         settings = self._settings

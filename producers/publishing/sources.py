@@ -24,6 +24,9 @@ from irregulars.producers.publishing.batches import event_times_ns, take_rows
 # without rows, the end of a rank.
 Record = Announcement | Batch | Heartbeat
 T = TypeVar("T", Record, Batch | Heartbeat)
+# State of a source's heartbeat whose rank is no longer there, without an end: it was killed. It is never sent: the
+# agent forgets the rank, and workers find it silent, as they find one that published from its own process.
+GONE: Final = "gone"
 # A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place.
 RankKey = tuple[str, int, int, str | None, int | None]
 
@@ -40,8 +43,8 @@ class Source(Protocol):
         """Return the next records, at most `max_records` announcements and rows; ``()`` = nothing yet. Never blocks.
 
         A rank's announcement comes before its batches and heartbeats. A heartbeat is only for facts that the agent
-        can't know: ``lost_rows``, a watermark without rows, ``state="ended"``; the agent sends those of each second
-        itself. Batches and their arrays are not changed afterwards.
+        can't know: ``lost_rows``, a watermark without rows, ``state="ended"`` or `GONE`; the agent sends those of
+        each second itself. Batches and their arrays are not changed afterwards.
         """
         ...
 

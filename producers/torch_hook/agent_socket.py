@@ -7,8 +7,9 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.sources import RankKey, Record, key_of, row_count
+from irregulars.producers.publishing.sources import GONE, RankKey, Record, key_of, row_count
 from irregulars.producers.torch_hook.frames import End, Frame, FrameReader, Lost, Unmarked, Waiting
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -32,6 +33,9 @@ _MOST_FRAME_BYTES: Final = 4 << 20
 _MOST_HELD_BYTES: Final = 24 << 20
 # The agent adds host, NIC and sources to an announcement, and it must still be one message.
 _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
+GONE_S: Final = 600.0
+"""Seconds after which a rank whose connection closed without an end is gone. A process that lives connects again in a
+few; until then its devices are sampled, so that the iteration in which it was killed is judged with their rates."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +44,7 @@ class _Connection:
     reader: FrameReader = field(default_factory=lambda: FrameReader(_MOST_FRAME_BYTES))
     announced: Announcement | None = None
     is_unmarked: bool = False
+    has_ended: bool = False
 
 
 def require_permissions(mode: int, path: Path) -> None:
@@ -60,9 +65,16 @@ class SocketSource:
     Raises InputError if the socket can't be made there, or its owner could not use it with `mode`.
     """
 
-    def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        path: Path,
+        ranks: int | None = None,
+        *,
+        mode: int = 0o600,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         require_permissions(mode, path)
-        self._path, self._ranks = path, ranks
+        self._path, self._ranks, self._clock_s = path, ranks, clock_s
         self._connections: deque[_Connection] = deque()  # the one that is read next comes first
         self._held_bytes = 0  # of all connections
         self.closed_connections = 0  # because of the bytes that they sent
@@ -71,6 +83,8 @@ class SocketSource:
         self._ended = 0
         self._rows = 0
         self._unmarked: set[RankKey] = set()
+        # Ranks without a connection that have not ended, with the time at which they lost it; the first comes first
+        self._lost: dict[RankKey, float] = {}
         self._is_short = False  # of file descriptors
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -102,6 +116,7 @@ class SocketSource:
                     )
                 self._is_short = True
             self._read()
+        self._release_lost()
         polled: list[Record] = []
         while self._queue and max_records > 0:
             record, size_bytes = self._queue.popleft()
@@ -187,6 +202,7 @@ class SocketSource:
             self._queue_heartbeat(connection, frame.lost_rows, "running")
         elif isinstance(frame, End):
             self._ended += 1
+            connection.has_ended = True
             self._queue_heartbeat(connection, frame.lost_rows, "ended")
         else:
             if isinstance(frame, Announcement):
@@ -209,6 +225,14 @@ class SocketSource:
             beat = Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start)
             self._queue.append((replace(beat, since_ns=own.since_ns), 0))
 
+    def _release_lost(self) -> None:
+        for key, lost_s in list(self._lost.items()):
+            if self._clock_s() - lost_s < GONE_S:
+                return
+            del self._lost[key]
+            _LOG.info("event=torch_rank_gone job=%r attempt=%d rank=%d", *key[:3])
+            self._queue.append((Heartbeat(*key[:3], state=GONE, start=key[3], since_ns=key[4]), 0))
+
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
         """Set the rank of a connection; one that no message can hold must not stop the agent: `RecordError`."""
         message_key = rank_key(announcement.job, announcement.rank)
@@ -223,6 +247,7 @@ class SocketSource:
             effect = "rows of two processes mix"
             _LOG.warning("event=torch_rank_twice job=%r attempt=%d rank=%d effect=%r", *key[:3], effect)
         connection.announced = announcement
+        self._lost.pop(key, None)
         if connection.is_unmarked:
             self._unmarked.add(key)
         else:
@@ -238,6 +263,12 @@ class SocketSource:
         connection.socket.close()
         connection.reader = FrameReader()  # frees the bytes that the old one holds
         self._connections.remove(connection)
+        own = connection.announced
+        if own is not None and not connection.has_ended and key_of(own) not in self._connected_keys():
+            self._lost[key_of(own)] = self._clock_s()
+
+    def _connected_keys(self) -> set[RankKey]:
+        return {key_of(one.announced) for one in self._connections if one.announced is not None}
 
 
 def _remove_stale(path: Path) -> None:

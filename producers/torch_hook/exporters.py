@@ -22,7 +22,7 @@ from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import Batch
 from irregulars.producers.iteration_inference.inferring_source import InferringSource
-from irregulars.producers.publishing.publisher import AgentSettings, Publisher
+from irregulars.producers.publishing.publisher import AgentSettings, Delivered, Publisher
 from irregulars.producers.publishing.sources import PassingSource, Record, Source
 from irregulars.producers.torch_hook.frames import End, Lost, Unmarked, Waiting, encode_frame
 from irregulars.producers.torch_hook.source import TorchSource
@@ -160,21 +160,22 @@ class Kafka:
     ) -> None:
         self._bootstrap, self._topics, self._on_trouble = bootstrap, topics, on_trouble
         self._security = security or KafkaSecurity()
-        self._publishers: list[Publisher] = []
+        self._delivered = Delivered()  # of the publisher that runs, or ran last
+        self._delivered_before = 0  # operators, of those before it
 
     @property
     def delivered_rows(self) -> int:
         """Operators that the broker acknowledged."""
-        return sum(one.delivered.rows["commops"] for one in self._publishers)
+        return self._delivered_before + self._delivered.rows["commops"]
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Publish; when the broker has been away for too long, begin anew."""
         from irregulars.producers.publishing.agent import Agent
 
         def make_publisher(settings: AgentSettings) -> Publisher:
-            # All are kept: `delivered_rows` counts those of earlier ones too.
-            self._publishers.append(_EndingPublisher(settings, wait))
-            return self._publishers[-1]
+            publisher = _EndingPublisher(settings, wait)
+            self._delivered_before, self._delivered = self.delivered_rows, publisher.delivered
+            return publisher
 
         numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
         while not numbered.is_exhausted:

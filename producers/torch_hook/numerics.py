@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from irregulars.producers.torch_hook.checksums import CHECKSUM_MASK, sum_of
@@ -113,7 +115,7 @@ class NumericsWatch:
         for handle in (*self._handles, *self._gradient_handles):
             handle.remove()
 
-    def _kept(self, hook: Callable[..., None], *first: Any) -> Callable[..., None]:
+    def _kept(self, hook: Callable[..., None]) -> Callable[..., None]:
         """Keep errors of a hook from training."""
 
         def call(*args: Any) -> None:
@@ -122,7 +124,7 @@ class NumericsWatch:
             if number is None or number % self._every or _is_captured():
                 return
             try:
-                hook(*first, *args)
+                hook(*args)
             except Exception as error:
                 self._on_error(error)
 
@@ -135,8 +137,17 @@ class NumericsWatch:
         for handle in self._gradient_handles:
             handle.remove()
         numbers = () if self._sharded else numbers
+        # Weakly: the optimizer's hooks hold this watch, which holds the parameters. Python's collector can't follow a
+        # parameter that has views, as those of the sample: a circle over it would never be freed.
+        own = weakref.ref(self)
+
+        def arrived(number: int, parameter: Any) -> None:
+            watch = own()
+            if watch is not None:
+                watch._kept(watch._arrived)(number, parameter)
+
         self._gradient_handles = [
-            self._trained[one].register_post_accumulate_grad_hook(self._kept(self._arrived, one)) for one in numbers
+            self._trained[one].register_post_accumulate_grad_hook(partial(arrived, one)) for one in numbers
         ]
 
     def _arrived(self, number: int, parameter: Any) -> None:

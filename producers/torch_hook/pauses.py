@@ -62,6 +62,9 @@ class Pauses:
         self._host: HostWaits | None = None
         self._was_read = False  # the host's counters, in this iteration
         self._undo: list[Callable[[], None]] = []
+        # By the function replaced. One under several names stays one: pickle refuses a function that another module
+        # has under its name.
+        self._recorded: dict[Any, Any] = {}
         # Of modules that are loaded late, or never: they are not loaded for us
         self._waiting: dict[str, Callable[[Any], None]] = {}
 
@@ -123,11 +126,11 @@ class Pauses:
         if cause not in self._sources or threading.get_ident() != self._thread:
             yield
             return
-        self._begin()
+        frame = self._begin()
         try:
             yield
         finally:
-            self._end(cause)
+            self._end(cause, frame)
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
@@ -148,35 +151,43 @@ class Pauses:
         """Record the calls of a function, or of a class's method, in the training thread."""
         *owners, name = name.split(".")
         owner = reduce(getattr, owners, module)
-        original = getattr(owner, name)
-        if hasattr(original, "_records_pauses"):  # the same function under another name
-            return
+        found = getattr(owner, name)
+        # A module that was loaded late imports what was put into another one.
+        original = getattr(found, "_records_pauses_of", found)
+        recorded = self._recorded.get(original)
+        if recorded is None:
+            recorded = self._recorded[original] = self._recording(original, cause)
+        setattr(owner, name, recorded)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _recording(self, original: Any, cause: str) -> Any:
+        """Return a function that does as another, and records its calls in the training thread."""
 
         @wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
-            self._begin()
+            frame = self._begin()
             try:
                 return original(*args, **kwargs)
             finally:
-                self._end(cause)
+                self._end(cause, frame)
 
-        recorded._records_pauses = True  # type: ignore[attr-defined]
-        setattr(owner, name, recorded)
-        self._undo.append(lambda: setattr(owner, name, original))
+        recorded._records_pauses_of = original  # type: ignore[attr-defined]
+        return recorded
 
     def _watch_compilations(self, module: Any) -> None:
         handler = module.callback_handler
+        frames: list[list[int]] = []
 
         def begin(*_: Any) -> None:
             if threading.get_ident() == self._thread:
-                self._begin()
+                frames.append(self._begin())
 
         def end(*_: Any) -> None:
-            # Without an open pause it began before we watched, or in a thread that did not train then.
-            if threading.get_ident() == self._thread and self._open:
-                self._end("compilation")
+            # Without a frame it began before we watched, or in a thread that did not train then.
+            if threading.get_ident() == self._thread and frames:
+                self._end("compilation", frames.pop())
 
         handler.register_start_callback(begin)
         handler.register_end_callback(end)
@@ -191,14 +202,23 @@ class Pauses:
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._open.append([time.monotonic_ns(), 0])
+    def _begin(self) -> list[int]:
+        frame = [time.monotonic_ns(), 0]
+        self._open.append(frame)
+        return frame
 
-    def _end(self, cause: str) -> None:
-        start_ns, inner_ns = self._open.pop()
+    def _end(self, cause: str, frame: list[int]) -> None:
+        frames = self._open
+        # Another thread has called `take` meanwhile: it trains from then on, and has frames of its own.
+        if not any(one is frame for one in frames):
+            return
+        # Above it lie only those whose end was never reported.
+        while frames.pop() is not frame:
+            pass
+        start_ns, inner_ns = frame
         elapsed_ns = time.monotonic_ns() - start_ns
-        if self._open:
-            self._open[-1][1] += elapsed_ns
+        if frames:
+            frames[-1][1] += elapsed_ns
         self._note(cause, start_ns, elapsed_ns - inner_ns)
 
     def _note(self, cause: str, start_ns: int, elapsed_ns: int) -> None:

@@ -99,7 +99,8 @@ class Session:
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
         self._pid = os.getpid()
         self._optimizer_hooks: list[Any] = []
-        self._watches: list[NumericsWatch] = []
+        # Weakly: the optimizer's hooks hold a watch, and a model that the script has dropped must not stay for us.
+        self._watches: weakref.WeakSet[NumericsWatch] = weakref.WeakSet()
 
     @property
     def hook_name(self) -> str:
@@ -158,7 +159,7 @@ class Session:
             is_shared = self._share(model, process_group)
             on_error = partial(self.troubles.add, what="numerics")
             own = (model, optimizer, every, checksum_steps if is_shared else 0)
-            self._watches.append(NumericsWatch(self.iterations, *own, on_error))
+            self._watches.add(NumericsWatch(self.iterations, *own, on_error))
 
     def audit(
         self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from irregulars.producers.torch_hook.hooks.ring import UNSEEN
+from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN
 
 _ANCHOR_S: Final = 1.0  # age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart
 
@@ -76,12 +77,15 @@ class DeviceBoundary:
 
 
 class DeviceEvents:
-    """Records an event before and one behind each operator, and later reads the times of both."""
+    """Records an event before and one behind each operator, and later reads the times of both.
 
-    def __init__(self, finish: Callable[[int, int, int], None]) -> None:
-        self._finish = finish
+    `capacity`: of the ring. Events of older operators are let go: their rows are overwritten.
+    """
+
+    def __init__(self, finish: Callable[[int, int, int], None], capacity: int = CAPACITY) -> None:
+        self._finish, self._capacity = finish, capacity
         self._starts = threading.local()
-        self._waiting: list[tuple[int, Any, Any]] = []
+        self._waiting: deque[tuple[int, Any, Any]] = deque(maxlen=capacity)
         self._lock = threading.Lock()
         self._clock = DeviceClock()
 
@@ -115,11 +119,11 @@ class DeviceEvents:
     def settle(self) -> None:
         """Finish the rows of all operators that have ended; never called by a thread that issues them."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, deque(maxlen=self._capacity)
         # Without the lock: threads that issue operators must not wait while devices are asked.
         left = [one for one in waiting if not self._settle(*one)]
         with self._lock:
-            self._waiting = left + self._waiting
+            self._waiting = deque([*left, *self._waiting], self._capacity)
 
     def _add_end(self, ordinal: int, start: Any) -> None:
         import torch

@@ -236,6 +236,8 @@ void keep_until_done(int64_t ordinal, c10::Event start, c10::Stream stream) {
   c10::Event end(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT);
   end.record(stream);
   std::lock_guard<std::mutex> lock(device_mutex);
+  // While nobody takes, as long as an exporter waits for its broker: the rows of older ones are overwritten.
+  while (on_device.size() >= ring.rows.size()) on_device.pop_front();
   on_device.push_back(OnDevice{ordinal, std::move(start), std::move(end)});
 }
 
@@ -409,6 +411,7 @@ void irregulars_ask_devices() {
     for (auto& one : on_device) awaited.push_back(std::move(one));
     on_device.clear();
     lock.unlock();
+    while (awaited.size() > ring.rows.size()) awaited.pop_front();
     // All of them: behind one that hangs, those of other groups go on.
     for (auto one = awaited.begin(); one != awaited.end();) one = settle(*one) ? awaited.erase(one) : std::next(one);
   });

@@ -34,6 +34,7 @@ ROW: Final = np.dtype(
     ]
 )
 _PACKED: Final = struct.Struct("=QqqqqqIiHB5x")
+_LARGEST_SEQUENCE: Final = 2**32 - 1
 _WORDS: Final = 8
 _STARTED_AT: Final = 2
 _ENDED_AT: Final = 3
@@ -65,6 +66,8 @@ class PythonRing:
         def add(issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /) -> int:
             ordinal = next(ordinals)
             offset = ordinal % capacity * size_of_row
+            # A group comes to 2^32 operators in fifty days at 1,000 a second; as unsigned numbers do in C++.
+            sequence &= _LARGEST_SEQUENCE
             pack(buffer, offset, ordinal + 1, issued_ns, 0, OPEN, size, iteration, sequence, peer, group, op)
             return ordinal
 
@@ -85,7 +88,8 @@ class PythonRing:
             rows = self._copy(is_open=False)
             self._is_taken[(rows["id"] - 1).astype(np.int64) % self._capacity] = True
             # The tail moves past rows that were taken: if 5 and 6 were, and 7 is still open, it becomes 7.
-            ordinals = np.arange(self._tail, int(self._rows["id"].max()))[: self._capacity]
+            newest = int(self._rows["id"].max())
+            ordinals = np.arange(self._tail, min(newest, self._tail + self._capacity))
             is_left = ~self._is_taken[ordinals % self._capacity]
             tail = self._tail + (int(np.argmax(is_left)) if is_left.any() else ordinals.size)
             self._is_taken[np.arange(self._tail, tail) % self._capacity] = False
@@ -104,12 +108,13 @@ class PythonRing:
 
     def _copy(self, is_open: bool) -> np.ndarray:
         newest = int(self._rows["id"].max())
-        overwritten = np.arange(self._tail, max(self._tail, newest - self._capacity)) % self._capacity
-        if overwritten.size:
-            # More than one lap: the slots of the first are those of all.
-            self._dropped += overwritten.size - int(np.count_nonzero(self._is_taken[np.unique(overwritten)]))
-            self._is_taken[overwritten] = False
-            self._tail = newest - self._capacity
+        past = newest - self._capacity - self._tail
+        if past > 0:
+            # More than one lap: the slots of the first are those of all, and only rows of the first were taken.
+            slots = np.arange(self._tail, self._tail + min(past, self._capacity)) % self._capacity
+            self._dropped += past - int(np.count_nonzero(self._is_taken[slots]))
+            self._is_taken[slots] = False
+            self._tail += past
         ordinals = np.arange(self._tail, newest)
         ordinals = ordinals[~self._is_taken[ordinals % self._capacity]]
         rows = self._rows[ordinals % self._capacity].copy()

@@ -94,6 +94,20 @@ def test_ranks_whose_devices_say_nothing_hold_nobody_up(clock: Clock) -> None:
     ]
 
 
+def test_ranks_that_left_a_day_ago_take_no_memory_and_those_that_left_before_are_counted_on(clock: Clock) -> None:
+    feed = Scripted([samples(ONE, "mlx5_0", [990]), samples(TWO, "mlx5_1", [990])])
+    here = [ONE, TWO]
+    source = DeviceSource([feed], owners=lambda: here, clock_s=clock, now_ns=clock.now_ns)
+    assert len(second(source, clock)) == 2
+    here.remove(TWO)
+    clock.now_s = 86_000.0
+    feed.given = [[samples(TWO, "mlx5_1", [86_000_900])]]
+    assert [one.header.rows_before for one in second(source, clock)] == [1]
+    for clock.now_s in (172_000.0, 180_000.0):
+        assert second(source, clock) == []
+    assert {owner for _, owner in (*source._rows, *source._watermarks_ns)} == {ONE}
+
+
 def test_states_of_a_gpu_become_rows_and_what_was_not_said_is_unknown(clock: Clock) -> None:
     states = [
         HealthSample(ONE, "gpu1", 20 * MS, {"sm_clock_mhz": 1980.0, "throttle_reasons": 4, "ecc_corrected": 1}),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from irregulars.messages.announcements import Announcement
+from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
 from irregulars.messages.records import Header, decode_batch, encode_batch
 from irregulars.producers.node.device_source import DeviceSource
@@ -30,6 +31,9 @@ XID = "NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has 
     ("mlx5_core 0000:5e:00.0: Port: 1 Link up", ("link_up", "0000:5e:00.0", None)),
     ("pcieport 0000:5d:00.0: AER: Uncorrected (Non-Fatal) error received: 0000:5e", ("pcie", "0000:5d:00.0", None)),
     ("nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x", ("pcie", "0000:01:00.0", None)),
+    ("pcieport 0000:5d:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
+     ("pcie", "0000:5d:00.0", None)),
+    ("pcieport 0000:5d:00.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer", None),
     ("pcieport 0000:5d:00.0: AER: Corrected error received: 0000:5e:00.0", None),
     ("eth0: renamed from veth1", None), ("", None), ("NVRM: Xid (PCI:0000:3b:00): 99999999999999999999", None),
 ])  # fmt: skip
@@ -149,6 +153,32 @@ def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> No
     assert told(throttle_reasons=0b1000000, ecc_uncorrected=2.0) == [("ecc", 2, ""), ("throttle", None, "hw_thermal")]
 
 
+def test_clocks_that_are_held_down_are_told_of_each_job_and_again_now_and_then(events: NodeEvents) -> None:
+    def told(job: str, second: int, mask: float = 0b1000000) -> list[str]:
+        sample = HealthSample(Owner(job, 0, 0), "gpu0", NOW_NS + second * 10**9, {"throttle_reasons": mask})
+        return [one.detail for _, one in events.of_health([sample])]
+
+    assert [second for second in range(0, 700, 5) if told("job", second)] == [0, 300, 600]
+    assert told("job-2", 705) == ["hw_thermal"]
+    assert told("job-2", 710) == []
+    assert told("job-2", 715, 0.0) == []
+    assert told("job-2", 720) == ["hw_thermal"]
+
+
+def test_what_a_link_counted_between_two_jobs_is_of_neither(tmp_path: Path) -> None:
+    own, counters = roster(0), Sysfs(tmp_path).rdma("mlx5_0")
+    (counters / "symbol_error").write_text("7\n")
+    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS)
+    assert watched.take() == []
+    own.release(Heartbeat("job", 0, 0, state="ended"))
+    (counters / "symbol_error").write_text("12\n")
+    assert watched.take() == []
+    own.admit(Announcement("job-2", 0, 0, 8, 8, (), host="node-3", gpu=0, nic="mlx5_0"))
+    assert watched.take() == []
+    (counters / "symbol_error").write_text("14\n")
+    assert [(owner.job, one.code) for owner, one in watched.take()] == [("job-2", 2)]
+
+
 def test_links_that_go_down_and_counters_that_grow(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
     counters = sysfs.rdma("mlx5_0")
@@ -169,6 +199,35 @@ def test_links_that_go_down_and_counters_that_grow(tmp_path: Path) -> None:
     (statistics / "rx_errors").write_text("3\n")
     assert list(watch.look("eth0")) == [("link_errors", 3, "rx_errors")]
     assert list(watch.look("none")) == []
+
+
+@pytest.mark.parametrize("name", ["{}", "../../{}", "..", "n" * 300, "é" * 200, "n\0", ""])
+def test_a_name_that_no_nic_has_is_watched_nowhere(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "statistics").mkdir(parents=True)
+    (elsewhere / "ports" / "1").mkdir(parents=True)
+    watch = LinkWatch(tmp_path / "sys" / "sys")
+    for state in ("up", "down"):
+        (elsewhere / "operstate").write_text(state)
+        (elsewhere / "ports" / "1" / "state").write_text(state)
+        assert list(watch.look(name.format(elsewhere))) == []
+
+
+def test_error_files_that_vanish_while_they_are_sought_are_sought_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, glob, path = ErrorFiles(tmp_path), Path.glob, tmp_path / "run" / "attempt_0" / "3" / "error.json"
+
+    def vanish(own: Path, pattern: str) -> Iterator[Path]:
+        yield path
+        raise FileNotFoundError("attempt_0")
+
+    path.parent.mkdir(parents=True)
+    path.write_text('{"message": "first"}')
+    monkeypatch.setattr(Path, "glob", vanish)
+    assert list(errors.take()) == [(3, "first")]
+    monkeypatch.setattr(Path, "glob", glob)
+    assert list(errors.take()) == []
 
 
 def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_count_that_no_counter_has_is_unknown_and_named_once(
     ]
 
 
-@pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "n" * 300, "n\0", ""])
+@pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "n" * 300, "é" * 200, "\ud800", "n\0", ""])
 def test_a_name_that_no_nic_has_is_looked_for_nowhere(sysfs: Sysfs, name: str) -> None:
     sysfs.interface("eth0")
     assert find_nic(name, sysfs.root) is None

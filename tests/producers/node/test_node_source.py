@@ -11,7 +11,7 @@ from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import Batch, Header
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Roster
-from irregulars.producers.publishing.sources import Record, row_count
+from irregulars.producers.publishing.sources import GONE, Record, row_count
 
 
 def announced(rank: int) -> Announcement:
@@ -56,13 +56,14 @@ class Given:
         self.closes += 1
 
 
-def test_announcements_fill_the_roster_and_ends_empty_it() -> None:
+@pytest.mark.parametrize("state", ["ended", GONE])
+def test_announcements_fill_the_roster_and_ends_empty_it(state: str) -> None:
     roster = Roster("host", gpus=range(8))
     source = NodeSource({"a": Given(announced(1), announced(2)), "b": Given(announced(3))}, roster)
     found = source.poll(100)
     assert [record.host for record in found if isinstance(record, Announcement)] == ["host"] * 3
     assert set(roster.gpus) == {1, 2, 3}
-    source = NodeSource({"a": Given(Heartbeat("job", 0, 2, state="ended"), Heartbeat("job", 0, 3))}, roster)
+    source = NodeSource({"a": Given(Heartbeat("job", 0, 2, state=state), Heartbeat("job", 0, 3))}, roster)
     assert len(source.poll(100)) == 2
     assert set(roster.gpus) == {1, 3}
 
@@ -96,6 +97,18 @@ def test_a_source_that_fails_is_named_and_left_out_and_the_others_go_on(
     ]
     source.close()
     assert (bad.closes > 0, good.closes) == (True, 1)
+
+
+def test_devices_that_cannot_be_read_are_named_once_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    devices = Given(OSError("gone"), OSError("gone"), rows(0, 1))
+    source = NodeSource({"good": Given(*[rows(2, 10)] * 4)}, Roster("host"), devices)
+    assert [len(source.poll(15)) for _ in range(3)] == [1, 1, 2]
+    devices.records.append(InputError("odd"))
+    assert len(source.poll(15)) == 1
+    assert [text for text in caplog.messages if "devices_unreadable" in text] == [
+        "event=devices_unreadable reason='gone'", "event=devices_unreadable reason='odd'"
+    ]  # fmt: skip
+    assert (source.names, source.failed_sources, devices.closes) == (("good",), 0, 0)
 
 
 def test_no_source_starves_behind_a_busy_one() -> None:

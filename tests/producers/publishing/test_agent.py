@@ -15,7 +15,7 @@ from irregulars.messages.announcements import Announcement, Heartbeat, SourcePro
 from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
-from irregulars.producers.publishing.sources import Record
+from irregulars.producers.publishing.sources import GONE, Record
 from irregulars.producers.publishing.spool import Spool
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -183,3 +183,13 @@ def test_what_only_a_heartbeat_can_say_is_said_at_once() -> None:
 
 def test_a_rank_that_says_nothing_new_is_heard_of_each_tenth_time() -> None:
     assert len(beats_of(*[[]] * 20)) == 3
+
+
+def test_a_rank_that_is_gone_sends_nothing_more_and_is_told_of_no_end() -> None:
+    settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
+    kept, seconds = Keeps(settings), itertools.count()
+    source = Steps([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
+    clock_s, make = (lambda: float(next(seconds))), (lambda _: kept)
+    Agent(source, settings, clock_s=clock_s, make_publisher=make, idle_s=0.0, ends_ranks=False).run()
+    beats = [decode_heartbeat(value).state for topic, value in kept.sent if topic == "heartbeats"]
+    assert beats == ["running"]

@@ -24,8 +24,8 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch, Header
-from irregulars.producers.publishing.sources import Record
-from irregulars.producers.torch_hook.agent_socket import SocketSource
+from irregulars.producers.publishing.sources import GONE, Record
+from irregulars.producers.torch_hook.agent_socket import GONE_S, SocketSource
 from irregulars.producers.torch_hook.frames import End, encode_frame
 
 DEADLINE_S = 60.0
@@ -85,6 +85,14 @@ def take(source: SocketSource, count: int) -> list[Record]:
     return found
 
 
+def wait_until(source: SocketSource, connections: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(source._connections) > connections:
+        assert source.poll(100) == []
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     "frames",
     [
@@ -134,6 +142,29 @@ def test_two_processes_that_are_the_same_rank_are_named(tmp_path: Path, caplog: 
     assert line == "event=torch_rank_twice job='job' attempt=0 rank=0 effect='rows of two processes mix'"
 
 
+def test_a_rank_that_was_killed_is_gone_after_a_while_and_one_that_comes_back_or_ended_is_not(tmp_path: Path) -> None:
+    now_s = [0.0]
+    killed, back, twice, ended = (encode_frame(replace(ANNOUNCED, rank=rank)) for rank in range(4))
+    path = tmp_path / "s"
+    with closing(SocketSource(path, clock_s=lambda: now_s[0])) as source, peer(path, twice):
+        with peer(path, killed), peer(path, back), peer(path, twice), peer(path, ended, encode_frame(End(0))):
+            assert len(take(source, 6)) == 6
+        wait_until(source, connections=1)
+        now_s[0] = GONE_S - 1.0
+        with peer(path, back):
+            assert len(take(source, 1)) == 1
+            now_s[0] = GONE_S + 1.0
+            (gone,) = take(source, 1)
+            assert isinstance(gone, Heartbeat)
+            assert (gone.rank, gone.state, gone.sources) == (0, GONE, {})
+        wait_until(source, connections=1)
+        now_s[0] = 2 * GONE_S - 1.0
+        assert source.poll(100) == []
+        now_s[0] = 2 * GONE_S + 2.0
+        assert [one.rank for one in source.poll(100) if isinstance(one, Heartbeat)] == [1]
+        assert source.poll(100) == []
+
+
 def test_a_file_at_the_sockets_path_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("precious")
     with pytest.raises(InputError, match=r"path where we can make one; got a file that is no socket.*/s\)"):
@@ -181,7 +212,7 @@ def test_peers_that_take_all_file_descriptors_are_waited_out(tmp_path: Path) -> 
     code = f"""
 import resource, socket, time
 from pathlib import Path
-from irregulars.producers.torch_hook.agent_socket import SocketSource
+from irregulars.producers.torch_hook.agent_socket import GONE_S, SocketSource
 source = SocketSource(Path({os.fspath(tmp_path / "s")!r}))
 peers = [socket.socket(socket.AF_UNIX) for _ in range(20)]
 used = max(peer.fileno() for peer in peers)
@@ -209,7 +240,7 @@ MIB = 1 << 20
 AGENT = """
 import re, sys
 from pathlib import Path
-from irregulars.producers.torch_hook.agent_socket import SocketSource
+from irregulars.producers.torch_hook.agent_socket import GONE_S, SocketSource
 from irregulars.messages.records import Batch
 source, rows = SocketSource(Path(sys.argv[1])), 0
 def kib(what):

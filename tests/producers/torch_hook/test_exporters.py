@@ -1,4 +1,4 @@
-"""Exporters of the training process, without torch: a trace directory, and the agent's socket."""
+"""Exporters of the training process, without torch: a trace directory, the agent's socket, and an absent broker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.sources import Record
+from irregulars.producers.torch_hook import exporters
 from irregulars.producers.torch_hook.agent_socket import SocketSource
-from irregulars.producers.torch_hook.exporters import AgentSocket, TraceDirectory
+from irregulars.producers.torch_hook.exporters import AgentSocket, Kafka, TraceDirectory
 from irregulars.producers.torch_hook.trace_parts import PARTS, assemble
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.torch_hook.sources import Rank
@@ -204,3 +206,20 @@ def test_parts_of_foreign_names_are_left_alone_and_a_misspelt_directory_is_not_m
     with pytest.raises(InputError, match=r"nowhere/parts: must hold parts written by torch_comms; got none"):
         assemble(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_broker_that_stays_away_leaves_no_threads_of_its_clients_in_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exporters, "_BROKER_WAIT_S", 0.1)
+    rank, threads = Rank(0), []
+
+    def wait(seconds: float) -> bool:
+        if seconds:  # between two tries
+            threads.append(len(list(Path("/proc/self/task").iterdir())))
+        return len(threads) == 8
+
+    kafka = Kafka("127.0.0.1:1", TopicSettings(), lambda error: None)
+    kafka.run(rank.source, wait)
+    assert threads[-1] <= threads[0]
+    assert kafka.delivered_rows == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import threading
 import time
@@ -107,6 +108,48 @@ def test_functions_of_modules_are_followed_when_they_are_loaded_and_left_as_they
     assert names(pauses.take()) == ["checkpoint_write"]
     pauses.stop()
     assert module.save is save
+
+
+def test_a_function_of_two_modules_stays_one_and_can_be_pickled(
+    pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(seconds: float) -> None:
+        time.sleep(seconds)
+
+    save.__module__, save.__qualname__ = "torch.serialization", "save"
+    modules = []
+    for name in ("torch", "torch.serialization"):
+        module = ModuleType(name)
+        module.save = save  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+        modules.append(module)
+    pauses.take()
+    first, second = modules
+    assert first.save is second.save is not save
+    assert pickle.loads(pickle.dumps(first.save)) is first.save
+    first.save(LONG_S)
+    assert names(pauses.take()) == ["checkpoint_write"]
+    pauses.stop()
+    assert first.save is second.save is save
+
+
+def test_an_iteration_that_another_thread_ends_within_a_pause_breaks_neither(
+    pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("torch.distributed.checkpoint")
+
+    def save() -> str:
+        other = threading.Thread(target=pauses.take)
+        other.start()
+        other.join()
+        return "written"
+
+    module.save = save  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint", module)
+    pauses.take()
+    with pauses.during("checkpoint_write"):
+        assert module.save() == "written"
+    assert pauses.take() == []
 
 
 def test_a_source_that_is_off_tells_nothing(garbage: list[list[int]]) -> None:

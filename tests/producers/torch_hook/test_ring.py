@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,30 @@ def test_an_end_that_comes_after_the_row_was_overwritten_changes_nothing() -> No
     assert ring.take().size == 0
     assert ring.dropped_rows == 1
     assert ring.still_open()["issued"].tolist() == [2, 3]
+
+
+def test_a_sequence_past_the_largest_begins_anew_as_in_the_native_ring() -> None:
+    ring = PythonRing(8)
+    ring.finish(ring.add(1, 4, 7, 2**32 - 1, NO_PEER, 2, 3), 2)
+    ring.finish(ring.add(1, 4, 7, 2**32 + 5, NO_PEER, 2, 3), 2)
+    assert ring.take()["sequence"].tolist() == [2**32 - 1, 5]
+
+
+def test_of_rows_missed_for_hours_the_number_is_known_and_the_memory_is_bounded() -> None:
+    ring, missed = PythonRing(8), 2 * 10**9
+    taken = [add(ring, number) for number in range(3)]
+    ring.finish(taken[1], 5)
+    assert ring.take().size == 1
+    ring._rows["id"] = np.arange(missed + 1, missed + 9)
+    ring._rows["ended"] = 1
+    tracemalloc.start()
+    try:
+        assert ring.take()["id"].tolist() == list(range(missed + 1, missed + 9))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert ring.dropped_rows == missed - 1
+    assert ring.take().size == ring.still_open().size == 0
 
 
 @pytest.mark.parametrize("threads", [4])

@@ -29,6 +29,30 @@ gc.collect()
 assert not [one for one in gc.get_objects() if isinstance(one, Session)]
 """
 
+MODEL_THAT_IS_GONE = """
+import gc, weakref
+import torch
+from irregulars import torch_comms
+assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
+def train():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch_comms.watch_numerics(model, optimizer)
+    for number in range(3):
+        with torch_comms.iteration(number):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            gc.collect()  # the sensors live as long as what they measure
+    watch = next(one for one in gc.get_objects() if type(one).__name__ == "NumericsWatch")
+    assert watch._made is not None, "a step was measured"
+    return [weakref.ref(one) for one in (model, model.weight, optimizer)]
+held = train()
+gc.collect()
+assert [one() for one in held] == [None] * 3
+torch_comms.stop()
+"""
+
 
 def run(script: str, directory: Path) -> str:
     """Run a script to its end; return its log."""
@@ -37,7 +61,8 @@ def run(script: str, directory: Path) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("script", [TORCH_THAT_LACKS_GROUPS, TWO_IN_TURN], ids=["failed start", "stop"])
+@pytest.mark.parametrize("script", [TORCH_THAT_LACKS_GROUPS, TWO_IN_TURN, MODEL_THAT_IS_GONE],
+                         ids=["failed start", "stop", "model"])  # fmt: skip
 def test_nothing_is_left_behind(script: str, tmp_path: Path) -> None:
     run(script, tmp_path)
 

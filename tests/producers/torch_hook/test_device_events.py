@@ -1,0 +1,92 @@
+"""Events on a GPU's streams, by a torch that plays one: their numbers are bounded, and no wait is for ever."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from irregulars.producers.torch_hook.hooks.device_events import DeviceEvents
+
+MS_NS = 1_000_000
+
+
+class Gpu:
+    """Streams that pass an event at once, unless they hang; `passed_ms` is the time of the next event."""
+
+    def __init__(self) -> None:
+        self.passed_ms, self.is_hanging = 0.0, False
+
+    def new_event(self, enable_timing: bool) -> GpuEvent:
+        assert enable_timing
+        return GpuEvent(self)
+
+
+class GpuEvent:
+    """An event of torch's, as far as it is used."""
+
+    device = "cuda:0"
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def record(self, stream: object = None) -> None:
+        self.passed_ms, self.is_passed = self._gpu.passed_ms, not self._gpu.is_hanging
+
+    def query(self) -> bool:
+        return self.is_passed
+
+    def synchronize(self) -> None:
+        assert self.is_passed, "it waits for ever"
+
+    def elapsed_time(self, later: GpuEvent) -> float:
+        return later.passed_ms - self.passed_ms
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made, torch = Gpu(), ModuleType("torch")
+    torch.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        Event=made.new_event, Stream=lambda device: None, current_stream=lambda device: None,
+        is_current_stream_capturing=lambda: False,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return made
+
+
+def operate(events: DeviceEvents, ordinal: int) -> None:
+    """Issue one synchronous operator."""
+    tensor: Any = SimpleNamespace(is_cuda=True, device="cuda:0")
+    assert events.record_start(ordinal, [tensor])
+    assert events.record_end(ordinal, None, ordinal)
+
+
+def test_an_operator_has_the_times_that_its_device_passed(gpu: Gpu) -> None:
+    finished: list[tuple[int, int, int]] = []
+    events = DeviceEvents(lambda *row: finished.append(row))
+    for ordinal in range(3):
+        gpu.passed_ms = float(10 * ordinal)
+        operate(events, ordinal)
+    events.settle()
+    assert [row[0] for row in finished] == [0, 1, 2]
+    assert [row[2] - finished[0][2] for row in finished] == [0, 10 * MS_NS, 20 * MS_NS]
+    events.settle()
+    assert len(finished) == 3
+
+
+@pytest.mark.parametrize("is_polled", [False, True])
+def test_operators_that_never_end_keep_no_more_events_than_the_ring_has_rows(gpu: Gpu, is_polled: bool) -> None:
+    finished: list[int] = []
+    events = DeviceEvents(lambda *row: finished.append(row[0]), capacity=4)
+    gpu.is_hanging = is_polled
+    for ordinal in range(10):
+        operate(events, ordinal)
+        if is_polled:
+            events.settle()
+    gpu.is_hanging = False
+    operate(events, 10)
+    assert len(events._waiting) == 4
+    events.settle()
+    assert finished == ([10] if is_polled else [7, 8, 9, 10])
