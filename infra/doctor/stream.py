@@ -179,7 +179,7 @@ class StreamReading:
 
     def _waiting(self, progress: Mapping[int, Progress], workers: GroupFacts) -> dict[tuple[str, int], float]:
         names = {self._topics[topic].name: topic for topic in (*FIRST_HOP, "evidence") if topic in self._topics}
-        begins = {}
+        unread: dict[Place, tuple[int, int]] = {}
         for topic in names.values():
             seen = self._topics[topic]
             for partition, end in seen.ends.items():
@@ -188,9 +188,9 @@ class StreamReading:
                     at = progress[partition].positions.get(topic, 0)
                 at = None if at is None else read_to(at, end, self._is_alive(progress.get(partition)))
                 if at is not None and at < end and self._may_read(topic):
-                    begins[seen.name, partition] = max(at, seen.begins.get(partition, 0))
-        first = dict(sorted(begins.items(), key=lambda one: one[1])[:_MOST_WAITING])
-        read = self._guarded("waiting", {place: (at, at + 1) for place, at in first.items()})
+                    unread[seen.name, partition] = max(at, seen.begins.get(partition, 0)), end
+        furthest = furthest_behind(unread, _MOST_WAITING)
+        read = self._guarded("waiting", {place: (unread[place][0], unread[place][0] + 1) for place in furthest})
         return {(names[str(one.topic())], one.partition() or 0): _time_s(one) for one in read}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -264,6 +264,11 @@ class StreamReading:
         except (ServiceError, KafkaException) as error:
             self._unread[topic] = reason_of(error)
         return found
+
+
+def furthest_behind(unread: Mapping[Place, tuple[int, int]], most: int) -> list[Place]:
+    """Return the partitions of which most messages are unread; `unread`: from which offset to before which one."""
+    return sorted(unread, key=lambda place: unread[place][0] - unread[place][1])[:most]
 
 
 def newest_stretches(
