@@ -152,6 +152,8 @@ def _typical(end: End, communicator: int, swings: Sequence[Swings], column: int)
 
 # Windows of a longer recording hold more samples, so that their number stays bounded.
 _MOST_WINDOWS: Final = 100_000
+_MOST_SWINGS: Final = 1_000_000  # windows times ranks: each takes a third of a KiB, and some microseconds
+_LEAST_WINDOWS: Final = 100  # of however many ranks, so that a stretch of a twentieth of the time is seen
 
 
 class Traffic(NamedTuple):
@@ -184,7 +186,8 @@ def steady_stretches(traffic: Mapping[int, Traffic], topology: Topology) -> list
     first_ns = min(int(own.begin_ns[0]) for own in known.values())
     window_ns = NICS.window_samples * median(float(np.median(own.end_ns - own.begin_ns)) for own in known.values())
     past_ns = max(int(own.end_ns[-1]) for own in known.values())
-    edges = np.arange(first_ns, past_ns + window_ns, max(window_ns, (past_ns - first_ns) / _MOST_WINDOWS))
+    most = max(_LEAST_WINDOWS, min(_MOST_WINDOWS, _MOST_SWINGS // len(known)))
+    edges = np.arange(first_ns, past_ns + window_ns, max(window_ns, (past_ns - first_ns) / most))
     swings = _swings(known, edges)
     ranks = sorted(known)
     steady = [

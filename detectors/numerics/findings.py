@@ -32,6 +32,7 @@ _SKIPPED: Final = 3
 
 _LEAST_OTHERS: Final = 2  # of one other rank alone nobody can tell that it is the rule
 
+_OF_JOB: Final = " of the job"  # ends the sensor of a jump on all ranks, behind its column
 _NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm"}
 
 
@@ -92,11 +93,13 @@ class Findings:
         standing_out = list(self._peers(rank, columns))
         # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
         jumps = list(self._jumps(columns)) if not infinite else []
-        self.state.unsettled = 2 * NUMERIC.warm_up if jumps else max(self.state.unsettled - 1, 0)
+        # A loss that grows slowly leaves ranks their places: only a jump moves them.
+        has_jumped = any(one.sensor.endswith(_OF_JOB) for one in jumps)
+        self.state.unsettled = 2 * NUMERIC.warm_up if has_jumped else max(self.state.unsettled - 1, 0)
         # Learned after they were judged, so that a value is held against earlier ones alone.
         for name in ("loss", "grad_norm"):
             self._trend(name).learn(_job_value(columns, name))
-        return [*corrupt, *infinite, *standing_out, *jumps]
+        return [*corrupt, *infinite, *standing_out, *jumps[:1]]
 
     # --- values that must be equal ----------------------------------------------------------------------------------
 
@@ -184,13 +187,12 @@ class Findings:
         if (growth := loss.growth()) is not None:
             text = f"loss has grown for {loss.state.risen} iterations, to {growth:.3g} times its lowest"
             yield Finding("loss_spike", "loss", (), f"{text}: data or optimizer, not a device")
-            return
         for name, trend, times in (("loss", loss, NUMERIC.loss_times), ("grad_norm", norm, NUMERIC.norm_times)):
             jump = trend.look(_job_value(columns, name), self._step(name, columns))
             if jump is not None and jump.is_far and jump.times > times:
                 course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
                 text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
-                yield Finding("loss_spike", f"{name} of the job", (), text)
+                yield Finding("loss_spike", f"{name}{_OF_JOB}", (), text)
                 return
 
     def _step(self, name: str, columns: Mapping[str, Column]) -> float:

@@ -30,6 +30,8 @@ class PeerState:
     sigma: float = 0.0
     seen: int = 0
     furthest: list[float] = field(default_factory=list)  # of the newest iterations, in sigmas
+    # Iterations in which each rank was compared; empty in a state of an older release
+    taught: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class PeerOutliers:
     """Learns the place of each rank among its peers in one column, and finds ranks that leave theirs."""
 
     def __init__(self, state: PeerState | None = None) -> None:
-        self.state = state or PeerState()
+        own = self.state = state or PeerState()
+        if len(own.taught) != len(own.ranks):
+            own.taught = np.full(len(own.ranks), own.seen, dtype=np.int64)
 
     def observe(self, rank: Ints, values: Floats, *, is_settled: bool = True, step: float = 0.0) -> list[Outlier]:
         """Take in one iteration; return the ranks that stand out, most first.
@@ -65,13 +69,16 @@ class PeerOutliers:
         sigmas = np.abs(left) / sigma
         limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only gross deviations stand out.
-        is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
+        # A rank that came later than others has still to learn its own place.
+        taught = own.taught[at]
+        is_placed = taught >= NUMERIC.warm_up
+        is_gross = (np.abs(left) > _GROSS) & is_placed
         # Logarithms part widely near zero, as of a loss that changes its sign, and there values themselves do not.
         with np.errstate(over="ignore", invalid="ignore"):
             apart = np.abs(values[is_comparable] - np.exp(middle + own.usual[at]))
             is_apart = apart > NUMERIC.deviations * MAD_TO_SIGMA * np.median(apart)
-        is_out: Flags = (sigmas > limit) & is_apart & (is_gross | (is_settled and own.seen >= 2 * NUMERIC.warm_up))
-        if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
+        is_out: Flags = (sigmas > limit) & is_apart & (is_gross | (is_settled & (taught >= 2 * NUMERIC.warm_up)))
+        if 2 * int(is_out.sum()) > int(is_placed.sum()):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
         self._learn(at, left, sigmas, is_out)
         order = np.argsort(-sigmas[is_out], kind="stable")
@@ -84,21 +91,26 @@ class PeerOutliers:
         own = self.state
         if not np.isin(rank, own.ranks).all():
             every = np.union1d(own.ranks, rank)
-            usual = np.zeros(len(every))
-            usual[np.searchsorted(every, own.ranks)] = own.usual
-            own.ranks, own.usual = every, usual
+            usual, taught = np.zeros(len(every)), np.zeros(len(every), dtype=np.int64)
+            known = np.searchsorted(every, own.ranks)
+            usual[known], taught[known] = own.usual, own.taught
+            own.ranks, own.usual, own.taught = every, usual, taught
         return np.searchsorted(own.ranks, rank)
 
     def _learn(self, at: Ints, left: Floats, sigmas: Floats, is_out: Flags) -> None:
         own = self.state
-        weight = 1 / min(own.seen + 1, NUMERIC.memory)
+        taught = own.taught[at]
         bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, least_sigma())))
-        step = left if own.seen < NUMERIC.warm_up else bounded
+        step = np.where(taught < NUMERIC.warm_up, left, bounded)
         # An outlier teaches nothing: a fault that lasts must not become the rank's usual place.
-        own.usual[at] += weight * np.where(is_out, 0.0, step)
-        scale = MAD_TO_SIGMA * float(np.median(np.abs(left)))
-        own.sigma += weight * (scale - own.sigma)
+        own.usual[at] += np.where(is_out, 0.0, step) * (1 / np.minimum(taught + 1, NUMERIC.memory))
+        own.taught[at] += 1
+        # The way of a late rank to its place is no noise; where all are on theirs, nothing else is known.
+        is_usual = taught >= min(own.seen, NUMERIC.warm_up)
+        is_usual = is_usual if is_usual.any() else ~is_usual
+        scale = MAD_TO_SIGMA * float(np.median(np.abs(left[is_usual])))
+        own.sigma += (scale - own.sigma) * (1 / min(own.seen + 1, NUMERIC.memory))
         own.seen += 1
         if own.seen > NUMERIC.warm_up:
-            furthest = float(np.max(sigmas[~is_out], initial=0.0))
+            furthest = float(np.max(sigmas[is_usual & ~is_out], initial=0.0))
             own.furthest = [*own.furthest, furthest][-4 * NUMERIC.memory :]

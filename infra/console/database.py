@@ -306,12 +306,11 @@ class RecentAlerts:
             self._is_over.wait(_RETRY_S)
 
     def _messages(self) -> Any:
-        def is_over() -> bool:
-            self.trouble = None  # it is called only while the topic is read
-            return self._is_over.is_set()
+        def tell(trouble: str | None) -> None:
+            self.trouble = trouble
 
-        kafka = self._kafka
-        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=is_over)
+        kafka, is_over = self._kafka, self._is_over.is_set
+        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=is_over, tell=tell)
 
 
 def since_s(alert: Alert) -> float | None:

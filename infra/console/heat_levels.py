@@ -135,6 +135,8 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
     >>> bins.levels.tolist(), bins.row.tolist(), bins.column.tolist()
     ([[6], [9]], [[1], [1]], [[1], [1]])
     """
+    # A bin that is larger than all cells, as anybody may ask for, would be filled up with gigabytes.
+    columns_per_bin, rows_per_bin = min(columns_per_bin, cells.shape[0] or 1), min(rows_per_bin, cells.shape[1] or 1)
     columns, rows = -(-cells.shape[0] // columns_per_bin), -(-cells.shape[1] // rows_per_bin)
     whole = (columns * columns_per_bin, rows * rows_per_bin)
     if cells.shape != whole:  # fill up with cells that are missing: never an extreme where another is stored

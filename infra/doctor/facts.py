@@ -133,7 +133,7 @@ class StreamFacts:
     waiting_s: Mapping[tuple[str, int], float] = field(default_factory=dict)  # time of the first unread message
     jobs: tuple[JobFacts, ...] = ()
     heard_since_s: float = 0.0  # oldest heartbeat that was read
-    is_evidence_whole: bool = True  # all evidence since then was read
+    cut_evidence: frozenset[int] = frozenset()  # partitions of which only the newest evidence was read
     host_clocks_s: Mapping[str, float] = field(default_factory=dict)  # least offset by host; above 0: ahead
     letters: tuple[Letter, ...] = ()
     mutes: tuple[str, ...] = ()

@@ -122,6 +122,7 @@ class StreamReading:
         self._admin, self._tails, self._topics = admin, tails, topics
         self._now_s, self._deadline = now_s, deadline
         self._unread: dict[str, str] = {}
+        self._cut: dict[str, frozenset[int]] = {}  # by topic, partitions that hold more than was read
 
     def read(self, workers: GroupFacts, on_step: Callable[[str], None]) -> StreamFacts:
         """Return the facts that all messages together give."""
@@ -129,7 +130,7 @@ class StreamReading:
         progress = self._progress(workers)
         waiting_s = self._waiting(progress, workers)
         on_step("reading what jobs said")
-        jobs, since_s, clocks, is_whole = self._jobs()
+        jobs, since_s, clocks = self._jobs()
         on_step("reading dead letters, notices and mutes")
         read = [(_time_s(message), DeadLetter.of(message)) for message in self._newest("deadletter")]
         letters = tuple(Letter(time_s, one.reason, one.topic, one.headers.get("channel")) for time_s, one in read)
@@ -141,8 +142,9 @@ class StreamReading:
         if newest_s > self._now_s + CLOCK_S:
             clocks = {**clocks, "the workers": newest_s - self._now_s}
         return StreamFacts(
-            self._unread, progress, waiting_s, jobs, since_s, is_whole, clocks, letters, mutes, troubled
-        )
+            self._unread, progress, waiting_s, jobs, since_s, self._cut.get("evidence", frozenset()), clocks, letters,
+            mutes, troubled,
+        )  # fmt: skip
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class StreamReading:
 
     def _waiting(self, progress: Mapping[int, Progress], workers: GroupFacts) -> dict[tuple[str, int], float]:
         names = {self._topics[topic].name: topic for topic in (*FIRST_HOP, "evidence") if topic in self._topics}
-        begins = {}
+        unread: dict[Place, tuple[int, int]] = {}
         for topic in names.values():
             seen = self._topics[topic]
             for partition, end in seen.ends.items():
@@ -186,14 +188,14 @@ class StreamReading:
                     at = progress[partition].positions.get(topic, 0)
                 at = None if at is None else read_to(at, end, self._is_alive(progress.get(partition)))
                 if at is not None and at < end and self._may_read(topic):
-                    begins[seen.name, partition] = max(at, seen.begins.get(partition, 0))
-        first = dict(sorted(begins.items(), key=lambda one: one[1])[:_MOST_WAITING])
-        read = self._guarded("waiting", {place: (at, at + 1) for place, at in first.items()})
+                    unread[seen.name, partition] = max(at, seen.begins.get(partition, 0)), end
+        furthest = furthest_behind(unread, _MOST_WAITING)
+        read = self._guarded("waiting", {place: (unread[place][0], unread[place][0] + 1) for place in furthest})
         return {(names[str(one.topic())], one.partition() or 0): _time_s(one) for one in read}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def _jobs(self) -> tuple[tuple[JobFacts, ...], float, Mapping[str, float], bool]:
+    def _jobs(self) -> tuple[tuple[JobFacts, ...], float, Mapping[str, float]]:
         announced = [Announced(_time_s(message), one)
                      for message, one in _decoded(self._newest("jobs"), decode_announcement)]  # fmt: skip
         since_s = self._now_s - HEARD_S
@@ -202,9 +204,8 @@ class StreamReading:
         # Older ones were probably cut off: no more is claimed than for the time that those cover.
         if len(beats) >= MOST["heartbeats"] // 2:
             since_s = max(since_s, min(beat.time_s for beat in beats))
-        evidence = list(self._newest("evidence", self._now_s - RECENT_S))
         closed_s: dict[str, float] = {}
-        for message in evidence:
+        for message in self._newest("evidence", self._now_s - RECENT_S):
             if not (message.value() or b"{").startswith(b"{"):  # else it reports ranks that came or went
                 job = (message.key() or b"").decode(errors="replace")
                 closed_s[job] = max(closed_s.get(job, 0.0), _time_s(message))
@@ -212,7 +213,7 @@ class StreamReading:
                  for one in announced if one.announcement.host}  # fmt: skip
         jobs = jobs_of(announced, beats, closed_s, since_s)
         clocks = host_clocks(beats, hosts, self._now_s)
-        return jobs, since_s, clocks, len(evidence) < MOST["evidence"] // 2
+        return jobs, since_s, clocks
 
     def _troubled(self) -> dict[str, str]:
         newest: dict[bytes, DeliveryRecord] = {}
@@ -241,17 +242,13 @@ class StreamReading:
         if not self._may_read(topic):
             self._unread[topic] = f"we may not read {seen.name}"
             return []
-        # Each partition gets its part: a busy one must not crowd out the others.
-        share = max(MOST[topic] // max(len(seen.ends), 1), 1)
-        begins = {number: max(end - share, seen.begins.get(number, 0)) for number, end in seen.ends.items()}
+        since: Mapping[int, int] = {}
         if since_s is not None:
             places = [(seen.name, number) for number in seen.ends]
-            since = offsets_at(self._admin, places, since_s, self._deadline)
-            begins = {
-                number: max(at, since.get((seen.name, number), seen.ends[number])) for number, at in begins.items()
-            }
-        stretches = {(seen.name, number): (begins[number], end) for number, end in seen.ends.items()}
-        found = self._guarded(topic, stretches)
+            offsets = offsets_at(self._admin, places, since_s, self._deadline)
+            since = {number: offsets.get((seen.name, number), end) for number, end in seen.ends.items()}
+        stretches, self._cut[topic] = newest_stretches(seen, MOST[topic], since)
+        found = self._guarded(topic, {(seen.name, number): stretch for number, stretch in stretches.items()})
         return sorted(found, key=lambda one: (one.partition() or 0, one.offset() or 0))
 
     def _may_read(self, topic: str) -> bool:
@@ -267,6 +264,26 @@ class StreamReading:
         except (ServiceError, KafkaException) as error:
             self._unread[topic] = reason_of(error)
         return found
+
+
+def furthest_behind(unread: Mapping[Place, tuple[int, int]], most: int) -> list[Place]:
+    """Return the partitions of which most messages are unread; `unread`: from which offset to before which one."""
+    return sorted(unread, key=lambda place: unread[place][0] - unread[place][1])[:most]
+
+
+def newest_stretches(
+    topic: TopicFacts, most: int, since: Mapping[int, int] | None = None
+) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
+    """Return the offsets of each partition's newest messages, and the partitions that hold more than those.
+
+    `most`: of all partitions together. `since`: the first offset that is asked for, by partition.
+    """
+    # Each partition gets its part: a busy one must not crowd out the others.
+    share = max(most // max(len(topic.ends), 1), 1)
+    since = since or {}
+    wanted = {number: max(topic.begins.get(number, 0), since.get(number, 0)) for number in topic.ends}
+    stretches = {number: (max(end - share, wanted[number]), end) for number, end in topic.ends.items()}
+    return stretches, frozenset(number for number, (begin, _) in stretches.items() if begin > wanted[number])
 
 
 def _decoded(

@@ -24,6 +24,7 @@ from irregulars.infra.doctor.findings import (
     why_not,
 )
 from irregulars.infra.doctor.topics import RECENT_S
+from irregulars.kafka.topics import partition_of
 from irregulars.pages import parse_listen
 from irregulars.printing import counted
 
@@ -356,8 +357,9 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
     waited_s = seen.now_s - job.announced_s - grace_s
     if not is_heard or waited_s < FIRST_CLOSING_S or not seen.topics["commops"].recent:
         return
-    # Older evidence was left out, and may hold a closed iteration of this job.
-    if job.evidence_s is None and not seen.stream.is_evidence_whole:
+    # Older evidence of its partition was left out, and may hold a closed iteration of this job.
+    partition = partition_of(job.job.encode(), max(seen.topics["evidence"].partitions, 1))
+    if job.evidence_s is None and partition in seen.stream.cut_evidence:
         return
     since = f"none for {span(seen.now_s - job.evidence_s)}" if job.evidence_s else "none so far"
     why = ", and no rank marks iterations" if job.without_marks == job.announced else ""

@@ -10,11 +10,12 @@ from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message, TopicPartition
 
-from irregulars.errors import InputError, RecordError, ServiceUnavailable
-from irregulars.kafka.broker import client_config, service_error
+from irregulars.errors import InputError, RecordError
+from irregulars.kafka.broker import BrokerWatch, client_config, service_error
 from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import check_topics, partitions_there
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
 from irregulars.messages.records import decode_json
@@ -190,26 +191,35 @@ def follow_alerts(
     is_ending: bool = False,
     newest: int = 0,
     is_over: Callable[[], bool] = lambda: False,
+    tell: Callable[[str | None], object] = lambda _: None,
     timeout_s: float = 10.0,
 ) -> Iterator[bytes]:
     """Yield the messages of the topic ``alerts`` as they come, for ever.
 
     They begin with the next one; or, `is_from_start`, with the oldest that the topic keeps; or `newest` messages
     before the end of each partition. `is_ending`: stop at the present end. `is_over` is asked several times a second
-    whether to stop. `timeout_s`: how long the broker may take to answer at the start. Raises `ServiceUnavailable`,
-    `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if there is no such topic.
+    whether to stop. `tell` takes None when the topic begins to be read, a sentence when Kafka is away meanwhile, and
+    None again when it is back. `timeout_s`: how long the broker may take to answer at the start.
+
+    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
+    there is no such topic.
     """
     partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
+    watch = BrokerWatch(bootstrap)
     config = client_config(bootstrap, security) | {
         "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,
+        "error_cb": watch.note_error,
     }  # fmt: skip
     consumer = new_consumer(config)
     try:
         start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
         consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])
         unread = set(partitions)
+        tell(None)
         while (unread or not is_ending) and not is_over():
             message = consumer.poll(_POLL_S)
+            if watch.check(consumer):
+                tell(watch.trouble)
             if message is None:
                 continue
             error = message.error()
@@ -217,9 +227,9 @@ def follow_alerts(
                 yield message.value() or b""
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition() or 0)
-            elif error.fatal() or not error.retriable():
-                # All other errors pass: librdkafka connects again by itself.
-                raise service_error(error, bootstrap) or ServiceUnavailable(str(error))
+            elif error.code() not in PASSING:
+                # Those pass: librdkafka connects again by itself.
+                raise service_error(error, bootstrap, security=security)
     finally:
         consumer.close()
 

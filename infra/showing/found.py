@@ -37,6 +37,7 @@ AFTER_SHOWN: Final = 20  # iterations behind a verdict that are read: is it over
 LOOKED_INTO: Final = 60
 
 STRETCHES_SHOWN: Final = 60  # stretches of time into which samples of bandwidth are gathered
+GPU_STATE: Final = "GPU states"  # a part that the database may not read in time
 BINS: Final = 64  # rows of a heat map at most; of more ranks, several share a row, and the slowest of them is shown
 
 
@@ -176,6 +177,7 @@ class Found:
     gpus: Sequence[GpuState] = ()
     earlier: Sequence[Earlier] = ()
     others: Sequence[Other] = ()
+    unread: Sequence[str] = ()  # parts that the database could not read in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,5 +470,7 @@ def _missing(found: Found, periods: Periods) -> Iterator[str]:
         yield "who waited: the judge read no operators with times of its iterations"
     if found.recording is not None:
         yield "GPU state: a recording holds none; agents of GPU nodes send it"
-    elif not found.gpus:
+    elif not found.gpus and GPU_STATE not in found.unread:
         yield "GPU state: nothing is stored for these iterations (kept 7 days), or no agent samples GPUs"
+    for part in found.unread:
+        yield f"{part}: the database could not read them in time"

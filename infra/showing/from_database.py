@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
+    GPU_STATE,
     STRETCHES_SHOWN,
     WORK_KINDS,
     Cell,
@@ -64,7 +65,19 @@ _MOST_STANDING: Final = 100_000
 _EARLIER_DAYS: Final = 90
 _EARLIER_READ: Final = 50
 
+_MOST_RANK_S: Final = 5_000_000
+"""Samples of bandwidth that one question reads, as seconds of all ranks together: 5 minutes of 16,384 ranks.
+
+Of a small job that is longer than samples are kept.
+"""
+
+_TOO_MUCH: Final = frozenset({158, 159, 160, 241, 307, 396})
+"""ClickHouse error codes for a question that goes beyond a bound: of time, rows, bytes or memory."""
+
+_NIC_RATES: Final = "NIC rates"
+
 Row = Sequence[Any]
+T = TypeVar("T")
 
 # Fields of `Verdict` with another name in the table. Suspects have a table of their own, thresholds only the topic.
 _RENAMED: Final = {
@@ -117,14 +130,15 @@ SELECT rank, device,
     if(countIf(NOT is_before) = 0, NULL, ({end:Int64} - {during_begin:Int64}) / countIf(NOT is_before))
 FROM
 (
-    SELECT rank, device, tx_bytes_per_s, rx_bytes_per_s, toUnixTimestamp64Nano(sampled_at) AS time_ns,
-        time_ns <= {before_end:Int64} AS is_before
+    SELECT rank, device, tx_bytes_per_s, rx_bytes_per_s,
+        sampled_at <= fromUnixTimestamp64Nano({before_end:Int64}, 'UTC') AS is_before
     FROM bandwidth FINAL
     WHERE job = {job:String} AND attempt = {attempt:Int64} AND path = 'nic'
-        AND sampled_at > fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
-        AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+        AND (sampled_at > fromUnixTimestamp64Nano({before_begin:Int64}, 'UTC')
+            AND sampled_at <= fromUnixTimestamp64Nano({before_end:Int64}, 'UTC')
+            OR sampled_at > fromUnixTimestamp64Nano({during_begin:Int64}, 'UTC')
+            AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC'))
 )
-WHERE time_ns <= {before_end:Int64} OR time_ns > {during_begin:Int64}
 GROUP BY rank, device
 ORDER BY rank, device"""
 
@@ -224,6 +238,7 @@ class _Reader:
         self._verdict = verdict
         self._suspect = verdict.suspects[0] if verdict.suspects else None
         self._job: dict[str, Any] = {"job": verdict.job, "attempt": verdict.attempt}
+        self._unread: list[str] = []
 
     def read(self, source: str, now_ns: int) -> Found:
         verdict = self._verdict
@@ -240,25 +255,52 @@ class _Reader:
         places, clock = self._places()
         is_numeric = verdict.kind in NUMERIC_KINDS
         wanted = _charted(iterations) if is_numeric else periods.looked_into.tolist()
-        cells = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted and verdict.kind in WORK_KINDS else ()
-        bands = self._ask(BANDS, wanted=wanted) if wanted and is_numeric else ()
+        has_cells, has_bands = bool(wanted) and verdict.kind in WORK_KINDS, bool(wanted) and is_numeric
+        cells = (
+            self._part("times of ranks", lambda: self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks))
+            if has_cells
+            else ()
+        )
+        bands = self._part("numbers of ranks", lambda: self._ask(BANDS, wanted=wanted)) if has_bands else ()
         others = self._ask(_OTHERS, verdict_id=verdict.verdict_id, limit=_EARLIER_READ)
         return Found(
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places,
             cells=[Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in cells],
             bin_ranks=bin_ranks, numerics=list(read_bands(bands)),
-            ways=self._ways(periods) if verdict.kind in TRANSFER_KINDS else (),
+            ways=self._part("transfers", lambda: self._ways(periods)) if verdict.kind in TRANSFER_KINDS else (),
             standing=self._standing() if verdict.kind in STANDSTILLS else (),
-            rates=self._rates(iterations, periods),
-            rate_samples=self._rate_samples(span_of(iterations)),
-            gpus=self._gpus(iterations),
+            rates=self._part(_NIC_RATES, lambda: self._rates(iterations, periods)),
+            rate_samples=self._part(_NIC_RATES, lambda: self._rate_samples(self._newest(span_of(iterations)))),
+            gpus=self._part(GPU_STATE, lambda: self._gpus(iterations)),
             earlier=self._earlier(now_ns),
             others=[Other(verdict_id, kind) for verdict_id, kind in others],
+            unread=tuple(dict.fromkeys(self._unread)),
         )  # fmt: skip
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
         return self._client.query(question, parameters={**self._job, **values}).result_rows
+
+    def _part(self, name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """Return what `read` does; empty where the database can't do it in time.
+
+        Later parts are not asked for then: each could take as long again, and a page has one deadline for all.
+        """
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
+        if not self._unread:
+            try:
+                return read()
+            except ClickHouseError as error:
+                if getattr(error, "code", None) not in _TOO_MUCH:
+                    raise
+        self._unread.append(name)
+        return ()
+
+    def _newest(self, span: tuple[int, int]) -> tuple[int, int]:
+        """Return the end of a span of which the samples of all ranks can be read in time."""
+        most_ns = _MOST_RANK_S * 10**9 // max(self._verdict.world_size, 1)
+        return max(span[0], span[1] - most_ns), span[1]
 
     def _places(self) -> tuple[dict[int, Place], str]:
         """Return where the ranks live that the verdict names, and the clock."""
@@ -288,12 +330,11 @@ class _Reader:
         ]
 
     def _rates(self, iterations: Sequence[Iteration], periods: Periods) -> list[NicRates]:
-        before, during = sampled_spans(iterations, periods)
+        # Without iterations before it the first span is empty, and samples of the cause alone are read.
+        before, during = map(self._newest, sampled_spans(iterations, periods))
         if during[1] <= during[0]:
             return []
-        # Without iterations before it, samples of the cause alone are read.
-        rows = self._ask(_RATES, begin=before[0] or during[0], before_end=before[1], during_begin=during[0],
-                         end=during[1])  # fmt: skip
+        rows = self._ask(_RATES, before_begin=before[0], before_end=before[1], during_begin=during[0], end=during[1])
         return [
             NicRates(rank, device, *(_number(one) for one in (sent, sending, received, receiving, interval_ns)))
             for rank, device, sent, sending, received, receiving, interval_ns in rows

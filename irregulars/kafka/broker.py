@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
@@ -150,6 +150,43 @@ def service_error(
         f"Kafka at {bootstrap} must answer{within}; got {error.name()}: {error.str()}. "
         "Check the address, that the broker runs, and what it asks for there (TLS, a certificate)"
     )
+
+
+_ASK_AGAIN_S: Final = 5.0
+_PRESENCE_S: Final = 1.0  # how long a broker may take to answer that it is there
+
+
+class BrokerWatch:
+    """Notices that no broker answers a consumer, and that one does again: polling shows neither.
+
+    `note_error` is the consumer's ``error_cb``; `check` is called between polls, by the thread that polls.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap: Final = bootstrap
+        self._ask_at_s: float | None = None  # when to ask a broker that may be away; None: it is there
+        self.trouble: str | None = None  # None: a broker answers
+
+    def note_error(self, error: KafkaError) -> None:
+        """Take an error of the background in."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
+            self._ask_at_s = time.monotonic()
+
+    def check(self, consumer: Consumer) -> bool:
+        """Ask whether a broker is there, if none may be; return whether `trouble` has changed."""
+        # One connection that fails, as over IPv6 first, is no reason to say that the broker is away; and where no
+        # message waits, nothing else tells that it is back.
+        if self._ask_at_s is None or time.monotonic() < self._ask_at_s:
+            return False
+        known = self.trouble
+        try:
+            consumer.list_topics(timeout=_PRESENCE_S)
+        except KafkaException:
+            self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
+            self.trouble = f"Kafka at {self._bootstrap} does not answer: nothing new is read until it does"
+        else:
+            self._ask_at_s = self.trouble = None
+        return self.trouble != known
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
 
 _MOST_ASKED: Final = 64  # rows of a frame for which a drift detector is copied and fed: up to 0.7 ms each
-_MOST_SERIES: Final = 2048  # with a drift detector of their own
+_MOST_SERIES: Final = 2048  # with a drift detector of their own: each takes 10 to 100 µs of an iteration
 _FORGET_AFTER: Final = 50  # frames after which a series that was not seen is forgotten
 # Inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
 _REACH: Final = 128
@@ -40,7 +40,8 @@ class DriftAdapter:
     to detectors of ranks. So a row is scored on a copy of its series' detector, which is fed the row's value up to
     ``hold`` times: 1 where a drift is reported by then, more where sooner, 0 where it is not. Beside that a series
     scores 1 for ``hold`` frames after its own detector reported a drift upwards while it learned: so slow drifts are
-    found that no row shows.
+    found that no row shows. Of more than `_MOST_SERIES` series the first that came have a detector; the others have
+    no scores (NaN) until one of those is gone.
 
     `name`: of the drift detector, under which scores are stored. `make_detector`: makes a drift detector of River;
     pickles. `is_binary`: it takes errors (0 or 1), not numbers: a row is an error from 3 spreads on. `options`: see
@@ -92,9 +93,12 @@ class DriftAdapter:
         series, middles = _medians(keys, values[:, 0])
         is_warm = np.isfinite(self._past.deviations(series, middles[:, None])[:, 0])
         for key, value in zip(series[is_warm].tolist(), middles[is_warm].tolist(), strict=True):
-            watch = self._watches.pop(key, None) or _Watch(
-                self._make(), *self._past.usual(key), np.zeros(_REACH // 2)
-            )
+            watch = self._watches.get(key)
+            if watch is None:
+                # A new series waits for room: if it took another's, each would have lost its own before it knew much.
+                if len(self._watches) >= _MOST_SERIES:
+                    continue
+                watch = self._watches[key] = _Watch(self._make(), *self._past.usual(key), np.zeros(_REACH // 2))
             fed, half = self._input(watch, value), len(watch.inputs)
             watch.inputs[watch.fed % half] = fed
             watch.fed += 1
@@ -107,7 +111,6 @@ class DriftAdapter:
                 watch.detector = self._make()
                 for one in watch.inputs.tolist():  # the oldest is first: their number is a multiple of all that fit
                     watch.detector.update(one)
-            self._watches[key] = watch  # the one seen last stands last
         self._forget()
 
     def explain(self, frame: Frame, row: int) -> str:
@@ -135,10 +138,7 @@ class DriftAdapter:
 
     def _forget(self) -> None:
         oldest = self._frames - _FORGET_AFTER
-        gone = [key for key, one in self._watches.items() if one.seen < oldest]
-        gone += list(self._watches)[: max(len(self._watches) - _MOST_SERIES, 0)]
-        # A series may be too old and one too many at once.
-        for key in set(gone):
+        for key in [key for key, one in self._watches.items() if one.seen < oldest]:
             del self._watches[key]
 
 

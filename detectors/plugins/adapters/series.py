@@ -15,7 +15,10 @@ from irregulars.dtypes import Floats, Ints
 from irregulars.errors import PluginError
 
 MOST_SERIES: Final = 4096
-"""Series whose past is kept; those that were not seen for longest go first. A rank or a class of operators is one."""
+"""Series whose past is kept, or as many as a frame has, if those are more; those not seen for longest go first.
+
+A rank or a class of operators is one.
+"""
 
 _FORGET_AFTER: Final = 100  # frames after which a series that was not seen is forgotten
 
@@ -76,7 +79,8 @@ class SeriesPast:
         distances = np.abs(known - middles[:, None, :])
         self._median[at] = middles
         self._spread[at] = np.maximum(MAD_TO_SIGMA * _medians_of_known(distances, counts), self.floor)
-        newest = np.argsort(-self._seen, kind="stable")[:MOST_SERIES]
+        # All series of this frame stay, however many: without a past none of them would ever be judged.
+        newest = np.argsort(-self._seen, kind="stable")[: max(MOST_SERIES, len(rows))]
         kept = np.sort(newest[self._seen[newest] >= self._frames - _FORGET_AFTER])
         if len(kept) < len(self._keys):
             for name in ("_keys", "_values", "_taught", "_seen", "_median", "_spread"):

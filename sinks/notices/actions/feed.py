@@ -12,8 +12,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
 from irregulars.in_thread import run_in_thread
-from irregulars.kafka.broker import client_config, open_admin, service_error
+from irregulars.kafka.broker import BrokerWatch, client_config, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
@@ -22,7 +23,6 @@ from irregulars.words import name_kind
 
 _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500
-_ASK_AGAIN_S: Final = 5.0
 _LEAVES_S: Final = 5.0  # then the group counts us out after its session
 
 
@@ -65,12 +65,11 @@ class ActionFeed:
         self._unread: set[int] | None = None  # None: the topic is not ours
         self._is_new_owner = False
         self._tell: Final = tell
-        self._ask_at_s: float | None = None  # when to ask a broker that may be away; None: it is there
-        self._is_away = False
+        self._watch: Final = BrokerWatch(bootstrap)
         self._consumer: Final = new_consumer(client_config(bootstrap, security) | {
             "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
             "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
-            "error_cb": self._note_error,
+            "error_cb": self._watch.note_error,
         })  # fmt: skip
         if is_member:
             self._consumer.subscribe([name], on_assign=self._assigned, on_revoke=self._revoked)
@@ -86,10 +85,11 @@ class ActionFeed:
                 messages.append(one)
             elif error.code() == KafkaError._PARTITION_EOF and self._unread is not None:
                 self._unread.discard(one.partition() or 0)
-            # Others pass: librdkafka tries again, and `_check_broker` reports a broker that stays away.
-            elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
+            # These pass: librdkafka tries again, and `BrokerWatch` notices a broker that stays away.
+            elif error.code() not in {KafkaError._PARTITION_EOF, *PASSING}:
                 raise service_error(error, self._bootstrap, security=self._security)
-        self._check_broker()
+        if self._watch.check(self._consumer):
+            self._tell(self._watch.trouble or f"Kafka at {self._bootstrap} answers again")
         is_new, self._is_new_owner = self._is_new_owner, False
         return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
 
@@ -103,28 +103,6 @@ class ActionFeed:
     def close(self) -> None:
         """Leave the group: another consumer takes over at once."""
         run_in_thread(self._consumer.close, _LEAVES_S)
-
-    def _note_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
-            self._ask_at_s = time.monotonic()
-
-    def _check_broker(self) -> None:
-        # One connection that fails, as over IPv6 first, is no reason to say that the broker is away; and where no
-        # message waits, nothing else tells that it is back.
-        if self._ask_at_s is None or time.monotonic() < self._ask_at_s:
-            return
-        self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
-        try:
-            self._consumer.list_topics(timeout=1.0)
-        except KafkaException:
-            if not self._is_away:
-                self._is_away = True
-                self._tell(f"Kafka at {self._bootstrap} does not answer: nothing new is read until it does")
-            return
-        self._ask_at_s = None
-        if self._is_away:
-            self._is_away = False
-            self._tell(f"Kafka at {self._bootstrap} answers again")
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._is_from_start:
@@ -181,7 +159,7 @@ def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: floa
                     yield decode_verdict(message.value(), "alerts")
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition() or 0)
-            elif error.fatal() or not error.retriable():
+            elif error.code() not in PASSING:
                 raise service_error(error, bootstrap)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.nics import steadiness
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.nics.peak_caps import (
     End,
@@ -27,6 +28,7 @@ from irregulars.detectors.nics.steadiness import (
     Stretch,
     Swing,
     Traffic,
+    _swings,
     steady_ends,
     steady_stretches,
     steady_text,
@@ -386,6 +388,23 @@ def test_stretches() -> None:
     unknown[0].tx[:] = np.nan
     assert steady_stretches(unknown, HOSTS) == []
     assert steady_stretches({0: Traffic(*(np.empty(0) for _ in range(4)))}, HOSTS) == []
+
+
+def test_a_long_recording_of_many_ranks_is_cut_into_fewer_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def swings_of_windows(known: dict[int, Traffic], edges: np.ndarray) -> list[list[Swing]]:
+        asked.append(len(edges) - 1)
+        return _swings(known, edges)
+
+    monkeypatch.setattr(steadiness, "_swings", swings_of_windows)
+    long = traffic({2: (2_000, 6_000)}, count=8_000)
+    (found,) = steady_stretches(long, HOSTS)
+    assert (found.begin_s, found.past_s) == (20.0, 60.0)
+    monkeypatch.setattr(steadiness, "_MOST_SWINGS", 400)
+    (found,) = steady_stretches(long, HOSTS)
+    assert (found.begin_s, found.past_s) == pytest.approx((20.0, 60.0), abs=1.0)
+    assert asked == [160, 100]
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(100, []), (150, [(2.0, 3.5)]), (250, [(2.0, 4.5)])])

@@ -79,3 +79,16 @@ def test_a_loss_that_crosses_zero_accuses_nobody() -> None:
 def test_a_vote_that_comes_twice_counts_once() -> None:
     rank, checksum = np.array([0, 1, 2, 2, 2, 2, 3]), np.array([9, 9, 5, 5, 5, 5, 9])
     assert count_votes(rank, np.zeros(7, dtype=np.int64), checksum).suspects.tolist() == [2]
+
+
+def test_a_rank_that_leaves_its_peers_is_named_while_the_loss_grows() -> None:
+    random, judge, named = np.random.default_rng(1), Findings(), []
+    places, found = np.exp(random.normal(0, 0.1, 8)), []
+    for step in range(495):
+        loss = 2 * 1.002**step * places * np.exp(random.normal(0, 0.01, 8))
+        loss[5] *= 4 if step >= 240 else 1
+        found = judge.observe(np.arange(8), {"loss": loss}, None, np.full(8, -1))
+        named += [(step, one.ranks) for one in found if one.ranks]
+    assert any("has grown" in one.text for one in found)  # both are found at once
+    assert [ranks for _, ranks in named] == [(5,)] * 255
+    assert named[0][0] == 240

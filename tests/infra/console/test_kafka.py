@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from confluent_kafka import Producer
+
 from irregulars.errors import ServiceUnavailable
 from irregulars.infra.console.database import KafkaAddress, RecentAlerts
 from irregulars.kafka.topics import TopicSettings
+from tests.infra.processes import wait_until
 
 
 class Followed(RecentAlerts):
@@ -33,3 +36,26 @@ def test_a_fault_is_told_and_the_topic_read_again(monkeypatch: Any) -> None:
     found._thread.join(10)
     found.close()
     assert found.troubles == [None, "Kafka must answer", "alerts must be readable; reading them raised KeyError"]
+
+
+def test_that_kafka_went_away_is_told_as_long_as_it_is_away(monkeypatch: Any) -> None:
+    monkeypatch.setattr("irregulars.infra.console.database._RETRY_S", 0.01)
+    topics = TopicSettings()
+    # The client library's own broker, which lives as long as this producer.
+    broker = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+    broker.produce(topics.name("alerts"), b"no alert", partition=0)
+    assert broker.flush(10) == 0
+    (one,) = broker.list_topics(timeout=10).brokers.values()
+    read: list[int] = []
+    found = RecentAlerts(KafkaAddress(f"{one.host}:{one.port}", topics), on_alert=lambda: read.append(1))
+    monkeypatch.setattr(found, "take", lambda value: read.append(len(value)))
+    found.start()
+    try:
+        assert wait_until(lambda: bool(read))
+        assert found.trouble is None
+        del broker
+        assert wait_until(lambda: found.trouble is not None)
+        assert not wait_until(lambda: found.trouble is None, within_s=1.0)
+        assert "Kafka at 127.0.0.1" in str(found.trouble)
+    finally:
+        found.close()

@@ -4,6 +4,7 @@ import pytest
 
 from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, Letter
 from irregulars.infra.doctor.workers import check_alerts, check_jobs
+from irregulars.kafka.topics import partition_of
 from tests.infra.doctor.installations import LAYOUT, NOW_S, job, kafka, topic, troubles
 
 LETTERS = tuple(Letter(NOW_S - 5, "schema must be 'commops'", "irregulars.commops") for _ in range(20))
@@ -53,6 +54,13 @@ def test_silent_ranks_are_named_with_their_hosts() -> None:
     (one,) = [one for one in check_jobs(of_job(heard_s=heard_s), 30.0) if one.level == "problem"]
     assert one.subject == "job llama"
     assert one.text == "2 of 4 ranks silent for 4 min: 2, 3 on node-1"
+
+
+def test_that_no_iteration_closes_is_told_only_where_the_evidence_of_the_jobs_partition_was_read() -> None:
+    own = partition_of(b"llama", LAYOUT.partitions)
+    for cut, expected in (({own}, []), ({(own + 1) % LAYOUT.partitions}, [("problem", "none_closes")])):
+        seen = kafka(stream={"jobs": (job(evidence_s=None),), "cut_evidence": frozenset(cut)})
+        assert troubles(check_jobs(seen, 30.0)) == expected
 
 
 def test_that_no_iteration_closes_is_not_told_where_nobody_reads() -> None:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from irregulars.infra.doctor.stream import Announced, Beat, host_clocks, jobs_of
+from irregulars.infra.doctor.stream import Announced, Beat, furthest_behind, host_clocks, jobs_of, newest_stretches
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from tests.infra.doctor.installations import topic
 
 WORLD = (Communicator("world", "world", (0, 1)),)
 
@@ -22,6 +23,24 @@ def beat(
 ) -> Beat:
     sources = {"commops": SourceProgress(10, None, lost)}
     return Beat(0, time_s, Heartbeat("llama", attempt, rank, sources, state, start=start))
+
+
+def test_a_busy_partition_is_cut_and_the_others_are_not() -> None:
+    busy = topic("evidence", begins={0: 0, 1: 7, 2: 0, 3: 0}, ends={0: 500, 1: 20, 2: 100, 3: 101})
+    stretches, cut = newest_stretches(busy, 400)
+    assert stretches == {0: (400, 500), 1: (7, 20), 2: (0, 100), 3: (1, 101)}
+    assert cut == {0, 3}
+    # Older ones than are asked for are not missed.
+    stretches, cut = newest_stretches(busy, 400, {0: 390, 1: 20, 2: 50, 3: 40})
+    assert stretches == {0: (400, 500), 1: (20, 20), 2: (50, 100), 3: (40, 101)}
+    assert cut == {0}
+
+
+def test_the_partitions_that_are_furthest_behind_are_asked_how_long_they_wait() -> None:
+    # A partition whose offsets are small is not behind for that.
+    unread = {("commops", 0): (5, 10), ("commops", 1): (9_000, 19_000), ("jobs", 0): (300, 700)}
+    assert furthest_behind(unread, 2) == [("commops", 1), ("jobs", 0)]
+    assert set(furthest_behind(unread, 9)) == unread.keys()
 
 
 def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -87,3 +89,16 @@ def test_one_cell_among_eight_million_is_seen_at_every_zoom(per_bin: tuple[int, 
     assert bins.levels.max() == 60_000
     (up,), (across,) = np.nonzero(bins.levels == 60_000)
     assert (up * per_bin[0] + bins.row[up, across], across * per_bin[1] + bins.column[up, across]) == (5_635, 617)
+
+
+def test_bins_that_are_larger_than_all_cells_take_no_memory_for_those_that_are_not_there() -> None:
+    cells = np.random.default_rng(1).integers(0, 0xFFFF, (30, 50), dtype=np.uint16)
+    tracemalloc.start()
+    try:
+        bins = bin_extremes(cells, 1 << 14, 1 << 14)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 1 << 20
+    assert bins.levels.tolist() == [[cells.max()]]
+    assert cells[bins.column[0, 0], bins.row[0, 0]] == cells.max()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from irregulars.kafka import broker
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices.actions import feed as action_feed
 from irregulars.sinks.notices.actions.feed import ActionFeed
@@ -38,7 +39,7 @@ def test_a_connection_that_fails_is_no_broker_that_is_away(monkeypatch: pytest.M
         return made[-1]
 
     monkeypatch.setattr(action_feed, "partitions_there", lambda *_: {"actions": [0]})
-    monkeypatch.setattr(action_feed, "_ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(broker, "_ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(action_feed, "new_consumer", make)
     told: list[str] = []
     feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True, tell=told.append)

@@ -1,0 +1,50 @@
+"""Ranks that come late have a place of their own, and are held against that."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
+from irregulars.detectors.numerics.thresholds import NUMERIC
+from tests.stored_states import stored
+
+LATE, COMES, RANKS = 15, 60, 16
+
+
+def watched(watch: PeerOutliers, iterations: range, fault_from: int = 1_000) -> list[tuple[int, Outlier]]:
+    """Let 16 ranks train, of which the last comes late with a place of its own; `fault_from`: it works wrongly."""
+    found: list[tuple[int, Outlier]] = []
+    for number in iterations:
+        random = np.random.default_rng(number)
+        values = np.exp(random.normal(0, 0.05, RANKS))
+        values[LATE] *= 12 if number >= fault_from else 3
+        ranks = np.arange(RANKS if number >= COMES else LATE)
+        found += [(number, one) for one in watch.observe(ranks, values[ranks])]
+    return found
+
+
+def test_a_rank_that_comes_late_is_not_accused_of_its_own_place() -> None:
+    assert watched(PeerOutliers(), range(200)) == []
+
+
+def test_a_rank_that_comes_late_is_accused_when_it_leaves_its_own_place() -> None:
+    found = watched(PeerOutliers(), range(200), fault_from=150)
+    assert [(number, one.rank) for number, one in found] == [(number, LATE) for number in range(150, 200)]
+    assert all(3 < one.times < 5 for _, one in found)
+
+
+def test_the_way_of_a_late_rank_to_its_place_is_no_noise_of_the_others() -> None:
+    late, without = PeerOutliers(), PeerOutliers()
+    watched(late, range(COMES + NUMERIC.warm_up))
+    watched(without, range(COMES))
+    assert late.state.sigma < 1.2 * without.state.sigma
+    assert max(late.state.furthest) < 1.5 * max(without.state.furthest)
+
+
+def test_a_state_of_an_older_release_goes_on_as_if_all_its_ranks_were_there_from_the_start() -> None:
+    watch = PeerOutliers()
+    watched(watch, range(COMES))
+    own = watch.state
+    older = PeerState(own.ranks, own.usual, own.sigma, own.seen, own.furthest)
+    again = PeerOutliers(stored(older))
+    assert watched(again, range(COMES, 200), fault_from=150) == watched(watch, range(COMES, 200), fault_from=150)
