@@ -39,10 +39,13 @@ def encode_within_limit(rows: Rows, job: str, limit_bytes: int) -> list[bytes]:
     only = rows[0]
     if len(rows) > 1:
         parts: Sequence[Rows] = (rows[: len(rows) // 2], rows[len(rows) // 2 :])
+    elif isinstance(only, Membership) and len(only.events) > 1:  # of a storm: they come without an announcement
+        half = len(only.events) // 2
+        parts = [[replace(only, events=events)] for events in (only.events[:half], only.events[half:])]
     elif isinstance(only, Membership):  # an announcement that was decoded always fits
         raise ValueError(f"announcement of rank {only.rank} must fit into a message; it does not")
     elif len(only) > 1:
-        parts = [[_with_own_names(only.take(half))] for half in np.array_split(np.arange(len(only)), 2)]
+        parts = [[_with_own_names(only.take(places))] for places in np.array_split(np.arange(len(only)), 2)]
     else:
         offsets = only.offsets["offset"][:MAX_OFFSETS]
         kept = Ragged(np.array([len(offsets)], dtype=np.int64), {"offset": offsets})

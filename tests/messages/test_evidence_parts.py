@@ -8,6 +8,7 @@ import numpy as np
 
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.evidence import CLASS_COLUMNS, Evidence, Membership, concatenate, decode_evidence, no_entries
 from irregulars.messages.evidence_parts import MAX_OFFSETS, encode_within_limit
 from irregulars.messages.ragged import Ragged
@@ -78,3 +79,13 @@ def test_memberships_are_split_at_the_size_limit_and_keep_their_order() -> None:
         Membership("j", 0, rank, Announcement("j", 0, rank, 600, 600, world)) for rank in range(50)
     ]
     assert sent(rows, MAX_MESSAGE_BYTES // 10) == rows
+
+
+def test_events_of_one_rank_that_fit_no_message_are_sent_in_parts() -> None:
+    """A broken PCIe link writes thousands of lines a second: the worker must not end of them."""
+    events = tuple(DeviceEvent(ns, 3, "link_errors", "node1", "mlx5_0", ns, "d" * 200) for ns in range(10_000))
+    reported = Membership("j", 0, 3, start="s", since_ns=7, events=events)
+    found = [row for row in sent([reported]) if isinstance(row, Membership)]
+    assert len(found) > 1
+    assert tuple(event for row in found for event in row.events) == events
+    assert {replace(row, events=()) for row in found} == {replace(reported, events=())}
