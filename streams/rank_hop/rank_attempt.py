@@ -115,10 +115,9 @@ class RankAttempt:
         elif part.schema == "bandwidth":
             self._arrivals.lost_rows += self._samples.add(part)
         elif part.schema == "events":
-            self._events += events_of(part.batch())
+            self._events += events_of(self._usable_batch(part))
         elif not part.summary.is_usable:  # states of GPUs, which the sink stores
-            columns = part.batch().columns
-            self._usable(columns, usable_rows(part.schema, columns))
+            self._usable_batch(part)
 
     def _take_operators(self, part: Part) -> None:
         runs = part.summary.runs
@@ -126,9 +125,7 @@ class RankAttempt:
         if runs is not None and self._pending.has_open(runs) and self._detectors is None:
             self._pending.add_runs(part.cut, runs, has_unended=part.summary.has_unended)
             return
-        columns = part.batch().columns
-        if not part.summary.is_usable:
-            columns = self._usable(columns, usable_rows("commops", columns))
+        columns = self._usable_batch(part).columns
         is_named = columns["iteration"] != UNKNOWN
         if not is_named.all():
             # An operator without an iteration may be of one all the same, or of a hang behind those that are known.
@@ -141,6 +138,13 @@ class RankAttempt:
         """Take in a heartbeat of this attempt; raises as `add` does."""
         if not self.is_ended:
             self._heartbeat = self._progress.admit_heartbeat(heartbeat)
+
+    def _usable_batch(self, part: Part) -> Batch:
+        """Return the usable rows of a part; see `_usable`."""
+        batch = part.batch()
+        if part.summary.is_usable:
+            return batch
+        return Batch(batch.header, self._usable(batch.columns, usable_rows(part.schema, batch.columns)))
 
     def _usable(self, columns: Mapping[str, Column], is_usable: Flags | None) -> Mapping[str, Column]:
         """Leave out rows that no honest producer sends, and count them as lost; None: all are usable."""
