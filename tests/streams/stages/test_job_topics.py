@@ -52,7 +52,7 @@ def announced(*partitions: Sequence[Message], rows: Sequence[Membership] = ()) -
 
 @pytest.mark.parametrize("is_new_first", [True, False])
 def test_both_places_of_a_rank_that_moved_to_another_host_are_known(is_new_first: bool) -> None:
-    """A host sends all that it has to one partition: the place that a rank left lies in another one."""
+    """All that a host sends together lies in one partition: the place that a rank left, in that of its old host."""
     places = [[Message(OLD, 10)], [Message(NEW, 20)]]
     assert announced(*(places[::-1] if is_new_first else places)) == [OLD, NEW]
 
