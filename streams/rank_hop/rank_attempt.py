@@ -35,6 +35,7 @@ from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import ArrivalsState, PlausibleProgress, SourceArrivals
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
+from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 Closed = list[Closing | Membership]  # complete iterations, and memberships (a rank came or went), oldest first
 _OF_TRAINING: Final = ("commops", "iterations")
@@ -55,6 +56,7 @@ class AttemptState:
     heartbeat: Heartbeat | None
     last_end_ns: int
     detectors: TaughtState | None = None
+    most_skipped: int = RANK_HOP.most_skipped_iterations
 
 
 class RankAttempt:
@@ -260,6 +262,7 @@ class RankAttempt:
             announcement=self._announcement_value, is_ended=self.is_ended, arrivals=self._arrivals.state(),
             pending=self._pending.state(), samples=self._samples.state(), heartbeat=self._heartbeat,
             last_end_ns=self._last_end_ns, detectors=None if self._detectors is None else self._detectors.state(),
+            most_skipped=self._progress.most_skipped,
         )  # fmt: skip
 
     @classmethod
@@ -271,7 +274,9 @@ class RankAttempt:
         attempt._arrivals = SourceArrivals.from_state(state.arrivals)
         attempt._pending = PendingRows.from_state(state.pending)
         newest_ns, newest_iteration = attempt._arrivals.newest_ns, attempt._pending.newest
-        attempt._progress = PlausibleProgress(None if newest_ns == UNKNOWN else newest_ns, newest_iteration)
+        attempt._progress = PlausibleProgress(
+            None if newest_ns == UNKNOWN else newest_ns, newest_iteration, state.most_skipped
+        )
         attempt._samples = NicSamples.from_state(state.samples)
         attempt._heartbeat = state.heartbeat
         attempt._last_end_ns = state.last_end_ns
