@@ -84,6 +84,11 @@ class JobStarts:
         found = {host for one in self._known.values() if one.number in self._beside for host in one.hosts}
         return tuple(sorted(found)[:MOST_HOSTS])
 
+    @property
+    def not_judged(self) -> int:
+        """How many starts were overtaken."""
+        return sum(one.number == _NOT_JUDGED for one in self._known.values())
+
     def overtaken(self, current: int | None) -> list[int]:
         """Return the numbers of starts to come that began before the present one; nothing is judged under them."""
         now = next((one for one in self._known.values() if one.number == current), None)
