@@ -145,8 +145,9 @@ _SCHEMA: Final = pa.schema(
     + [pa.field(f"class_{name}", pa.list_(kind)) for name, kind in CLASS_COLUMNS.items()]
 )
 _SCHEMA_WITH_PATTERNS: Final = _SCHEMA.append(pa.field(_PATTERNS, pa.list_(_PATTERN)))
-# Communicators of a message: classes hold their indices as uint16.
-_MOST_NAMES: Final = 1 << 16
+MOST_NAMES: Final = 1 << 16
+"""Communicators of a message: classes hold their indices as uint16."""
+
 _WORTH_COMPRESSING: Final = 1 << 16
 
 
@@ -334,8 +335,8 @@ class _Members:
 
 
 def _encode_rows(evidence: Evidence) -> bytes:
-    if len(evidence.names) > _MOST_NAMES:
-        raise pa.ArrowInvalid(f"communicators must be at most {_MOST_NAMES}; got {len(evidence.names)}")
+    if len(evidence.names) > MOST_NAMES:
+        raise pa.ArrowInvalid(f"communicators must be at most {MOST_NAMES}; got {len(evidence.names)}")
     arrays = []
     for name, (kind, dtype) in _ON_WIRE.items():
         column = evidence.columns[name]

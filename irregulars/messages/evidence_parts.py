@@ -12,6 +12,7 @@ from irregulars.errors import RecordError
 from irregulars.messages.arrow_limits import require_bounded
 from irregulars.messages.evidence import (
     CLASS_COLUMNS,
+    MOST_NAMES,
     Evidence,
     Membership,
     encode_evidence,
@@ -33,16 +34,21 @@ def encode_within_limit(rows: Rows, job: str, limit_bytes: int) -> list[bytes]:
     A row that is too large by itself keeps its times and sums, and loses its classes and patterns: the second hop
     then reads more operators than it would have to.
     """
-    values = encode_evidence(rows, job)
-    if all(_is_sendable(value, limit_bytes) for value in values):
-        return values
+    names = {name for row in rows if isinstance(row, Evidence) for name in row.names}
+    if len(names) <= MOST_NAMES:
+        values = encode_evidence(rows, job)
+        if all(_is_sendable(value, limit_bytes) for value in values):
+            return values
     only = rows[0]
     if len(rows) > 1:
         parts: Sequence[Rows] = (rows[: len(rows) // 2], rows[len(rows) // 2 :])
+    elif isinstance(only, Membership) and len(only.events) > 1:  # of a storm: they come without an announcement
+        half = len(only.events) // 2
+        parts = [[replace(only, events=events)] for events in (only.events[:half], only.events[half:])]
     elif isinstance(only, Membership):  # an announcement that was decoded always fits
         raise ValueError(f"announcement of rank {only.rank} must fit into a message; it does not")
     elif len(only) > 1:
-        parts = [[_with_own_names(only.take(half))] for half in np.array_split(np.arange(len(only)), 2)]
+        parts = [[_with_own_names(only.take(places))] for places in np.array_split(np.arange(len(only)), 2)]
     else:
         offsets = only.offsets["offset"][:MAX_OFFSETS]
         kept = Ragged(np.array([len(offsets)], dtype=np.int64), {"offset": offsets})

@@ -40,6 +40,15 @@ def log_contradiction(job: str, what: str, hosts: Sequence[str]) -> None:
     )  # fmt: skip
 
 
+def log_overtaken(job: str, starts: int) -> None:
+    """Log that starts of a job are not judged, as their rows are older than those of the start that is."""
+    LOG.warning(
+        "event=starts_not_judged job=%s starts=%d reason=%r do=%r", _name(job), starts,
+        "they began before the start that is judged, by the clocks of their hosts",
+        "none if they are over; else set these clocks, and start the job again",
+    )  # fmt: skip
+
+
 def log_verdict(verdict: Verdict) -> None:
     """Log that a verdict opened or closed; its other revisions are on the topic ``verdicts`` alone."""
     if verdict.event in ("opened", "closed"):

@@ -123,6 +123,11 @@ class JobMonitor:
             return Contradiction("starts", self._starts.hosts)
         return self._roster.contradiction
 
+    @property
+    def overtaken(self) -> int:
+        """How many starts are not judged, as they began before one that was judged already."""
+        return self._starts.not_judged
+
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in rows that RankMonitors drained; a row that comes twice counts once."""
         numbered = self._starts.numbered(rows)

@@ -15,6 +15,7 @@ from irregulars.dtypes import Flags, Ints
 from irregulars.messages.announcements import Announcement, contradiction_of, decode_announcement, encode_announcement
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.job_starts import Contradiction, hosts_of
+from irregulars.validation import LARGEST
 
 _MOST_SKIPPED: Final = 1 << 21
 """Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""
@@ -33,6 +34,7 @@ class RosterState:
     is_complete: bool
     contradicting: tuple[bytes, ...] = ()
     in_force: tuple[tuple[int, int], ...] = ()
+    most_skipped: int = _MOST_SKIPPED
 
 
 class JobRoster:
@@ -61,6 +63,7 @@ class JobRoster:
         self._is_awaited: Flags | None = None  # of each; None: it is to be found out anew
         self._newest: int | None = None  # of any rank
         self._leaps = 0  # rows far ahead of that, one after the other
+        self._most_skipped = _MOST_SKIPPED  # how far ahead that is
         self._slowest = 0  # place of a rank that was behind at the last question
         self._given_up: set[int] = set()
         self._logged = 0  # ranks that were announced and log
@@ -159,7 +162,7 @@ class JobRoster:
         if not len(rank):
             return np.zeros(0, dtype=bool)
         newest = int(iteration.min()) if self._newest is None else self._newest
-        if int(iteration.max()) - newest > _MOST_SKIPPED:  # some may be too far ahead: each is judged by itself
+        if int(iteration.max()) - newest > self._most_skipped:  # some may be too far ahead: each is judged by itself
             pairs = zip(rank.tolist(), iteration.tolist(), strict=True)
             return np.array([self._deliver_one(*pair) for pair in pairs], dtype=bool)
         place = self._places(rank)
@@ -173,10 +176,13 @@ class JobRoster:
         place = self._places(np.array([rank]))
         if iteration <= self._through.item(place[0]):
             return False
-        is_leap = self._newest is not None and iteration - self._newest > _MOST_SKIPPED
-        self._leaps = self._leaps + 1 if is_leap else 0
+        skipped = 0 if self._newest is None else iteration - self._newest
+        self._leaps = self._leaps + 1 if skipped > self._most_skipped else 0
         if self._leaps == 1:
             return False
+        if self._leaps > 1:
+            # It numbers in wide steps, by tokens say: else each iteration would cost a row. Bounded, to be stored.
+            self._most_skipped = min(2 * skipped, LARGEST)
         self._note(place, np.array([iteration]))
         return True
 
@@ -269,6 +275,7 @@ class JobRoster:
             is_complete=self._is_complete,
             contradicting=tuple(map(encode_announcement, self._contradicting.values())),
             in_force=tuple(self._in_force.items()),
+            most_skipped=self._most_skipped,
         )
 
     @classmethod
@@ -284,6 +291,7 @@ class JobRoster:
         through = sorted(state.through.items())
         roster._ranks, roster._through = np.array(through, dtype=np.int64).reshape(-1, 2).T.copy()
         roster._newest = max(state.through.values(), default=None)
+        roster._most_skipped = state.most_skipped
         roster._given_up = set(state.given_up)
         roster._is_complete = state.is_complete
         # Last: they contradict announcements that are restored above.

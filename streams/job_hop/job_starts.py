@@ -84,6 +84,11 @@ class JobStarts:
         found = {host for one in self._known.values() if one.number in self._beside for host in one.hosts}
         return tuple(sorted(found)[:MOST_HOSTS])
 
+    @property
+    def not_judged(self) -> int:
+        """How many starts were overtaken."""
+        return sum(one.number == _NOT_JUDGED for one in self._known.values())
+
     def overtaken(self, current: int | None) -> list[int]:
         """Return the numbers of starts to come that began before the present one; nothing is judged under them."""
         now = next((one for one in self._known.values() if one.number == current), None)
@@ -144,13 +149,18 @@ class JobStarts:
         return replace(evidence, columns={**evidence.columns, "attempt": numbers})
 
     def _note_times(self, code: int, known: Start, start_ns: Ints) -> None:
-        """Note when a start began, and whether it goes on after a later one began."""
+        """Note when a start began, and whether it goes on after a later one began.
+
+        By the middle row, not by the first and the last one: the wrong clock of one host would decide for all.
+        """
         start_ns = start_ns[start_ns != UNKNOWN]
         if not len(start_ns):
             return
+        middle = len(start_ns) // 2
+        middle_ns = int(np.partition(start_ns, middle)[middle])
         if known.began_ns == UNKNOWN:
-            self._known[code] = replace(known, began_ns=int(start_ns.min()))
-        until_ns = int(start_ns.max()) - BESIDE_NS
+            self._known[code] = replace(known, began_ns=middle_ns)
+        until_ns = middle_ns - BESIDE_NS
         began_ns = self._known[code].began_ns
         if any(began_ns < one.began_ns < until_ns for one in self._known.values()):
             self._note_beside(known)

@@ -19,6 +19,7 @@ from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.streams.rank_hop.message_rows import RowSummary
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
+from irregulars.validation import LARGEST
 
 MOST_LOST_ROWS: Final = 1 << 40
 """Rows that can be lost between two batches of a rank: a million a second, for twelve days."""
@@ -128,12 +129,22 @@ class PlausibleProgress:
     watermark alone is never believed, if no row is as new.
     """
 
-    def __init__(self, newest_ns: int | None = None, newest_iteration: int | None = None) -> None:
+    def __init__(
+        self,
+        newest_ns: int | None = None,
+        newest_iteration: int | None = None,
+        most_skipped: int = RANK_HOP.most_skipped_iterations,
+    ) -> None:
         self._newest_ns = newest_ns
         self._newest_iteration = newest_iteration
-        self._most_skipped = RANK_HOP.most_skipped_iterations
+        self._most_skipped = most_skipped
         self._now_ns: int | None = None
         self._doubts = {"time": 0, "watermark": 0, "iteration": 0}  # refused of each, one after the other
+
+    @property
+    def most_skipped(self) -> int:
+        """Iterations that the rank may skip at once; at most `LARGEST`."""
+        return min(self._most_skipped, LARGEST)
 
     def note_clock(self, now_s: float) -> None:
         """Take in the present; one of a clock that was never set is ignored."""

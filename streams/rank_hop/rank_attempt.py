@@ -35,6 +35,7 @@ from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import ArrivalsState, PlausibleProgress, SourceArrivals
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
+from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 Closed = list[Closing | Membership]  # complete iterations, and memberships (a rank came or went), oldest first
 _OF_TRAINING: Final = ("commops", "iterations")
@@ -55,6 +56,7 @@ class AttemptState:
     heartbeat: Heartbeat | None
     last_end_ns: int
     detectors: TaughtState | None = None
+    most_skipped: int = RANK_HOP.most_skipped_iterations
 
 
 class RankAttempt:
@@ -115,10 +117,9 @@ class RankAttempt:
         elif part.schema == "bandwidth":
             self._arrivals.lost_rows += self._samples.add(part)
         elif part.schema == "events":
-            self._events += events_of(part.batch())
+            self._events += events_of(self._usable_batch(part))
         elif not part.summary.is_usable:  # states of GPUs, which the sink stores
-            columns = part.batch().columns
-            self._usable(columns, usable_rows(part.schema, columns))
+            self._usable_batch(part)
 
     def _take_operators(self, part: Part) -> None:
         runs = part.summary.runs
@@ -126,9 +127,7 @@ class RankAttempt:
         if runs is not None and self._pending.has_open(runs) and self._detectors is None:
             self._pending.add_runs(part.cut, runs, has_unended=part.summary.has_unended)
             return
-        columns = part.batch().columns
-        if not part.summary.is_usable:
-            columns = self._usable(columns, usable_rows("commops", columns))
+        columns = self._usable_batch(part).columns
         is_named = columns["iteration"] != UNKNOWN
         if not is_named.all():
             # An operator without an iteration may be of one all the same, or of a hang behind those that are known.
@@ -141,6 +140,13 @@ class RankAttempt:
         """Take in a heartbeat of this attempt; raises as `add` does."""
         if not self.is_ended:
             self._heartbeat = self._progress.admit_heartbeat(heartbeat)
+
+    def _usable_batch(self, part: Part) -> Batch:
+        """Return the usable rows of a part; see `_usable`."""
+        batch = part.batch()
+        if part.summary.is_usable:
+            return batch
+        return Batch(batch.header, self._usable(batch.columns, usable_rows(part.schema, batch.columns)))
 
     def _usable(self, columns: Mapping[str, Column], is_usable: Flags | None) -> Mapping[str, Column]:
         """Leave out rows that no honest producer sends, and count them as lost; None: all are usable."""
@@ -256,6 +262,7 @@ class RankAttempt:
             announcement=self._announcement_value, is_ended=self.is_ended, arrivals=self._arrivals.state(),
             pending=self._pending.state(), samples=self._samples.state(), heartbeat=self._heartbeat,
             last_end_ns=self._last_end_ns, detectors=None if self._detectors is None else self._detectors.state(),
+            most_skipped=self._progress.most_skipped,
         )  # fmt: skip
 
     @classmethod
@@ -267,7 +274,9 @@ class RankAttempt:
         attempt._arrivals = SourceArrivals.from_state(state.arrivals)
         attempt._pending = PendingRows.from_state(state.pending)
         newest_ns, newest_iteration = attempt._arrivals.newest_ns, attempt._pending.newest
-        attempt._progress = PlausibleProgress(None if newest_ns == UNKNOWN else newest_ns, newest_iteration)
+        attempt._progress = PlausibleProgress(
+            None if newest_ns == UNKNOWN else newest_ns, newest_iteration, state.most_skipped
+        )
         attempt._samples = NicSamples.from_state(state.samples)
         attempt._heartbeat = state.heartbeat
         attempt._last_end_ns = state.last_end_ns

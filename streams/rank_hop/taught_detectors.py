@@ -16,10 +16,14 @@ import numpy as np
 from irregulars.detectors.plugins.protocol import Detector, name_of
 from irregulars.detectors.plugins.stored_state import StoredDetector, restore_detectors, stored_detectors
 from irregulars.dtypes import Column
+from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.evidence import DETECTOR_SCORE
 
 STATE_BYTES: Final = 16 * 1024
 """Most bytes of one detector's state in the snapshot of a rank: some four hundred classes of `baseline`; chosen."""
+
+_MOST_SCORE: Final = BOUNDS["evidence"]["score"].most
+"""Beyond it a score is no score, as infinity is: the second hop would refuse all rows that travel with it."""
 
 WARM_UP: Final = 10
 """First iterations, which are all learned: with fewer no mean is known; as many as the judgement's window needs."""
@@ -89,8 +93,10 @@ class TaughtDetectors:
         is_usual = self._usual.is_usual(elapsed_ns, self._delta, self._window)
         found = {"score": np.nan}
         for column, (_, detector) in zip(self.columns, self._own, strict=True):
+            scores = detector.score(frame)
+            scores = np.where(np.abs(scores) <= _MOST_SCORE, scores, np.nan)
             # `fmax` passes over NaN: an operator without an opinion hides no score of another.
-            found[column] = float(np.fmax.reduce(detector.score(frame), initial=np.nan))
+            found[column] = float(np.fmax.reduce(scores, initial=np.nan))
             found["score"] = float(np.fmax(found["score"], found[column]))
             if is_usual:
                 detector.learn(frame)

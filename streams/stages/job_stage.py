@@ -255,6 +255,7 @@ class JobStage(Stage[JobMonitor]):
         tracked.is_dirty = tracked.is_dirty or any(parts_of(judgements))
         await self._publish(state, judgements)
         work.note_end(tracked)
+        work.note_overtaken(tracked)
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)

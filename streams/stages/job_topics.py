@@ -16,7 +16,7 @@ from confluent_kafka import Message
 from irregulars.errors import RecordError
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topics import DAY_MS, TopicSettings, partition_of
-from irregulars.messages.announcements import code_of_start, decode_announcement
+from irregulars.messages.announcements import Announcement, code_of_start, decode_announcement
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.snapshots.published_verdicts import RESULTS, PublishedVerdicts, begun_anew
@@ -113,17 +113,21 @@ class JobTopics:
         for partition in self._reader.partitions(name):
             for message in self._reader.messages(name, partition):
                 if (message.key() or b"").startswith(f"{job}/".encode()):
-                    newest[message.key()] = message
-        found = []
-        # The newest first: where no rows name a start, theirs counts.
+                    # A rank that is on another host now has a message in the partition of each.
+                    newest[partition, message.key()] = message
+        places: dict[tuple[object, ...], Announcement] = {}
+        # The newest first: an older one of the same place would contradict it.
         for message in sorted(newest.values(), key=lambda message: -message.timestamp()[1]):
             with suppress(Exception):  # deleted, or among the dead letters
-                found.append(decode_announcement(message.value()))
+                one = decode_announcement(message.value())
+                places.setdefault((one.job, one.rank, one.attempt, one.start, one.since_ns), one)
         # A job's name may hold a slash: keys of ``a/b`` begin with ``a/`` as well.
-        found = [one for one in found if one.job == job]
-        members = [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in found]
+        own = [one for one in places.values() if one.job == job]
+        members = [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in own]
+        # Where no rows name a start, that of the newest counts.
         start = start_of(rows or members)
-        return [one for one in members if code_of_start(one.attempt, one.start) == start]
+        # The oldest first, as ranks came to their places.
+        return [one for one in reversed(members) if code_of_start(one.attempt, one.start) == start]
 
     def _partitions(self) -> int:
         return len(self._reader.partitions(self._name(EVIDENCE)))

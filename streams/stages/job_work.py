@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.messages.announcements import code_of_start
 from irregulars.messages.evidence import Evidence, Membership
-from irregulars.streams.health.log_lines import log_contradiction, log_job
+from irregulars.streams.health.log_lines import log_contradiction, log_job, log_overtaken
 from irregulars.streams.health.monitor_faults import hear_start
 from irregulars.streams.health.watchdog import Guard, Watchdog
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -49,6 +49,7 @@ class JobWork:
     task: asyncio.Task[None] | None = None
     was_ended: bool = False
     contradicts: str | None = None  # in which respect, as it was logged
+    overtaken: int = 0  # starts that are not judged, as it was logged
 
     @property
     def is_slow(self) -> bool:
@@ -63,6 +64,13 @@ class JobWork:
             log_contradiction(tracked.key.decode(), found.what, found.hosts)
         self.contradicts = None if found is None else found.what
         return is_new
+
+    def note_overtaken(self, tracked: TrackedJob) -> None:
+        """Log once that further starts of a job are not judged."""
+        found = tracked.monitor.overtaken
+        if found > self.overtaken:
+            log_overtaken(tracked.key.decode(), found)
+        self.overtaken = found
 
     def note_end(self, tracked: TrackedJob) -> None:
         """Log once that the job ended; it may begin again with another attempt."""

@@ -277,11 +277,14 @@ class RankStage(Stage[GroupMonitor]):
         now_s = clocks.now_s()
         for state in list(self.states.values()):
             until_s = clocks.rank_until_s(state.partition, state.read_to())
-            if until_s is None:
-                continue
-            self._tick_monitors(state, now_s, until_s)
-            work = self._work(state)  # an announcement may be on the topic, and not yet read
-            work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
+            if until_s is not None:
+                self._tick_monitors(state, now_s, until_s)
+            # An announcement may be on its topic, and not yet read. That topic is short: a worker that has operators
+            # of days to read must not keep those of unknown ranks until it has read them all.
+            announced_s = clocks.announced_until_s(state.partition, state.read_to())
+            if announced_s is not None:
+                work = self._work(state)
+                work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - announced_s))
 
     def _follow_silence(self, monitor: GroupMonitor) -> None:
         """Let a monitor wait for silent ranks as long as the changed threshold says."""

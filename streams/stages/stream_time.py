@@ -3,8 +3,9 @@
 A worker that lags, or the death of another worker, looks like silent ranks. How far the topics have been read tells
 the two apart. The ends of the topics are noted at some moment; once everything before these ends has been read,
 everything that was sent before the moment has been read. So a silence is the sender's, and not ours, if it lasts by
-this clock. There are three (`ReadThrough`), each for the monitors of one partition:
+this clock. There are four (`ReadThrough`), each for the monitors of one partition:
 
+* that of announcements: all that were sent until then are known, however far behind the operators are;
 * the first hop's: everything that was sent until then to the rank's topics is in its monitors;
 * everybody's: the same of all partitions of the first hop, of all workers; workers publish it on the topic
   ``progress``, after the evidence that follows from it is on the broker;
@@ -99,6 +100,7 @@ class StreamTime:
         self._ask_ends: Final = ask_ends
         self._progress: Final = progress
         self._began_s: Final = time.time() - time.monotonic()
+        self._announced: dict[int, ReadThrough[str]] = {}
         self._own: dict[int, ReadThrough[str]] = {}
         self._everybodys: dict[int, ReadThrough[str]] = {}
         self._jobs: dict[int, ReadThrough[str]] = {}
@@ -112,7 +114,7 @@ class StreamTime:
     def forget(self) -> None:
         """Begin anew with the partitions of a new assignment: their monitors were restored."""
         # Everybody's clocks stay: they do not depend on which partitions are ours.
-        self._own, self._jobs = {}, {}
+        self._announced, self._own, self._jobs = {}, {}, {}
 
     async def look(self) -> None:
         """Note where the topics end, and how far everybody has read; waits for an answer at most `_ANSWER_S`.
@@ -141,6 +143,8 @@ class StreamTime:
         # Before the question: ends in a later answer are at or behind those of this moment.
         now_s = self.now_s()
         for partition, own in (await self._ask_ends(self._rank_topics)).items():
+            announced = {topic: end for topic, end in own.items() if topic == "jobs"}
+            self._announced.setdefault(partition, ReadThrough()).look(now_s, announced)
             self._own.setdefault(partition, ReadThrough()).look(now_s, own)
             self._everybodys.setdefault(partition, ReadThrough()).look(now_s, own)
         told = await self._progress.read()
@@ -151,6 +155,11 @@ class StreamTime:
             # Only now: the evidence of these positions is on the broker.
             for partition, own in (await self._ask_ends((self._evidence,))).items():
                 self._jobs.setdefault(partition, ReadThrough()).look(min(known), own)
+
+    def announced_until_s(self, partition: int, positions: Offsets) -> float | None:
+        """Return until when every rank that announced itself in a partition of the first hop is known there."""
+        clock = self._announced.get(partition)
+        return None if clock is None else clock.advance(positions)
 
     def rank_until_s(self, partition: int, positions: Offsets) -> float | None:
         """Return until when everything sent to a partition of the first hop is in its monitors."""

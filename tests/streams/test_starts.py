@@ -6,22 +6,27 @@ from dataclasses import replace
 from functools import cache
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.messages.announcements import contradiction_of
+from irregulars.messages.announcements import code_of_start, contradiction_of
+from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
+from irregulars.streams.job_hop.job_starts import JobStarts
 from tests.conftest import examples
 from tests.streams.eight_ranks import HOSTS, EightRanks
+from tests.streams.evidence_rows import evidence_of
 from tests.streams.judged_streams import Message, MonitoredJob, found, in_order, interleaved, judge, shifted
 from tests.streams.lockstep_job import MS, START_NS
 
 OLD = {rank: {**place, "host": f"old-{rank // 2}"} for rank, place in HOSTS.items()}
 KILLED_AFTER = LATE_FROM = 20
 GAP_NS = 60_000_000_000
+SECOND_NS = 1_000_000_000
 
 
 @cache
@@ -169,3 +174,35 @@ def test_a_start_that_is_heard_of_after_the_one_that_followed_it_is_over() -> No
     job.ranks = dict(job.outcome.rank_monitors)
     job.feed(after[100:])
     assert {host for host, *_ in named(job.outcome)} == {"node-1"}
+
+
+# --- clocks that are wrong ------------------------------------------------------------------------------------------
+
+A, B = ("a", "b")
+RESTART_NS = 300 * SECOND_NS
+
+
+def came(start: str) -> Membership:
+    return Membership("j", 1, 0, start=start)
+
+
+def iteration(start: str, *start_ns: int) -> Evidence:
+    """An iteration of a start, as each of its ranks gives it, on a host of its own."""
+    rows = evidence_of(1, dict.fromkeys(range(len(start_ns)), 5.0))
+    attempts = np.full(len(start_ns), code_of_start(1, start))
+    return replace(rows, columns={**rows.columns, "attempt": attempts, "start_ns": np.array(start_ns)})
+
+
+@pytest.mark.parametrize("wrong_s", [-601, 601])
+@pytest.mark.parametrize("where", [A, B])
+def test_the_wrong_clock_of_one_host_neither_silences_a_start_nor_takes_its_devices(wrong_s: int, where: str) -> None:
+    starts = JobStarts()
+
+    def given(start: str, begin_ns: int) -> Evidence:
+        wrong_ns = wrong_s * SECOND_NS if start == where else 0
+        return iteration(start, *[begin_ns] * 3, begin_ns + wrong_ns)
+
+    starts.numbered([came(A), given(A, START_NS), came(B), given(B, START_NS + RESTART_NS)])
+    starts.numbered([given(A, START_NS + SECOND_NS)])  # from another partition, which was read later
+    assert starts.overtaken(1) == []
+    assert not starts.is_beside(2)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from irregulars.messages.announcements import Announcement
 from irregulars.streams.job_hop.job_roster import JobRoster
+from irregulars.validation import LARGEST
 from tests.stored_states import stored
 
 
@@ -82,6 +83,24 @@ def test_the_short_answer_is_the_long_one(steps: list[tuple[str, int, int]]) -> 
     assert (twin.is_ended, twin.is_complete, twin.reasons) == (made.is_ended, made.is_complete, made.reasons)
 
 
+def test_a_job_that_numbers_by_tokens_loses_one_row_and_not_one_in_each_iteration() -> None:
+    """Steps of 4,000,000 tokens: each iteration is a leap, and its first row came of rank 0 each time."""
+    step, made = 4_000_000, roster(0, 1)
+    assert deliver(made, (0, 0)) == deliver(made, (1, 0)) == [True]
+    for number in range(1, 6):
+        assert deliver(made, (0, number * step)) == [number > 1]
+        assert deliver(made, (1, number * step)) == [True]
+        made = JobRoster.from_state(stored(made.state()))
+    assert deliver(made, (0, 100 * step)) == [False]  # a leap for this job too
+
+
+def test_the_widest_leap_fits_into_a_stored_state() -> None:
+    made = roster(0, 1)
+    deliver(made, (0, -LARGEST))
+    assert [*deliver(made, (0, LARGEST)), *deliver(made, (1, LARGEST))] == [False, True]
+    assert stored(made.state()) == made.state()
+
+
 class _OneByOne:
     """What a roster says of rows, in plain words."""
 
@@ -89,14 +108,17 @@ class _OneByOne:
         self.through: dict[int, int] = {}
         self.newest: int | None = None
         self.leaps = 0
+        self.most_skipped = 1 << 21
 
     def deliver(self, rank: int, iteration: int) -> bool:
         if rank in self.through and iteration <= self.through[rank]:
             return False
-        is_leap = self.newest is not None and iteration - self.newest > 1 << 21
-        self.leaps = self.leaps + 1 if is_leap else 0
+        skipped = 0 if self.newest is None else iteration - self.newest
+        self.leaps = self.leaps + 1 if skipped > self.most_skipped else 0
         if self.leaps == 1:
             return False
+        if self.leaps > 1:
+            self.most_skipped = 2 * skipped
         self.newest = iteration if self.newest is None else max(self.newest, iteration)
         self.through[rank] = iteration
         return True

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.sample_frames import sample_frame
-from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
+from irregulars.messages.evidence import (
+    CLASS_COLUMNS,
+    COLUMNS,
+    Evidence,
+    Membership,
+    concatenate,
+    decode_evidence,
+    encode_evidence,
+)
 from irregulars.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
@@ -148,6 +156,29 @@ def test_no_border_of_a_drain_shows_in_the_scores() -> None:
 
 def taught() -> TaughtDetectors:
     return TaughtDetectors([RobustBaseline], 1.1, 50)
+
+
+class Unbounded:
+    """A detector whose scores are no numbers that the second hop takes, but for the last."""
+
+    level, against, reads = "operator", "past", ("elapsed_ns",)
+
+    def score(self, frame: dict[str, np.ndarray]) -> np.ndarray:
+        return np.resize([np.inf, -np.inf, 1e300, 2.0], len(frame["elapsed_ns"]))
+
+    def learn(self, frame: dict[str, np.ndarray]) -> None: ...
+
+
+def test_infinity_is_no_score_and_costs_no_other_rank_its_evidence() -> None:
+    """The second hop refuses a message with an infinite score, and so the rows of all ranks drained with it."""
+    given = [
+        closing(rank, [0], rows_of(0, 0, 0, 0), detectors=TaughtDetectors(own, 1.1, 50))
+        for rank, own in enumerate(([Unbounded], [RobustBaseline]))
+    ]
+    (message,) = encode_evidence(reduce_closings("j", given), "j")
+    (found,) = decode_evidence(message)
+    assert isinstance(found, Evidence)
+    assert found.columns["score"].tolist()[0] == found.columns["score:unbounded"].tolist()[0] == 2.0
 
 
 def taught_by(elapsed_ms: list[float]) -> list[bool]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.messages.records import (
     BATCH_SCHEMAS,
@@ -584,6 +585,25 @@ def test_rates_that_no_device_has_are_left_out_and_counted() -> None:
     made.beat(ended())
     row, _ = evidence(made)
     assert (row["nic_tx_peak"], row["nic_rx_peak"], row["lost_rows"]) == (5.0, 7.0, 2)
+
+
+def test_an_event_that_the_second_hop_would_refuse_is_left_out_and_counted() -> None:
+    """It refuses a whole message: the announcements of other ranks in it would be lost with the event."""
+    made = monitor()
+    events = [DeviceEvent(T0 + at, 0, "link_errors", "n1", "mlx5_0", code) for at, code in enumerate((7, 2**62 + 1))]
+    made.add(batch_of(events, Header("events", "lockstep", 1, 0)), 0)
+    made.add(turns(turn(0, 0)), 1)
+    made.beat(ended())
+    drained = made.drain()
+    found = [row for message in encode_evidence(drained, "lockstep") for row in decode_evidence(message)]
+    assert [event for row in found if isinstance(row, Membership) for event in row.events] == events[:1]
+    assert [row.columns["lost_rows"].tolist() for row in found if isinstance(row, Evidence)] == [[1]]
+
+
+def test_events_alone_that_can_not_be_used_give_no_message() -> None:
+    made = monitor()
+    made.add(batch_of([DeviceEvent(T0, 0, "xid", code=2**62 + 1)], Header("events", "lockstep", 1, 0)), 0)
+    assert made.drain() == []
 
 
 @pytest.mark.parametrize("sources", [(), ("bandwidth",)])

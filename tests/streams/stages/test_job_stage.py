@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from irregulars.kafka.outbox import Outbox
+from irregulars.messages.announcements import code_of_start
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.settings import JudgeSettings
@@ -16,6 +19,7 @@ from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.job_work import JobWork
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.stage import Services
@@ -102,3 +106,18 @@ def test_monitors_of_both_hops_go_by_the_changes_that_were_read(services: Servic
     log.known = ReadWords(3, (*log.known.words, ThresholdChange("t", {"silence_s": None}, "ann", "noise", 0)))
     assert asyncio.run(silences()) == (600.0, 600.0)
     stage.close()
+
+
+def test_a_start_that_is_not_judged_is_logged_once(services: Services, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong clock on most of its hosts lets a start begin before the one that it followed."""
+    monitor = JobMonitor("j", JudgeSettings())
+    for start, begin_ns in (("a", 1_000), ("b", 900)):
+        rows = evidence_of(0, {0: 10})
+        columns = {"attempt": np.array([code_of_start(1, start)]), "start_ns": np.array([begin_ns])}
+        member = replace(came(0), start=start, attempt=1)
+        monitor.add([member, replace(rows, columns={**rows.columns, **columns})])
+    work, tracked = JobWork(), Tracked(b"j", monitor)
+    for _ in range(2):
+        work.note_overtaken(tracked)
+    (line,) = [one for one in caplog.messages if one.startswith("event=starts_not_judged")]
+    assert "job='j' starts=1" in line

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
 from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
-from irregulars.streams.stages.rank_work import ParkedMessage, ParkingLot, decode
+from irregulars.streams.stages.rank_work import LeftSamples, ParkedMessage, ParkingLot, decode
 
 
 def message(offset: int, key: bytes = b"job/0", at_s: float = 0.0, size_bytes: int = 10) -> ParkedMessage:
@@ -61,3 +65,33 @@ def test_the_key_must_name_the_rank_inside() -> None:
 def test_a_batch_on_another_topic_is_refused() -> None:
     with pytest.raises(RecordError, match="schema must be 'bandwidth'"):
         decode("bandwidth", b"job/3", batch_of(3))
+
+
+def left(offsets: list[int], topic: str = "bandwidth") -> LeftSamples:
+    made = LeftSamples()
+    for offset in offsets:
+        made.add(topic, offset)
+    return made
+
+
+@given(st.lists(st.integers(0, 600) | st.integers(0, 12)))
+def test_messages_whose_samples_are_left_come_back_once_in_order(offsets: list[int]) -> None:
+    made = left([*range(300), *offsets])
+    assert len(made) >= len({*range(300), *offsets})
+    found = list(made.take())
+    assert [one for _, own in found for one in own] == sorted({*range(300), *offsets})
+    assert {topic for topic, _ in found} == {"bandwidth"}
+    assert max(len(own) for _, own in found) <= 256
+    assert (len(made), list(made.take())) == (0, [])
+
+
+def test_messages_that_follow_each_other_take_no_memory_each() -> None:
+    """A database that is away for a day leaves some hundred million messages to Kafka."""
+    made = left([3, 4, 5, 9])
+    tracemalloc.start()
+    for offset in range(10, 100_000):
+        made.add("bandwidth", offset)
+    size_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size_bytes < 10_000
+    assert len(made) == 3 + 99_991

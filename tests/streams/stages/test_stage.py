@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +27,10 @@ from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
-from irregulars.streams.stages.rank_stage import RankStage
+from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services, Stage
+from irregulars.streams.stages.stream_time import StreamTime
 from irregulars.streams.worker.monitors import make_monitors
 from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came
@@ -93,6 +94,7 @@ class SlowJob:
 
     is_ended = False
     contradiction = None
+    overtaken = 0
     size = 0
     add_raises: Exception | None = None
     advance_raises: Exception | None = None
@@ -366,6 +368,37 @@ async def test_the_ranks_of_a_group_have_one_monitor_wherever_their_announcement
     close(stage)
     assert outbox.keys("rank_snapshots")[:1] == [group_key("lockstep", GROUP)]
     assert outbox.keys("deadletter") == []
+
+
+async def test_rows_of_unknown_ranks_are_bounded_while_operators_are_far_behind(outbox: TakesAll) -> None:
+    """A worker that starts has two days to read: by then rows of ranks that nothing announces filled its memory."""
+    clocks = StreamTime(RANK_TOPICS, "evidence", ends_at({"jobs": 1, "commops": 1_000_000}), NoProgress())  # type: ignore[arg-type]
+    stage = rank_stage(outbox, parked_bytes=1)
+    await clocks.look()
+    await stage.take("commops", [bundle(0, (1000, 1000))])
+    await stage.tick(clocks)
+    await stage.settle_all()
+    assert outbox.keys("deadletter") == [], "its announcement may be the one that is not read yet"
+    await stage.take("jobs", [announced(0)])
+    await stage.tick(clocks)
+    await stage.settle_all()
+    assert outbox.keys("deadletter") == [group_key("lockstep", GROUP)]
+    assert stage.states[0].position() == {"commops": 1, "jobs": 1}
+    close(stage)
+
+
+class NoProgress:
+    async def read(self) -> dict[int, Offsets]:
+        return {}
+
+    async def write(self, partition: int, positions: Offsets) -> None: ...
+
+
+def ends_at(ends: Offsets) -> Callable[[Any], Awaitable[dict[int, Offsets]]]:
+    async def ask(topics: Any) -> dict[int, Offsets]:
+        return {0: ends}
+
+    return ask
 
 
 async def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: TakesAll) -> None:
