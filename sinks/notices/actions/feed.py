@@ -14,6 +14,7 @@ from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
 from irregulars.in_thread import run_in_thread
 from irregulars.kafka.broker import client_config, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
@@ -24,6 +25,14 @@ _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500
 _ASK_AGAIN_S: Final = 5.0
 _LEAVES_S: Final = 5.0  # then the group counts us out after its session
+
+# Errors of a consumer after which librdkafka goes on by itself, with those of a group, whose coordinator may move. Of
+# errors that a consumer gives out `KafkaError.retriable` is always false.
+_PASSING: Final = PASSING | {
+    KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT, KafkaError._WAIT_COORD,
+    KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
+    KafkaError._MAX_POLL_EXCEEDED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +95,8 @@ class ActionFeed:
                 messages.append(one)
             elif error.code() == KafkaError._PARTITION_EOF and self._unread is not None:
                 self._unread.discard(one.partition() or 0)
-            # Others pass: librdkafka tries again, and `_check_broker` reports a broker that stays away.
-            elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
+            # `_check_broker` reports a broker that stays away.
+            elif error.code() not in {*_PASSING, KafkaError._PARTITION_EOF}:
                 raise service_error(error, self._bootstrap, security=self._security)
         self._check_broker()
         is_new, self._is_new_owner = self._is_new_owner, False
@@ -181,7 +190,7 @@ def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: floa
                     yield decode_verdict(message.value(), "alerts")
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition() or 0)
-            elif error.fatal() or not error.retriable():
+            elif error.code() not in _PASSING:
                 raise service_error(error, bootstrap)
 
 
