@@ -268,8 +268,10 @@ def _read_path(kind: Any, value: Any) -> Path:
 def json_object(value: bytes | None, what: str) -> dict[str, Any]:
     """Decode a JSON object; raises `RecordError`."""
     try:
-        values = json.loads(value or b"")
-        if value and b"\\u" in value:  # JSON can write half of a surrogate pair, which UTF-8 can't hold
+        # Decoded here, strictly: of bytes json.loads takes UTF-16 and UTF-32 as well, and lets halves of surrogate
+        # pairs pass, which no topic and no table can hold.
+        values = json.loads((value or b"").decode())
+        if value and b"\\u" in value:  # an escape can write such a half as well
             json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{what} must be JSON; got {first_line(error)}") from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from irregulars.errors import ServiceError, SinkBusy, SinkError, SinkRejected
-from irregulars.sinks.connection import LOGIN_REFUSALS, DatabaseSettings, connect, reason_of, translated
+from irregulars.sinks.connection import LOGIN_REFUSALS, DatabaseSettings, connect, disconnect, reason_of, translated
 from irregulars.sinks.migrate import keep, migrate
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import conform
@@ -79,9 +79,13 @@ class ClickHouseSink:
                 return
             self._settings = self._settings.with_new_password() or self._settings  # it may have been away for long
             client = connect(self._settings, is_creating=True)
-            with translated(self._settings):
-                migrate(client)
-                keep(client, self._keep_days)
+            try:
+                with translated(self._settings):
+                    migrate(client)
+                    keep(client, self._keep_days)
+            except BaseException:
+                disconnect(client)
+                raise
             self._client = client
 
     def write(self, rows: Rows) -> None:
@@ -119,8 +123,7 @@ class ClickHouseSink:
             try:
                 self.flush()
             finally:
-                self._client.close_connections()
-                self._client.close()
+                disconnect(self._client)
                 self._client = None
 
     @property
@@ -165,7 +168,7 @@ class ClickHouseSink:
         except ServiceError as error:
             raise SinkBusy(str(error), self._next_retry_s()) from error
         old, self._client, self._settings = self._require_open(), client, new
-        old.close_connections()
+        disconnect(old)
         return self._insert(client, name, table)
 
     def _insert(self, client: Client, name: str, table: pa.Table) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import SplitResult, urlsplit
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
@@ -116,12 +116,20 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     database where it is missing. Raises `ServiceUnavailable` if it does not answer within ``settings.wait_s``;
     `ServiceRefused` if it refuses us, or has no database of that name and must not create it.
     """
-    import clickhouse_connect
-
     # It logs a traceback for each request that fails; whoever called says so in one line.
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     pool = _pool(settings)
-    _wait(pool, settings)
+    try:
+        _wait(pool, settings)
+        return _logged_in(pool, settings, is_creating=is_creating)
+    except BaseException:
+        _drop(pool)
+        raise
+
+
+def _logged_in(pool: Any, settings: DatabaseSettings, *, is_creating: bool) -> Client:
+    import clickhouse_connect
+
     with translated(settings):
         parts = urlsplit(settings.url)
         client: Client = clickhouse_connect.get_client(
@@ -155,6 +163,20 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
             )
         client.database = settings.database
     return client
+
+
+def disconnect(client: Client) -> None:
+    """Close a client of `connect`, and its connections, which it leaves open by itself: the pool is ours."""
+    client.close()
+    _drop(cast(Any, client).http)
+
+
+def _drop(pool: Any) -> None:
+    from clickhouse_connect.driver.httputil import all_managers
+
+    # The library keeps each pool in it until the process ends, and with it the sockets: one for each failed try.
+    all_managers.pop(pool, None)
+    pool.clear()
 
 
 def _pool(settings: DatabaseSettings) -> Any:
@@ -200,7 +222,7 @@ def connected(settings: DatabaseSettings, *, is_creating: bool = False) -> Itera
         with translated(settings):
             yield client
     finally:
-        client.close()
+        disconnect(client)
 
 
 @contextmanager

@@ -237,10 +237,14 @@ def _decoded(codes: np.ndarray, names: Sequence[str]) -> np.ndarray:
     return np.array(names, dtype=object)[codes] if len(codes) else np.array([], dtype=object)
 
 
+# Errors of pyarrow about a value that its column can't hold; the last one is about half of a surrogate pair
+_MISFITS: Final = (pa.ArrowException, OverflowError, UnicodeEncodeError)
+
+
 def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     try:
         return pa.Table.from_pylist(rows, schema=TABLES[name].schema)
-    except (pa.ArrowException, OverflowError) as error:
+    except _MISFITS as error:
         raise SinkRejected(f"rows of {name} must fit its columns; got {error}") from error
 
 
@@ -264,7 +268,7 @@ def _array(name: str, field: pa.Field, columns: Columns) -> pa.Array:
     values = columns[_SOURCES.get(field.name, field.name)]
     try:
         return _nullable(np.asarray(values), field)
-    except (pa.ArrowException, OverflowError) as error:
+    except _MISFITS as error:
         raise SinkRejected(f"{name}.{field.name} must be {field.type}; got {error}") from error
 
 

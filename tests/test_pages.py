@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -62,6 +63,20 @@ def test_clients_that_say_nothing_are_bounded_and_cut_off(
         assert [one.recv(1) for one in silent] == [b""] * len(silent), "each is cut off, at once or after a second"
     assert ask(f"{server.url}/ok")[0] == 200
     assert capfd.readouterr().err == ""
+
+
+def test_requests_for_which_no_thread_could_be_started_take_no_place_from_later_ones(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", refuse)
+        for _ in range(pages.MOST_REQUESTS):
+            with socket.create_connection(("127.0.0.1", server.port), 10) as client:
+                assert client.recv(1) == b"", "it is cut off"
+    assert ask(f"{server.url}/ok")[0] == 200
 
 
 def test_a_taken_port_is_an_error_or_another_port(server: PageServer) -> None:

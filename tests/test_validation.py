@@ -14,7 +14,20 @@ import pytest
 from msgspec import Meta
 
 from irregulars.errors import InputError, RecordError
-from irregulars.validation import LARGEST, Count, Number, Positive, Rank, Share, Text, checked, one_of, require_known
+from irregulars.messages.records import read_header
+from irregulars.validation import (
+    LARGEST,
+    Count,
+    Number,
+    Positive,
+    Rank,
+    Share,
+    Text,
+    checked,
+    json_object,
+    one_of,
+    require_known,
+)
 from tests.integration.worker_runs import ROOT
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -123,6 +136,28 @@ def test_a_name_that_is_nearly_known_is_named() -> None:
         require_known("peroid", ("period", "port"), "key", "f", "else")
     with pytest.raises(InputError, match=r"got 'x' \(f\); else"):
         require_known("x", ("period", "port"), "key", "f", "else")
+
+
+HALF = '{"a":"\ud83d"}'  # no text: UTF-8, and so each table and topic, can hold whole pairs only
+
+
+@pytest.mark.parametrize(
+    "value",
+    [HALF.encode("utf-8", "surrogatepass"), HALF.encode("utf-16", "surrogatepass"), b'{"a":"\\ud83d"}'],
+    ids=["utf-8", "utf-16", "escape"],
+)
+def test_half_a_surrogate_pair_is_no_json_in_whichever_form_it_comes(value: bytes) -> None:
+    with pytest.raises(RecordError, match="message must be JSON; got Unicode"):
+        json_object(value, "message")
+    assert json_object('{"a":"😀"}'.encode(), "message") == json_object(b'{"a":"\\ud83d\\ude00"}', "message")
+
+
+@pytest.mark.parametrize("order", ['"schema":"events","version":1', '"version":1,"schema":"events"'])
+def test_a_header_with_half_a_surrogate_pair_is_refused(order: str) -> None:
+    header = f'{{{order},"job":"j","attempt":0,"rank":0,"rows_before":0,"names":["HALF"]}}'.encode()
+    assert read_header(header, "events").names == ("HALF",)
+    with pytest.raises(RecordError, match="must be JSON; got UnicodeDecodeError"):
+        read_header(header.replace(b"HALF", b"\xed\xa0\xbd"), "events")
 
 
 PROGRAM = """

@@ -311,15 +311,26 @@ class Ledger:
             is_old = not incident.is_open and incident.first_ns < now_ns - REPEAT_NS
             if is_old and incident.verdict_id not in pending:
                 self._incidents.forget(incident.verdict_id)
-        old = [one for one in self._told.values() if one.state == "closed" and one.told_ns < now_ns - KEPT_NS]
+        old = [one for one in self._told.values() if one.told_ns < now_ns - KEPT_NS and self._is_done_with(one)]
         for one in old:
             del self._told[one.verdict_id, one.channel]
         return old
 
     def oldest_open(self, partition: int) -> int | None:
-        """Return the smallest offset of an alert with a notice to a channel that did not get the end; or None."""
-        places = [one.offset for one in self._told.values() if one.partition == partition and one.state != "closed"]
-        return min(places, default=None)
+        """Return the smallest offset of an alert with a notice to a channel that is still to get the end; or None."""
+        told = [one for one in self._told.values() if one.partition == partition and self._awaits_end(one)]
+        return min((one.offset for one in told), default=None)
+
+    def _awaits_end(self, told: DeliveryRecord) -> bool:
+        # A channel that was taken out of the settings gets nothing more, and one that refused the opening no end.
+        return told.channel in self._rules and told.state not in ("closed", "refused")
+
+    def _is_done_with(self, told: DeliveryRecord) -> bool:
+        if told.state == "refused" and told.channel in self._rules:
+            # While the incident lasts, its record keeps the same notice from being tried again.
+            incident = self._incidents.get(told.verdict_id)
+            return incident is None or not incident.is_open
+        return not self._awaits_end(told)
 
     def _note_all(
         self, channel: str, due: Due, state: str, reference: str | None, now_ns: int

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from irregulars.errors import ServiceUnavailable, SinkError, TopicMismatch
@@ -175,7 +175,7 @@ class Notifier:
         self._load(consumer, log)
         is_busy = any(one.is_busy for one in self._couriers.values())
         for message in consumer.consume(_MOST, _BUSY_S if is_busy else _IDLE_S):
-            self._apply_message(message, log)
+            self._apply_message(consumer, message, log)
         self._settle(log)
         ledger = self._ledger
         if ledger is None:
@@ -237,9 +237,16 @@ class Notifier:
 
     # --- alerts in --------------------------------------------------------------------------------------------------
 
-    def _apply_message(self, message: Message, log: StateLog) -> None:
+    def _apply_message(self, consumer: Consumer, message: Message, log: StateLog) -> None:
         error = message.error()
-        if error is not None:
+        if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # The topic was made anew, or its log cut: what this process knows of offsets holds no more.
+            LOG.warning("event=offset_gone reason=%r", error.str())
+            if self._ledger is not None:
+                self._finish(consumer, log)
+            consumer.assign([])
+            self._ledger = None  # the next turn loads it
+        elif error is not None:
             if error.fatal() or is_refusal(error, self._settings.security):
                 raise service_error(error, self._settings.bootstrap, security=self._settings.security)
             LOG.warning("event=broker_away error=%s", error.name())
@@ -373,9 +380,11 @@ def require_topics(settings: NotifySettings) -> None:
 
 
 def _consumer_config(settings: NotifySettings) -> dict[str, Any]:
+    # auto.offset.reset: an offset that is gone must show. With ``earliest`` librdkafka would begin at the oldest
+    # alert without a word, and incidents that ended long ago would open again.
     return client_config(settings.bootstrap, settings.security) | {
         "group.id": settings.group, "enable.auto.commit": False, "enable.auto.offset.store": False,
-        "auto.offset.reset": "earliest", "session.timeout.ms": int(settings.session_s * 1000),
+        "auto.offset.reset": "error", "session.timeout.ms": int(settings.session_s * 1000),
         "heartbeat.interval.ms": max(int(settings.session_s * 1000) // 4, 1000), "isolation.level": "read_committed",
         "partition.assignment.strategy": "range",
     }  # fmt: skip

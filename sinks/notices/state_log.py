@@ -19,7 +19,7 @@ from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
 from irregulars.kafka.lasting_producer import Record as Sent
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import partitions_there
-from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
+from irregulars.kafka.topics import HEADER_BYTES, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.opinions import Opinion, decode_opinion, encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, decode_change, encode_change
@@ -64,7 +64,11 @@ class StateLog:
         self._security: Final = security
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security, _READ_S)
-        self._producer: Final = LastingProducer(client_config(bootstrap, security))
+        self._producer: Final = LastingProducer(
+            # As of every producer of ours: a dead letter may be as large as its topic takes, which is more than
+            # librdkafka's default.
+            client_config(bootstrap, security) | {"message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES}
+        )
         self._deliveries: Final = _Followed("notices", decode_delivery)
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)

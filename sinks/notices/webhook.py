@@ -136,10 +136,10 @@ class CommandChannel:
             try:
                 output = process.communicate(body, timeout=self._timeout_s)[0]
             except subprocess.TimeoutExpired:
-                # The whole group, since children may hold the pipe; it may have ended by itself just now.
+                # The whole group, since children may hold the pipe; it may have ended by itself just now. The rest of
+                # the output is not read: a child that has left the group may hold the pipe for as long as it likes.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
                 raise SinkBusy(f"command must end within {self._timeout_s:g} s; it was killed", 0.0) from None
         if process.returncode == NEVER:
             raise SinkRejected(f"command must take the notice; got status {NEVER}: never")

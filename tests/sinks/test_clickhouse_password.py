@@ -1,10 +1,10 @@
-"""The password of a database that is not reached yet is read anew for each try."""
+"""A database that does not take us yet: each try reads the password anew, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import pytest
 
-from irregulars.errors import ServiceRefused
+from irregulars.errors import InputError, ServiceRefused
 from irregulars.sinks import clickhouse
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 
@@ -26,3 +26,16 @@ def test_a_sink_that_was_refused_opens_with_the_password_that_its_file_holds_now
         with pytest.raises(ServiceRefused):
             sink.open()
     assert asked == ["old", "new", "new"]
+
+
+def test_a_sink_that_can_t_migrate_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def migrate(_client: object) -> None:
+        raise InputError("edited")
+
+    closed: list[object] = []
+    monkeypatch.setattr(clickhouse, "connect", lambda *_, **__: "client")
+    monkeypatch.setattr(clickhouse, "migrate", migrate)
+    monkeypatch.setattr(clickhouse, "disconnect", closed.append)
+    with pytest.raises(InputError, match="edited"):
+        ClickHouseSink(DatabaseSettings()).open()
+    assert closed == ["client"]

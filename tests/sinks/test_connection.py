@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import gc
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from clickhouse_connect.driver.httputil import all_managers
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 from irregulars.infra.runs.child_process import free_port
@@ -68,6 +73,63 @@ def test_a_database_that_is_not_ready_is_asked_again() -> None:
             server.shutdown()
     assert len(asked) > 1
     assert set(asked) == {"/ping"}
+
+
+class RefusingDatabase(BaseHTTPRequestHandler):
+    """Is there, keeps connections open as ClickHouse does, and accepts nobody."""
+
+    protocol_version = "HTTP/1.1"
+    connections: ClassVar[set[object]] = set()
+
+    def setup(self) -> None:
+        super().setup()
+        self.connections.add(self)
+
+    def finish(self) -> None:
+        super().finish()
+        self.connections.discard(self)
+
+    def do_GET(self) -> None:
+        self._answer(200, b"Ok.\n")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(403, b"Code: 516. DB::Exception: no such user")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if status != 200:
+            self.send_header("X-ClickHouse-Exception-Code", "516")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing_url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), RefusingDatabase) as server, ThreadPoolExecutor(1) as pool:
+        server.block_on_close = False  # a connection that stays open must fail the test, not stop it
+        pool.submit(server.serve_forever, 0.05)
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_tries_to_connect_that_are_refused_leave_no_connection_open(refusing_url: str) -> None:
+    pools = len(all_managers)
+    for _ in range(10):
+        with pytest.raises(ServiceRefused, match="code 516"):
+            connect(DatabaseSettings(refusing_url))
+    gc.collect()  # pytest's record of an error refers to its frames, and these to what they used
+    deadline_s = time.monotonic() + 10
+    while RefusingDatabase.connections and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert not RefusingDatabase.connections
+    assert len(all_managers) == pools
 
 
 @pytest.mark.parametrize(

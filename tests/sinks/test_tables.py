@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from irregulars.errors import SinkRejected
 from irregulars.messages.announcements import Ranks
 from irregulars.messages.judgements import Judgements
+from irregulars.messages.opinions import Opinion
 from irregulars.messages.records import NUMERICS, UNKNOWN, Batch, Header
-from irregulars.sinks.tables import TABLES, conform, table_of_samples, tables_of
+from irregulars.sinks.tables import TABLES, conform, table_of_opinions, table_of_samples, tables_of
 from tests.sinks import made_up_job
 
 TABLES_OF_JOB = tables_of(made_up_job.judgements())
@@ -135,6 +136,16 @@ def test_a_batch_without_rows_gives_a_table_without_rows() -> None:
 def test_a_negative_rank_is_rejected_by_name() -> None:
     with pytest.raises(SinkRejected, match=r"rank_iterations\.rank must be uint32"):
         tables_of(Judgements("j", rank_iterations={**made_up_job.rank_iterations(), "rank": np.full(160, -1)}))
+
+
+def test_half_a_surrogate_pair_is_rejected_as_any_value_that_does_not_fit() -> None:
+    opinion = Opinion("j:0:1:0", "j", "slow_nic", (0, 2), is_right=True, who="\ud83d", time_ns=1)
+    with pytest.raises(SinkRejected, match=r"rows of feedback must fit its columns; got .*surrogates not allowed"):
+        table_of_opinions([opinion])
+    batch = made_up_job.bandwidth()
+    header = dataclasses.replace(batch.header, names=("\ud83d",) * len(batch.header.names))
+    with pytest.raises(SinkRejected, match=r"bandwidth\.device must be string; got .*surrogates not allowed"):
+        table_of_samples([dataclasses.replace(batch, header=header)])
 
 
 def test_a_verdict_without_a_number_is_rejected() -> None:

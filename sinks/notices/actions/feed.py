@@ -25,6 +25,14 @@ _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500
 _LEAVES_S: Final = 5.0  # then the group counts us out after its session
 
+# Errors of a consumer after which librdkafka goes on by itself, with those of a group, whose coordinator may move. Of
+# errors that a consumer gives out `KafkaError.retriable` is always false.
+_PASSING: Final = PASSING | {
+    KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT, KafkaError._WAIT_COORD,
+    KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
+    KafkaError._MAX_POLL_EXCEEDED,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Polled:
@@ -86,7 +94,7 @@ class ActionFeed:
             elif error.code() == KafkaError._PARTITION_EOF and self._unread is not None:
                 self._unread.discard(one.partition() or 0)
             # These pass: librdkafka tries again, and `BrokerWatch` notices a broker that stays away.
-            elif error.code() not in {KafkaError._PARTITION_EOF, *PASSING}:
+            elif error.code() not in {KafkaError._PARTITION_EOF, *_PASSING}:
                 raise service_error(error, self._bootstrap, security=self._security)
         if self._watch.check(self._consumer):
             self._tell(self._watch.trouble or f"Kafka at {self._bootstrap} answers again")
@@ -159,7 +167,7 @@ def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: floa
                     yield decode_verdict(message.value(), "alerts")
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition() or 0)
-            elif error.code() not in PASSING:
+            elif error.code() not in _PASSING:
                 raise service_error(error, bootstrap)
 
 

@@ -32,8 +32,8 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LISTED: Final = 500
 
 
-class Conflict(Exception):
-    """The object has changed since we read it: read it again."""
+class Conflict(ServiceUnavailable):
+    """The object has changed since we read it: read it again, at once or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class KubernetesApi:
     """Reads and patches nodes.
 
     All methods raise `ServiceUnavailable` where the server does not answer, or not now, and `ServiceRefused` where it
-    refuses us or our request.
+    refuses us or our request. Raises `InputError` if a file of the access can't be read.
     """
 
     def __init__(self, access: ApiAccess) -> None:
@@ -82,6 +82,7 @@ class KubernetesApi:
         except OSError as error:
             raise InputError(f"--ca-file must be a readable PEM file; got {error} ({access.ca_file})") from error
         self._pool: Final = urllib3.PoolManager(ssl_context=context, timeout=_TIMEOUT, retries=False)
+        self._authorization()  # a file that was never there is a mistake of whoever named it
 
     def node(self, name: str) -> dict[str, Any] | None:
         """Return a node, or None where there is none of that name."""
@@ -115,8 +116,10 @@ class KubernetesApi:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, kind: str | None = None
     ) -> dict[str, Any] | None:
         headers = {"Accept": "application/json"} | ({"Content-Type": kind} if kind else {})
-        if self._access.token_file is not None:
-            headers["Authorization"] = f"Bearer {read_secret(self._access.token_file, '--token-file')}"
+        try:
+            headers |= self._authorization()
+        except InputError as error:  # it was there at the start, and may be being exchanged
+            raise ServiceUnavailable(str(error)) from error
         data = None if body is None else json.dumps(body).encode()
         try:
             # No redirect: the token would go along to its target.
@@ -127,11 +130,16 @@ class KubernetesApi:
             raise ServiceUnavailable(f"Kubernetes at {self._access.server} must answer; got {error}") from error
         return self._answer(answer.status, answer.data, f"{method} {path.partition('?')[0]}")
 
+    def _authorization(self) -> dict[str, str]:
+        if self._access.token_file is None:
+            return {}
+        return {"Authorization": f"Bearer {read_secret(self._access.token_file, '--token-file')}"}
+
     def _answer(self, status: int, data: bytes, asked: str) -> dict[str, Any] | None:
         if status == 404:
             return None
         if status == 409:
-            raise Conflict
+            raise Conflict(f"Kubernetes at {self._access.server} must answer now; got {_said(status, data)}")
         if status == 429 or status >= 500:
             raise ServiceUnavailable(
                 f"Kubernetes at {self._access.server} must answer now; got {_said(status, data)}"

@@ -84,6 +84,10 @@ AWAY_S: Final = 5.0
 _POLL_S: Final = 0.5
 _READ_S: Final = 20.0
 
+# Statuses that blame the one event: bad request, too large, unprocessable. Those behind it may be taken; all others
+# blame the address or our rights, and would be the answer to each event.
+_EVENT_REFUSED: Final = frozenset({400, 413, 422})
+
 
 def run_health_events(
     feed: ActionFeed, write: Write, cluster: str, least_probability: float, *, is_executed: bool, is_ending: bool
@@ -167,7 +171,10 @@ def _endpoint(url: str) -> Write:
                 answer = pool.request("POST", url, body=body, headers=headers, redirect=False)
             except urllib3.exceptions.HTTPError as error:
                 raise ServiceUnavailable(f"{where} must take events; got {type(error).__name__}") from error
-            if not 200 <= answer.status < 300:
+            if answer.status in _EVENT_REFUSED:
+                event_id = printable(event["id"])
+                print(f"irregulars: event {event_id} skipped: refused with status {answer.status}", file=sys.stderr)
+            elif not 200 <= answer.status < 300:
                 kind = ServiceUnavailable if answer.status == 429 or answer.status >= 500 else ServiceRefused
                 raise kind(f"{where} must take events; got status {answer.status}")
 

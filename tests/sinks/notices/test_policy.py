@@ -357,3 +357,29 @@ def test_what_is_over_is_forgotten_and_what_is_open_is_not() -> None:
     (old,) = ledger.forget_old(T0 + 31 * DAY)
     assert (old.verdict_id, old.state) == ("v1", "closed")
     assert ledger.oldest_open(0) == 0
+
+
+def test_what_no_end_will_follow_holds_no_alert_back_and_is_forgotten_in_time() -> None:
+    gone, refusing = (Ledger({"gone": Rules(), "c": Rules()}) for _ in range(2))
+    gone.apply_alert(alert("v1"), T0, 0, 7)
+    due = gone.next_due("gone", T0)
+    assert due is not None
+    (of_gone,) = gone.delivered("gone", due, None, T0)
+    refusing.apply_alert(alert("v2"), T0, 0, 8)
+    (refused,) = refusing.given_up("c", next_of(refusing, T0), T0, may_have_arrived=False)
+
+    ledger = ledger_of()  # of a process that has the channel `c` alone
+    ledger.apply_delivery(of_gone)
+    ledger.apply_delivery(refused)
+    assert ledger.oldest_open(0) is None
+    assert ledger.forget_old(T0 + 29 * DAY) == []
+    assert ledger.forget_old(T0 + 31 * DAY) == [of_gone, refused]
+
+
+def test_a_refused_notice_of_an_incident_that_goes_on_is_not_tried_again_when_its_record_is_old() -> None:
+    ledger = ledger_of()
+    ledger.apply_alert(alert("v1"), T0)
+    ledger.given_up("c", next_of(ledger, T0), T0, may_have_arrived=False)
+    assert ledger.forget_old(T0 + 31 * DAY) == []
+    ledger.set_mutes([mute(T0 + 40 * DAY, job="another")])  # each open incident is decided on anew
+    assert ledger.next_due("c", T0 + 31 * DAY) is None

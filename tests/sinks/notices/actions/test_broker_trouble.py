@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from irregulars.errors import ServiceRefused
 from irregulars.kafka import broker
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices.actions import feed as action_feed
@@ -19,19 +21,39 @@ class PlayedConsumer:
     def __init__(self, config: dict[str, Any]) -> None:
         self.error_cb = config["error_cb"]
         self.is_away = False
+        self.found: list[object] = []
 
     def subscribe(self, *_: object, **__: object) -> None:
         pass
 
+    def assign(self, _places: object) -> None:
+        pass
+
     def consume(self, *_: object) -> list[object]:
-        return []
+        found, self.found = self.found, []
+        return found
 
     def list_topics(self, timeout: float) -> None:
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def test_a_connection_that_fails_is_no_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+class Failure:
+    """An error that a consumer gives out in place of a message."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaError(code)
+
+    def error(self) -> KafkaError:
+        return self._error
+
+    def partition(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[PlayedConsumer]:
+    """Return the consumers that are made."""
     made: list[PlayedConsumer] = []
 
     def make(config: dict[str, Any]) -> PlayedConsumer:
@@ -41,6 +63,34 @@ def test_a_connection_that_fails_is_no_broker_that_is_away(monkeypatch: pytest.M
     monkeypatch.setattr(action_feed, "partitions_there", lambda *_: {"actions": [0]})
     monkeypatch.setattr(broker, "_ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(action_feed, "new_consumer", make)
+    return made
+
+
+PASSING = ["_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "NOT_COORDINATOR", "_MAX_POLL_EXCEEDED"]
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_an_error_after_which_librdkafka_goes_on_ends_nothing(made: list[PlayedConsumer], name: str) -> None:
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True)
+    made[0].found = [Failure(getattr(KafkaError, name))]
+    assert feed.poll(0.0).messages == ()
+
+
+def test_a_refusal_ends_it(made: list[PlayedConsumer]) -> None:
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True)
+    made[0].found = [Failure(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+    with pytest.raises(ServiceRefused, match="TOPIC_AUTHORIZATION_FAILED"):
+        feed.poll(0.0)
+
+
+def test_verdicts_are_read_to_the_end_over_an_error_that_passes() -> None:
+    consumer = PlayedConsumer({"error_cb": None})
+    consumer.found = [Failure(KafkaError._TRANSPORT), Failure(KafkaError._PARTITION_EOF)]
+    deadline_s = time.monotonic() + 60
+    assert list(action_feed._read(cast(Consumer, consumer), {0}, "localhost:9092", deadline_s)) == []
+
+
+def test_a_connection_that_fails_is_no_broker_that_is_away(made: list[PlayedConsumer]) -> None:
     told: list[str] = []
     feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True, tell=told.append)
     (consumer,) = made

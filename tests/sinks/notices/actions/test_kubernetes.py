@@ -149,6 +149,18 @@ def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
     assert server.nodes["node-1"]["metadata"]["labels"] == CLEAN
 
 
+def test_a_condition_that_conflicts_with_another_write_is_written_later(
+    server: KubernetesServer, nodes: KubernetesNodes
+) -> None:
+    # The server's own retries of a patch without a version are over: much is written at the same time.
+    server.fail_patches = 409
+    with pytest.raises(ServiceUnavailable, match="got status 409"):
+        nodes.accuse({"node-1": proposal()})
+    server.fail_patches = None
+    nodes.accuse({"node-1": proposal()})
+    assert conditions(server)[CONDITION]["status"] == "True"
+
+
 def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     nodes.cordon(proposal())
     nodes.accuse({"node-1": proposal()})
@@ -163,6 +175,7 @@ def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, no
         (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/kit/kubernetes/components/actor"),
         (403, ServiceRefused, r"status 403"),
         (415, ServiceRefused, r"status 415"),
+        (409, ServiceUnavailable, r"must answer now; got status 409"),
         (429, ServiceUnavailable, r"must answer now; got status 429"),
         (503, ServiceUnavailable, r"status 503"),
     ],
@@ -195,6 +208,17 @@ def test_a_renewed_token_is_read(access: ApiAccess, nodes: KubernetesNodes) -> N
         nodes.marked()
     access.token_file.write_text(TOKEN)
     assert nodes.marked().cordoned == {}
+
+
+def test_a_token_that_is_being_exchanged_is_waited_for_and_one_that_was_never_there_is_an_error(
+    access: ApiAccess, nodes: KubernetesNodes
+) -> None:
+    assert access.token_file is not None
+    access.token_file.unlink()
+    with pytest.raises(ServiceUnavailable, match="--token-file must be a readable file; got No such file"):
+        nodes.marked()
+    with pytest.raises(InputError, match="--token-file must be a readable file; got No such file"):
+        KubernetesApi(access)
 
 
 def test_a_pod_s_service_account_is_the_default() -> None:

@@ -92,7 +92,7 @@ def test_an_endpoint_that_is_away_is_tried_until_it_answers(
     monkeypatch.setattr("irregulars.sinks.notices.actions.nvsentinel.AWAY_S", 0.01)
     endpoint.statuses = [503, 429]
     feed = feed_of(message())
-    with open_output(endpoint.place) as write, pytest.raises(ServiceRefused, match="got status 400"):
+    with open_output(endpoint.place) as write, pytest.raises(ServiceRefused, match="got status 403"):
         _run_until_refused(feed, write, endpoint)
     assert (len(endpoint.requests), feed.committed) == (4, 1)
     assert capsys.readouterr().err.count("must take events; got status 503; trying until it does") == 1
@@ -104,15 +104,29 @@ def _run_until_refused(feed: MemoryFeed, write: Any, endpoint: Endpoint) -> None
 
     def then_refused(timeout_s: float) -> Polled:
         if feed.committed:
-            endpoint.statuses, feed.values = [400], [message(2)]
+            endpoint.statuses, feed.values = [403], [message(2)]
         return poll(timeout_s)
 
     feed.poll = then_refused  # type: ignore[method-assign]
     run_health_events(cast(ActionFeed, feed), write, "west", 0.9, is_executed=False, is_ending=False)
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_event_that_is_refused_is_skipped_and_keeps_no_other_from_its_place(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    endpoint.statuses = [status]
+    feed = feed_of(message(), message(2))
+    run(feed, endpoint.place)
+    assert [one.json()["data"]["healthEvent"]["metadata"]["revision"] for one in endpoint.requests] == ["1", "2"]
+    assert feed.committed == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"irregulars: event {endpoint.requests[0].json()['id']} skipped: refused with status {status}"
+
+
 @pytest.mark.parametrize(
-    ("status", "error"), [(503, ServiceUnavailable), (404, ServiceRefused), (302, ServiceRefused)]
+    ("status", "error"),
+    [(503, ServiceUnavailable), (401, ServiceRefused), (404, ServiceRefused), (302, ServiceRefused)],
 )
 def test_what_was_not_taken_is_not_noted_as_done_and_no_path_is_shown(
     endpoint: Endpoint, status: int, error: type[Exception]

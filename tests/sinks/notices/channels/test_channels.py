@@ -7,12 +7,14 @@ import hmac
 import itertools
 import json
 import os
+import signal
 import ssl
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -430,6 +432,20 @@ def test_a_command_that_takes_too_long_is_killed_with_all_that_it_started(tmp_pa
     while is_running(pid) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not is_running(pid)
+
+
+def test_a_child_that_has_left_the_command_s_group_does_not_hold_the_channel(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    # It keeps the command's output open, and no signal to the group reaches it.
+    text = f"setsid sleep 60 & echo $! >{pid_file}"
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(SinkBusy, match="within 3 s"):
+            CommandChannel("c", ["/bin/sh", "-c", text], timeout_s=3.0).deliver(opened())
+        assert time.monotonic() - began_s < 30
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
 def is_running(pid: int) -> bool:

@@ -1,0 +1,80 @@
+"""The process without a broker: what it does with the errors that a consumer gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from irregulars.kafka.topics import TopicSettings
+from irregulars.sinks.notices import process
+from irregulars.sinks.notices.ledger import Ledger
+from irregulars.sinks.notices.process import Notifier
+from irregulars.sinks.notices.settings import NotifySettings
+from irregulars.sinks.notices.state_log import StateLog
+
+
+class Gone:
+    """The consumer's word that the broker has no message at the offset that it was to read."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
+
+
+class PlayedConsumer:
+    """Remembers where it reads."""
+
+    def __init__(self) -> None:
+        self.assigned: list[tuple[int, int]] = []
+        self.messages: list[Any] = []
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return places
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.assigned = [(one.partition, one.offset) for one in places]
+
+    def consume(self, *_: object) -> list[Any]:
+        found, self.messages = self.messages, []
+        return found
+
+    def commit(self, **_: object) -> None:
+        pass
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        return 0, 0
+
+
+class PlayedLog:
+    def mutes(self) -> list[Any]:
+        return []
+
+    def opinions(self) -> list[Any]:
+        return []
+
+
+def test_an_offset_that_is_gone_makes_it_load_anew_and_never_read_all_alerts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = iter((90, 5))  # the topic was made anew meanwhile
+
+    def load(_log: object, rules: Mapping[str, Any], *_: object) -> tuple[Ledger, dict[int, int]]:
+        return Ledger(rules), {0: next(ends)}
+
+    monkeypatch.setattr(process, "load", load)
+    settings = NotifySettings(bootstrap="localhost:9092", topics=TopicSettings())
+    played = PlayedConsumer()
+    consumer, log = cast(Consumer, played), cast(StateLog, PlayedLog())
+    notifier = Notifier(settings, (), {})
+    notifier._assigned(consumer, [TopicPartition("alerts", 0)])
+    notifier._turn(consumer, log)
+    assert played.assigned == [(0, 90)]
+    played.messages = [Gone()]
+    notifier._turn(consumer, log)
+    assert played.assigned == []
+    notifier._turn(consumer, log)
+    assert played.assigned == [(0, 5)]
+    # The client must report it: by itself it would begin at the oldest alert, and open what ended long ago.
+    assert process._consumer_config(settings)["auto.offset.reset"] == "error"
