@@ -51,38 +51,60 @@ class NcclLog:
 
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
-        self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address
+        self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address, the newest last
         self._calls: dict[tuple[_Gpu, bytes], dict[_Key, tuple[int, float]]] = {}  # operator and bytes
         self._warnings: dict[bytes, str] = {}  # the first of each kind
+        # Of the file that is read: what goes when the job is started anew
+        self._of_file: set[tuple[_Gpu, bytes]] = set()
+        self._warned_in_file: set[bytes] = set()
+
+    def begin_file(self) -> None:
+        """Begin to read another log."""
+        self._of_file, self._warned_in_file = set(), set()
+
+    def forget_file(self) -> None:
+        """Forget the lines of the log so far: they are of an earlier start of the job."""
+        for own in self._of_file:
+            self._joined.pop(own, None)
+            self._calls.pop(own, None)
+        for kind in self._warned_in_file:
+            self._warnings.pop(kind, None)
+        self.begin_file()
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line."""
         for found in _find(block, b"- Init ", _JOINED):
             size = int(found[6])
             if int(found[5]) < size <= MAX_RANKS and len(self._joined) < _MOST_RANKS:
+                own = _gpu(found), found[4]
+                self._of_file.add(own)
+                self._joined.pop(own, None)
                 # Older NCCL writes no id: communicators of one size count as one
-                self._joined[_gpu(found), found[4]] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
+                self._joined[own] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
         for found in _find(block, b": opCount ", _CALL):
-            operator, kind = operator_of(found[4].decode()), int(found[7])
+            operator, code = operator_of(found[4].decode()), int(found[7])
             if operator is None or operator in P2P:
                 self.skipped["sends and recvs in NCCL's log, which don't tell which belong together"] += 1
                 continue
             own = _gpu(found), found[8]
             if own not in self._calls and len(self._calls) >= _MOST_RANKS:
                 continue
+            self._of_file.add(own)
             calls = self._calls.setdefault(own, {})
             launch = int(found[5], 16)
             # The calls of a group are launched as one, and have the same count.
             newest = next(reversed(calls), (-1, 0))
             key = launch, newest[1] + 1 if newest[0] == launch else 0
-            calls[key] = operator, int(found[6]) * _TYPE_BYTES[kind] if kind < len(_TYPE_BYTES) else np.nan
+            calls[key] = operator, int(found[6]) * _TYPE_BYTES[code] if code < len(_TYPE_BYTES) else np.nan
             if len(calls) > _KEPT_CALLS:
                 del calls[next(iter(calls))]
         for found in _find(block, b"NCCL WARN ", _WARNING) if len(self._warnings) < _MOST_WARNINGS else ():
             where = f"NCCL warned on {found[1].decode()}, GPU {int(found[3])}"
             text = " ".join(found[4].decode(errors="replace").split())
-            if len(self._warnings) < _MOST_WARNINGS:
-                self._warnings.setdefault(_DIGITS.sub(b"", found[4])[:40], f"{where}: {text}")
+            kind = _DIGITS.sub(b"", found[4])[:40]
+            if len(self._warnings) < _MOST_WARNINGS and kind not in self._warnings:
+                self._warnings[kind] = f"{where}: {text}"
+                self._warned_in_file.add(kind)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -90,10 +112,15 @@ class NcclLog:
         return tuple(self._warnings.values())
 
     def ranks(self) -> dict[_Gpu, int]:
-        """Return the ranks in the job: those in the largest communicator."""
+        """Return the ranks in the job: those in the largest communicator of its newest start."""
         size = max((one.size for one in self._joined.values()), default=0)
-        world = next((one.identity for one in self._joined.values() if one.size == size), b"")
-        return {gpu: one.rank for (gpu, _), one in self._joined.items() if one.identity == world}
+        largest = [(gpu, one) for (gpu, _), one in self._joined.items() if one.size == size]
+        # A process makes the world's communicator before others of all ranks; a start of the job has new processes.
+        newest = largest[-1][0] if largest else None
+        world = next((one.identity for gpu, one in largest if gpu == newest), b"")
+        # Without ids the starts have one identity: of a rank the newest process counts.
+        gpus = {one.rank: gpu for gpu, one in largest if one.identity == world}
+        return {gpu: rank for rank, gpu in gpus.items()}
 
     def places(self, world_size: int) -> dict[int, RankLocation]:
         """Return where the ranks of a job run; empty if it is larger than the largest communicator."""

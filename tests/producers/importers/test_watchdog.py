@@ -202,13 +202,40 @@ def test_a_batch_without_sizes_is_no_all_reduce(tmp_path: Path) -> None:
     assert "rank 10 stands in collective 1 on PIPELINE_MODEL_PARALLEL_GROUP" in evidence
 
 
+AGAIN = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+
+
 def test_only_the_newest_start_of_a_job_counts(tmp_path: Path) -> None:
     before = [failure(rank, rank, "0(default_pg)", 31) for rank in (0, 1, 2, 3, 5)]
     after = [failure(rank, rank, "0(default_pg)", 7) for rank in (0, 1, 3, 4, 5)]
     assert accused_of(tmp_path, *before, *after)[0] == (2,)
-    marked = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
     old, new = ([caught(rank, number) for rank in ranks] for number, ranks in ((31, (0, 1, 2)), (7, (0, 1, 3))))
-    assert accused_of(tmp_path, *old, marked, *new)[0] == (2,)
+    assert accused_of(tmp_path, *old, AGAIN, *new)[0] == (2,)
+
+
+def test_ranks_with_lines_of_an_earlier_start_alone_are_not_accused(tmp_path: Path) -> None:
+    old = [caught(rank, 31) for rank in range(8)]
+    assert accused_of(tmp_path, *old, AGAIN, *(caught(rank, 7) for rank in (0, 1, 3)))[0] == (2,)
+    # The log of the second node may not be there: its lines were of the first start
+    accused, evidence = accused_of(tmp_path, "WORLD_SIZE=8", *old, AGAIN, *(caught(rank, 7) for rank in range(4)))
+    assert accused == ()
+    assert "ranks 4, 5, 6, 7 belong to all_reduce 7" in evidence
+
+
+def test_a_rank_that_died_in_an_earlier_start_is_not_waited_for(tmp_path: Path) -> None:
+    died = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    died += "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n"
+    (tmp_path / "a.log").write_text("\n".join([died, AGAIN, *(caught(rank) for rank in range(3)), ""]))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 1, 2]
+    assert not any("end first" in note for note in imported.notes)
+
+
+def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(f"{caught(1)}\n")
+    (tmp_path / "b.log").write_text(f"{caught(2)}\n{AGAIN}\n{caught(0)}\n")
+    imported = read_hang({"watchdog": [tmp_path / "a.log", tmp_path / "b.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 1]
 
 
 def test_reports_of_a_desync_are_read(tmp_path: Path) -> None:
