@@ -27,7 +27,7 @@ _CALL: Final = re.compile(
 )
 _JOINED: Final = re.compile(
     _PROCESS + rb"NCCL INFO (?:\[Rank \d+\] )?(?:\w+ )?comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nranks (\d{1,7}) "
-    rb"[^\n]{0,200}?(?:commId (0x[0-9a-f]+) )?- Init "
+    rb"[^\n]{0,200}?(?:nvmlDev (\d{1,4}) [^\n]{0,200}?)?(?:commId (0x[0-9a-f]+) )?- Init "
 )
 _WARNING: Final = re.compile(_PROCESS + rb"[^\n]{0,200}?NCCL WARN ([^\n]{1,300})")
 _DIGITS: Final = re.compile(rb"\d+")
@@ -44,6 +44,7 @@ class _Joined(NamedTuple):
     identity: bytes
     rank: int
     size: int
+    gpu: int | None  # index on the host, by NVML; None: older NCCL writes none
 
 
 class NcclLog:
@@ -53,7 +54,7 @@ class NcclLog:
         self.skipped: Counter[str] = Counter()
         self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address, the newest last
         self._calls: dict[tuple[_Gpu, bytes], dict[_Key, tuple[int, float]]] = {}  # operator and bytes
-        self._warnings: dict[bytes, str] = {}  # the first of each kind
+        self._warnings: dict[bytes, tuple[_Gpu, str]] = {}  # the first of each kind
         # Of the file that is read: what goes when the job is started anew
         self._of_file: set[tuple[_Gpu, bytes]] = set()
         self._warned_in_file: set[bytes] = set()
@@ -80,7 +81,8 @@ class NcclLog:
                 self._of_file.add(own)
                 self._joined.pop(own, None)
                 # Older NCCL writes no id: communicators of one size count as one
-                self._joined[own] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
+                identity, index = found[8] or b"%d-ranks" % size, None if found[7] is None else int(found[7])
+                self._joined[own] = _Joined(identity, int(found[5]), size, index)
         for found in _find(block, b": opCount ", _CALL):
             operator, code = operator_of(found[4].decode()), int(found[7])
             if operator is None or operator in P2P:
@@ -99,17 +101,20 @@ class NcclLog:
             if len(calls) > _KEPT_CALLS:
                 del calls[next(iter(calls))]
         for found in _find(block, b"NCCL WARN ", _WARNING) if len(self._warnings) < _MOST_WARNINGS else ():
-            where = f"NCCL warned on {found[1].decode()}, GPU {int(found[3])}"
             text = " ".join(found[4].decode(errors="replace").split())
             kind = _DIGITS.sub(b"", found[4])[:40]
             if len(self._warnings) < _MOST_WARNINGS and kind not in self._warnings:
-                self._warnings[kind] = f"{where}: {text}"
+                self._warnings[kind] = _gpu(found), text
                 self._warned_in_file.add(kind)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The first warnings, a sentence each."""
-        return tuple(self._warnings.values())
+        indices, notes = self._indices(), []
+        for gpu, text in self._warnings.values():
+            index = indices.get(gpu, gpu[2])
+            notes.append(f"NCCL warned on {gpu[0].decode()}{'' if index is None else f', GPU {index}'}: {text}")
+        return tuple(notes)
 
     def ranks(self) -> dict[_Gpu, int]:
         """Return the ranks in the job: those in the largest communicator of its newest start."""
@@ -126,7 +131,19 @@ class NcclLog:
         """Return where the ranks of a job run; empty if it is larger than the largest communicator."""
         is_whole = any(one.size == world_size for one in self._joined.values())
         ranks = self.ranks() if is_whole else {}
-        return {rank: RankLocation(gpu[0].decode(), gpu[2], lost_rows=0) for gpu, rank in ranks.items()}
+        indices = self._indices()
+        return {rank: RankLocation(gpu[0].decode(), indices[gpu], lost_rows=0) for gpu, rank in ranks.items()}
+
+    def _indices(self) -> dict[_Gpu, int | None]:
+        """Return each rank's index of its GPU on the host; None where it is unknown.
+
+        The index in brackets is that in the process, which is 0 wherever a process sees its own GPU alone: it is the
+        host's only where no two processes of a host have the same.
+        """
+        ranks = self.ranks()
+        told = {gpu: one.gpu for (gpu, _), one in self._joined.items() if one.gpu is not None}
+        users = Counter((host, index) for host, _, index in ranks)
+        return {gpu: told.get(gpu, gpu[2] if users[gpu[0], gpu[2]] == 1 else None) for gpu in ranks}
 
     def dumps(self) -> list[Dump]:
         """Return the last calls of each rank as dumps; none where the ranks of no communicator are known."""

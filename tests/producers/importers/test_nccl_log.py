@@ -9,7 +9,7 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import Analysis, analyze
-from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.importers.importing import import_trace, read_hang
 from irregulars.producers.trace.directory import read_trace
 
 CALL = (
@@ -31,9 +31,13 @@ def call(rank: int, count: int, name: str = "AllReduce", size: int = 4096) -> st
     return CALL.format(rank=rank, host=host, gpu=gpu, pid=100 + rank, count=count, name=name, size=size)
 
 
-def judged(folder: Path, *lines: str) -> Analysis:
+def logged(folder: Path, *lines: str) -> Path:
     (folder / "nccl.log").write_text("\n".join([*lines, ""]))
-    import_trace("watchdog", folder / "nccl.log", folder / "out")
+    return folder / "nccl.log"
+
+
+def judged(folder: Path, *lines: str) -> Analysis:
+    import_trace("watchdog", logged(folder, *lines), folder / "out")
     return analyze(read_trace(folder / "out"))
 
 
@@ -110,3 +114,29 @@ def test_a_later_communicator_of_all_ranks_does_not_renumber_the_job(tmp_path: P
     )
     (verdict,) = judged(tmp_path, *lines, again).verdicts
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (1,), "node0")
+
+
+ONE_VISIBLE = re.compile(r"\[1\]")  # each process sees its own GPU alone, which is its device 0
+
+
+def test_a_process_that_sees_one_gpu_is_named_by_the_machines_index(tmp_path: Path) -> None:
+    calls = [call(rank, count) for count in range(3) for rank in range(4) if (rank, count) != (3, 2)]
+    joins = [re.sub(r"cudaDev (\d) ", r"cudaDev 0 nvmlDev \1 ", joined(rank)) for rank in range(4)]
+    lines = [ONE_VISIBLE.sub("[0]", line) for line in (*joins, *calls)]
+    (verdict,) = judged(tmp_path, *lines).verdicts
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].host, verdict.suspects[0].gpu) == ((3,), "node1", 1)
+    warning = "node1:103:8 [0] net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<4> with status=12"
+    imported = read_hang({"watchdog": [logged(tmp_path, *lines, warning)]}, "job")
+    assert (
+        "NCCL warned on node1, GPU 1: NET/IB : Got completion from peer 10.0.0.9<4> with status=12" in imported.notes
+    )
+
+
+def test_without_the_machines_index_the_gpu_of_such_a_process_is_unknown(tmp_path: Path) -> None:
+    calls = [call(rank, count) for count in range(3) for rank in range(4) if (rank, count) != (3, 2)]
+    lines = [ONE_VISIBLE.sub("[0]", line) for line in (*map(joined, range(4)), *calls)]
+    (verdict,) = judged(tmp_path, *lines).verdicts
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].host, verdict.suspects[0].gpu) == ((3,), "node1", None)
+    warning = "node1:103:8 [0] net_ib.cc:1 NCCL WARN NET/IB : Got completion"
+    imported = read_hang({"watchdog": [logged(tmp_path, *lines, warning)]}, "job")
+    assert "NCCL warned on node1: NET/IB : Got completion" in imported.notes
