@@ -43,16 +43,17 @@ _LONGEST_MESSAGE: Final = 4096  # bytes behind the rank that are searched: a sta
 # Messages are compared without blanks and line ends, as a terminal of some width breaks them anywhere.
 _BLANKS: Final = b" \t\r\n"
 _COLOURS: Final = re.compile(rb"\x1b\[[\d;]*[A-Za-z]")
+# Numbers have as many digits as 64 bits can hold at most: a longer one is no watchdog's, and no float holds it.
 _WORK: Final = re.compile(
-    rb"(?:[Ww]atchdogcaughtcollectiveoperationtimeout:|^Work)Work\w*?\((?:SeqNum=(\d+),)?OpType=(\w+),"
-    rb"(?:NumelIn=(\d+),NumelOut=(\d+),)?(?:TensorShape=\[([\d,]*)\],)?"
+    rb"(?:[Ww]atchdogcaughtcollectiveoperationtimeout:|^Work)Work\w*?\((?:SeqNum=(\d{1,18}),)?OpType=(\w+),"
+    rb"(?:NumelIn=(\d{1,20}),NumelOut=(\d{1,20}),)?(?:TensorShape=\[([\d,]*)\],)?"
 )
 _STATUS: Final = re.compile(
-    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d+).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d+),"
-    rb"lastcompleted(?:NCCL)?work:(-?\d+)"
+    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d{1,18}),"
+    rb"lastcompleted(?:NCCL)?work:(-?\d{1,18})(?!\d)"
 )
 _WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
-_PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d+(?:,\d+)*)failedtopassmonitoredBarrier")
+_PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d{1,9}(?:,\d{1,9})*)failedtopassmonitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
     rb"Rank (\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("

@@ -317,3 +317,22 @@ def test_a_log_of_very_many_starts_is_read() -> None:
     log = WatchdogLog()
     log.read(io.BytesIO(f"{caught(3)}\nwill restart worker group\n".encode() * 3_000 + caught(1).encode()))
     assert [one.rank for one in log.dumps() if len(list(one.entries))] == [1]
+
+
+@pytest.mark.parametrize("digits", [25, 400, 5_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=9)",
+        "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn={}, "
+        "NumelOut=4, Timeout(ms)=9)",
+        "[Rank 4] failure at work sequence id: {} PG status: last enqueued work: 4, last completed work: 3",
+        "[Rank 4] PG status: last enqueued work: {0}, last completed work: {0}",
+        "[Rank 4]: Ranks 1, {} failed to pass monitoredBarrier in 2000 ms",
+    ],
+)
+def test_numbers_of_very_many_digits_end_no_reading(tmp_path: Path, line: str, digits: int) -> None:
+    (tmp_path / "a.log").write_text("\n".join([caught(0), caught(1), line.format("9" * digits), ""]))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert {0, 1} <= imported.ranks.keys()
