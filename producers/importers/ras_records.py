@@ -36,6 +36,7 @@ from irregulars.producers.importers.ras_answers import (
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.job_file import RankLocation
 
+_SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a count above begins again at 0, as on all ranks
 OBSERVED: Final = PHASES.index("observed")
 SOURCES: Final = ("commops", "iterations")
 ENDED_NS: Final = 0.0  # duration of an operator that ended at an unknown time: the smallest that it can have
@@ -117,8 +118,8 @@ class JobRun:
             self.operators[rank] = rows + len(own)
             iteration = max(self.observed - 1, 0)
             values = [
-                (names.index(one.communicator), one.operator, one.sequence, UNKNOWN, one.since_ns, elapsed_ns, np.nan,
-                 iteration) for one in own
+                (names.index(one.communicator), one.operator, one.sequence % _SEQUENCES, UNKNOWN, one.since_ns,
+                 elapsed_ns, np.nan, iteration) for one in own
             ]  # fmt: skip
             columns = zip(COMMOPS.names, zip(*values, strict=True), _TYPES, strict=True)
             yield Batch(header, {name: np.array(column, kind) for name, column, kind in columns})
@@ -163,9 +164,10 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     ranks = {rank: RankRows() for rank in workers}
     found = watch.find_open() if is_standing else []
     for waiting in found:
-        ranks[waiting.rank].add(waiting.communicator, waiting.operator, waiting.sequence, iteration=ITERATION)
+        sequence = waiting.sequence % _SEQUENCES
+        ranks[waiting.rank].add(waiting.communicator, waiting.operator, sequence, iteration=ITERATION)
     for rank, name, operator, total in watch.newest_calls() if not found else ():
-        ranks[rank].add(name, operator, total, elapsed_ns=ENDED_NS, iteration=ITERATION)
+        ranks[rank].add(name, operator, total % _SEQUENCES, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)
     members, notes, places = watch.members, [], {}
     for rank, worker in sorted(workers.items()):
@@ -212,7 +214,7 @@ class Open(NamedTuple):
     rank: int
     communicator: str
     operator: int
-    sequence: int
+    sequence: int  # its whole number, which may be above a uint32
     since_ns: int
 
 

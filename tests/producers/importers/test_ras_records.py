@@ -9,10 +9,10 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.records import OPERATORS
+from irregulars.messages.records import OPERATORS, Batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.importers.ras_answers import read_answer
-from irregulars.producers.importers.ras_records import NOTE_MOVING, Open, StandstillWatch, find_world
+from irregulars.producers.importers.ras_records import NOTE_MOVING, JobRun, Open, StandstillWatch, find_world
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.played_server import PlayedJob
 
@@ -176,6 +176,27 @@ def test_who_joins_or_leaves_keeps_nobody_waiting() -> None:
     job.statuses = {}
     job.absent = {(job.world, 1)}
     assert told.look() == []
+
+
+def test_a_hang_is_found_beyond_the_numbers_of_32_bits(tmp_path: Path) -> None:
+    """A thousand collectives a second are as many in 50 days; the communicator was of no use then."""
+    job = PlayedJob()
+    job.step(7)
+    job.launch(job.world, times=1 << 32)
+    job.launch(job.world, "AllGather", but=[1])
+    (tmp_path / "log").write_bytes(at(job, 10) + b"\n" + at(job, 20))
+    (verdict,) = judged(tmp_path)
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+    assert "all_gather 8" in verdict.evidence
+    told = Told(job)
+    found = told.look()
+    assert not any(told.watch.is_over(one) for one in found)
+    run = JobRun("job", 0, {}, told.watch.members, 1)
+    rows = [one for one in run.enter(found, 2) if isinstance(one, Batch)]
+    assert {(one.header.rank, *one.columns["sequence"].tolist()) for one in rows} == {(0, 8), (2, 8), (3, 8)}
+    job.launch(job.world, "AllGather", but=[0, 2, 3])
+    told.look()
+    assert all(told.watch.is_over(one) for one in found)
 
 
 def test_ranks_wait_on_several_communicators() -> None:
