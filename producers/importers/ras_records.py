@@ -65,11 +65,14 @@ class JobRun:
     def announce(self) -> Iterator[Announcement]:
         """Announce each rank; all times are of one clock, that of this agent."""
         world_size = len(self.workers)
-        communicators = communicators_of(self.members, world_size)
+        own: dict[int, list[Communicator]] = {}
+        for one in communicators_of(self.members, world_size):
+            for rank in dict.fromkeys(one.ranks):
+                own.setdefault(rank, []).append(one)
         for rank, worker in sorted(self.workers.items()):
             yield Announcement(
                 job=self.job, attempt=self.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
-                communicators=tuple(one for one in communicators if rank in one.ranks), sources=SOURCES,
+                communicators=tuple(own.get(rank, ())), sources=SOURCES,
                 clock="shared", host=worker.host or None, gpu=worker.local_gpu, lost_rows=0,
             )  # fmt: skip
 
@@ -99,7 +102,8 @@ class JobRun:
 
     def leave(self, ended: Sequence[Open]) -> Iterator[Record]:
         """Yield the end of some of those operators."""
-        self.told = [one for one in self.told if one not in ended]
+        over = set(ended)
+        self.told = [one for one in self.told if one not in over]
         yield from self._rows(ended, ENDED_NS)
 
     def end(self, reason: str) -> Iterator[Record]:
@@ -318,13 +322,16 @@ class StandstillWatch:
         found = [one for name, group in self._groups.items() for one in _waiting(name, group)]
         return sorted(found, key=lambda one: (one.since_ns, one.communicator, one.rank))
 
-    def is_over(self, one: Open) -> bool:
-        """Whether a collective was launched by all, so that it may have ended, or its communicator is no more."""
-        group = self._groups.get(one.communicator)
-        if group is None:
-            return True
-        is_known = not group.gone and len(group.positions) == group.size
-        return is_known and all(position.total >= one.sequence for position in group.positions.values())
+    def find_over(self, told: Iterable[Open]) -> list[Open]:
+        """Return the collectives that all have launched, and so may have ended, or whose communicator is gone."""
+        common = {name: _common(group) for name, group in self._groups.items()}
+        return [one for one in told if one.communicator not in common or common[one.communicator] >= one.sequence]
+
+
+def _common(group: _Group) -> int:
+    """Return how many collectives all ranks of a communicator are known to have launched; -1: not known."""
+    is_known = not group.gone and len(group.positions) == group.size
+    return min((position.total for position in group.positions.values()), default=-1) if is_known else -1
 
 
 def _update(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], now_ns: int) -> tuple[bool, bool]:
