@@ -172,6 +172,7 @@ def given_up(
 MOST_CALLS: Final = 8_000_000  # of all ranks together, 65 bytes each
 _CALL: Final = Struct("=4qd?3q")  # a communicator's place among the names, and the rest of a `Call`
 _MS_NS: Final = 1_000_000
+_SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a number above begins again at 0, as on all ranks
 # A rank may end these before all others have called them: an end proves nothing about the other ranks.
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
@@ -338,7 +339,7 @@ def add_calls(
         if trusted == UNCLEAR:
             iteration, elapsed_ns = ITERATION, np.nan if call.end_ms is None else _ENDED_NS
         id, start_ns = communicators[group].id, start_ms * _MS_NS
-        rows.add(id, call.operator, call.number, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
+        rows.add(id, call.operator, call.number % _SEQUENCES, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
 
 
 def _notes(

@@ -50,6 +50,7 @@ class Dump:
     skipped: int = 0
     own_rank: int | None = None  # by its own sends and recvs, which name both ends; None: it has none, or they differ
     digest: bytes = b""  # of the file's content; empty: it was no file
+    is_whole: bool = False  # whether it begins with the rank's first call: the ring has dropped none
 
     @property
     def world_size(self) -> int | None:
@@ -129,8 +130,9 @@ def read_dump(value: Any, rank: int | None) -> Dump:
     whole = [(one, _entry(one, groups, has_states=has_states)) for one in _with_coalesced(rows)]
     status = value.get("pg_status")
     good = _with_ends([entry for _, entry in whole if entry is not None], has_states=has_states or bool(status))
+    is_whole = bool(rows) and _integer(rows[0].get("record_id")) == 0
     if _is_numbered_through(rows):
-        first = 1 if rows and rows[0].get("record_id") == 0 else None  # the dump begins with the rank's first call
+        first = 1 if is_whole else None
         names = (entry.group if entry.ends is None else None for entry in good)
         for at, number in _counted(good, names, first).items():
             good[at] = good[at]._replace(sequence=number)
@@ -144,7 +146,7 @@ def read_dump(value: Any, rank: int | None) -> Dump:
     own = {entry.ends[entry.operator != SEND] for entry in good if entry.ends is not None}
     return Dump(
         -1 if rank is None else rank, groups, PackedEntries(good), completed,
-        skipped=skipped, own_rank=own.pop() if len(own) == 1 else None,
+        skipped=skipped, own_rank=own.pop() if len(own) == 1 else None, is_whole=is_whole,
     )  # fmt: skip
 
 
@@ -312,8 +314,9 @@ def _integer(value: Any) -> int | None:
 
 
 ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
-# Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
-# those that both have completed are the same.
+# Number of the first send or recv of a pair if both dumps begin with their rank's first call, else of the first one
+# that never ended. The recorder's own numbers differ at the two ends. Those that both have completed are the same but
+# for the last one: NCCL ends a small send before it is received, so the first calls count where they are known.
 _FIRST_OPEN: Final = UNTOLD_CALLS.stop + (1 << 20)
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 
@@ -348,7 +351,8 @@ def job_of_dumps(
         told = rows[~is_pair & (rows["operator"] != UNKNOWN_OPERATOR)]
         keys = zip(of_group[told["group"]], told["sequence"].tolist(), strict=True)
         called.update(zip(keys, told["operator"].tolist(), strict=True))
-    ranks = {rank: _rows(dump, ids[rank], with_pairs, called) for rank, dump in by_rank.items()}
+    whole = {rank for rank, dump in by_rank.items() if dump.is_whole}
+    ranks = {rank: _rows(dump, ids[rank], with_pairs, called, whole) for rank, dump in by_rank.items()}
     for rank, until_ns in (dumped_ns or {}).items():
         # The iteration lasts while operators are issued; a rank that issued none enters it at its end.
         start_ns = by_rank[rank].entries.columns["start_ns"]
@@ -370,19 +374,22 @@ def job_of_dumps(
 
 
 def _rows(
-    dump: Dump, ids: Mapping[str, str], with_pairs: set[str], called: Mapping[tuple[str, int], int]
+    dump: Dump, ids: Mapping[str, str], with_pairs: set[str], called: Mapping[tuple[str, int], int], whole: set[int]
 ) -> RankRows:
     """Return the rows of a dump; an operator that it does not name is the one that `called` has of other ranks.
 
-    `ids`: communicators by the names of the dump's groups; `with_pairs`, `called` go by them.
+    `ids`: communicators by the names of the dump's groups; `with_pairs`, `called` go by them. `whole`: ranks whose
+    dump begins with their first call.
     """
     rows, names, found = RankRows(), dump.entries.names, dump.entries.columns
     own = {name for name, group in dump.groups.items() if dump.rank in group.ranks}
     group, operator, number = found["group"], found["operator"].copy(), found["sequence"].copy()
     is_pair = found["source"] >= 0
-    # Sends and recvs count from the first of their pair that never ended.
+    # Sends and recvs count from the first of their pair that both ends know: the first of all, or that never ended.
     paired = [entry for entry in dump.entries if entry.ends] if is_pair.any() else []
-    counted = _counted(paired, ((e.group, e.ends) for e in paired))
+    keys = [((e.group, e.ends), whole.issuperset(e.ends or ())) for e in paired]
+    counted = _counted(paired, (key if is_whole else None for key, is_whole in keys), _FIRST_OPEN)
+    counted |= _counted(paired, (None if is_whole else key for key, is_whole in keys))
     number[np.flatnonzero(is_pair)[list(counted)]] = list(counted.values())
     is_own = np.array([name in own for name in names], bool)[group]
     for at in np.flatnonzero(is_own & (operator == UNKNOWN_OPERATOR)).tolist():

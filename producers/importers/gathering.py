@@ -6,6 +6,7 @@ caller's, member by member: only plain files, under names of our own making, and
 
 from __future__ import annotations
 
+import lzma
 import re
 import shutil
 import stat
@@ -147,7 +148,7 @@ def _members(path: Path) -> Iterator[_Member] | None:
     # Looking unpacks its begin: a gzip file that is cut raises here, and is reported when its kind is read.
     try:
         return of_tar() if tarfile.is_tarfile(path) else None
-    except (tarfile.TarError, EOFError, zlib.error):
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError):
         return None
 
 
@@ -169,7 +170,7 @@ def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member
                         raise InputError(f"{path}: must unpack to at most {MOST_BYTES} bytes, and to what the disk "
                                          "has free; got more")  # fmt: skip
                     out.write(chunk)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError,
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError,
             NotImplementedError, ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         found.left_out.append(LeftOut(str(path), f"must be a complete archive; got: {reason}"))

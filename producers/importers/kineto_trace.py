@@ -26,6 +26,7 @@ import numpy as np
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
 
@@ -163,7 +164,8 @@ class TraceParser:
         if not (_is_time(start_us) and _is_time(length_us)):
             self._timeless += is_kernel or is_note
             return
-        start_ns, elapsed_ns = _to_ns(start_us), _to_ns(length_us)
+        # A length beyond the contract's bounds stays beyond them, and its sums fit into 64 bits.
+        start_ns, elapsed_ns = _to_ns(start_us), min(_to_ns(length_us), MOST_EXACT + 1)
         name = self._shared(name[:_LONGEST_NAME])
         span = TimedSpan(start_ns, start_ns + elapsed_ns, _thread(event.get("tid")), name)
         if is_kernel:
@@ -281,12 +283,17 @@ class TraceParser:
             host=host[:200] if isinstance(host, str) and host else None,
             groups=tuple(groups.values()),
             steps=[
-                span._replace(start_ns=span.start_ns + self._base_ns, end_ns=span.end_ns + self._base_ns, peer=number)
+                span._replace(start_ns=start_ns, end_ns=start_ns + span.end_ns - span.start_ns, peer=number)
                 for number, span in sorted(self._steps.items())
+                for start_ns in [self._since_epoch(span.start_ns)]
             ],
             calls=sorted(calls, key=lambda call: (call.start_ns, call.issued_ns or 0)),
             skipped=skipped,
         )
+
+    def _since_epoch(self, time_ns: int) -> int:
+        """Return a time of the trace in ns since the epoch; all that no row may have are the first of these."""
+        return min(time_ns + self._base_ns, LATEST_NS + 1)
 
     def _kernel_calls(self, groups: Mapping[str, ProcessGroup], skipped: dict[str, int]) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
@@ -313,8 +320,8 @@ class TraceParser:
                 size_bytes = count * bytes_of_type(kernel.arguments.get("dtype"))
             yield Call(
                 group=group, lane=f"stream {kernel.arguments.get('stream')}", operator=operator,
-                start_ns=kernel.start_ns + self._base_ns, elapsed_ns=kernel.elapsed_ns, size_bytes=size_bytes,
-                issued_ns=None if issued_ns is None else issued_ns + self._base_ns, peer=peer,
+                start_ns=self._since_epoch(kernel.start_ns), elapsed_ns=kernel.elapsed_ns, size_bytes=size_bytes,
+                issued_ns=None if issued_ns is None else self._since_epoch(issued_ns), peer=peer,
             )  # fmt: skip
 
     def _issue(self, kernel: Kernel) -> tuple[int, Mapping[str, Any]] | None:
@@ -353,9 +360,9 @@ class TraceParser:
                 _count(skipped, "sends and recvs whose other end is not in the trace")
                 continue
             yield Call(
-                group=None, lane="gloo", operator=operator, start_ns=span.start_ns + self._base_ns,
+                group=None, lane="gloo", operator=operator, start_ns=self._since_epoch(span.start_ns),
                 elapsed_ns=span.end_ns - span.start_ns, size_bytes=span.size_bytes,
-                issued_ns=span.start_ns + self._base_ns, peer=-1 if call is None else call.peer,
+                issued_ns=self._since_epoch(span.start_ns), peer=-1 if call is None else call.peer,
             )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ _CALL: Final = re.compile(
 )
 _JOINED: Final = re.compile(
     _PROCESS + rb"NCCL INFO (?:\[Rank \d+\] )?(?:\w+ )?comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nranks (\d{1,7}) "
-    rb"[^\n]{0,200}?(?:commId (0x[0-9a-f]+) )?- Init "
+    rb"[^\n]{0,200}?(?:nvmlDev (\d{1,4}) [^\n]{0,200}?)?(?:commId (0x[0-9a-f]+) )?- Init "
 )
 _WARNING: Final = re.compile(_PROCESS + rb"[^\n]{0,200}?NCCL WARN ([^\n]{1,300})")
 _DIGITS: Final = re.compile(rb"\d+")
@@ -44,6 +44,7 @@ class _Joined(NamedTuple):
     identity: bytes
     rank: int
     size: int
+    gpu: int | None  # index on the host, by NVML; None: older NCCL writes none
 
 
 class NcclLog:
@@ -51,55 +52,98 @@ class NcclLog:
 
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
-        self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address
+        self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address, the newest last
         self._calls: dict[tuple[_Gpu, bytes], dict[_Key, tuple[int, float]]] = {}  # operator and bytes
-        self._warnings: dict[bytes, str] = {}  # the first of each kind
+        self._warnings: dict[bytes, tuple[_Gpu, str]] = {}  # the first of each kind
+        # Of the file that is read: what goes when the job is started anew
+        self._of_file: set[tuple[_Gpu, bytes]] = set()
+        self._warned_in_file: set[bytes] = set()
+
+    def begin_file(self) -> None:
+        """Begin to read another log."""
+        self._of_file, self._warned_in_file = set(), set()
+
+    def forget_file(self) -> None:
+        """Forget the lines of the log so far: they are of an earlier start of the job."""
+        for own in self._of_file:
+            self._joined.pop(own, None)
+            self._calls.pop(own, None)
+        for kind in self._warned_in_file:
+            self._warnings.pop(kind, None)
+        self.begin_file()
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line."""
         for found in _find(block, b"- Init ", _JOINED):
             size = int(found[6])
             if int(found[5]) < size <= MAX_RANKS and len(self._joined) < _MOST_RANKS:
+                own = _gpu(found), found[4]
+                self._of_file.add(own)
+                self._joined.pop(own, None)
                 # Older NCCL writes no id: communicators of one size count as one
-                self._joined[_gpu(found), found[4]] = _Joined(found[7] or b"%d-ranks" % size, int(found[5]), size)
+                identity, index = found[8] or b"%d-ranks" % size, None if found[7] is None else int(found[7])
+                self._joined[own] = _Joined(identity, int(found[5]), size, index)
         for found in _find(block, b": opCount ", _CALL):
-            operator, kind = operator_of(found[4].decode()), int(found[7])
+            operator, code = operator_of(found[4].decode()), int(found[7])
             if operator is None or operator in P2P:
                 self.skipped["sends and recvs in NCCL's log, which don't tell which belong together"] += 1
                 continue
             own = _gpu(found), found[8]
             if own not in self._calls and len(self._calls) >= _MOST_RANKS:
                 continue
+            self._of_file.add(own)
             calls = self._calls.setdefault(own, {})
             launch = int(found[5], 16)
             # The calls of a group are launched as one, and have the same count.
             newest = next(reversed(calls), (-1, 0))
             key = launch, newest[1] + 1 if newest[0] == launch else 0
-            calls[key] = operator, int(found[6]) * _TYPE_BYTES[kind] if kind < len(_TYPE_BYTES) else np.nan
+            calls[key] = operator, int(found[6]) * _TYPE_BYTES[code] if code < len(_TYPE_BYTES) else np.nan
             if len(calls) > _KEPT_CALLS:
                 del calls[next(iter(calls))]
         for found in _find(block, b"NCCL WARN ", _WARNING) if len(self._warnings) < _MOST_WARNINGS else ():
-            where = f"NCCL warned on {found[1].decode()}, GPU {int(found[3])}"
             text = " ".join(found[4].decode(errors="replace").split())
-            if len(self._warnings) < _MOST_WARNINGS:
-                self._warnings.setdefault(_DIGITS.sub(b"", found[4])[:40], f"{where}: {text}")
+            kind = _DIGITS.sub(b"", found[4])[:40]
+            if len(self._warnings) < _MOST_WARNINGS and kind not in self._warnings:
+                self._warnings[kind] = _gpu(found), text
+                self._warned_in_file.add(kind)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The first warnings, a sentence each."""
-        return tuple(self._warnings.values())
+        indices, notes = self._indices(), []
+        for gpu, text in self._warnings.values():
+            index = indices.get(gpu, gpu[2])
+            notes.append(f"NCCL warned on {gpu[0].decode()}{'' if index is None else f', GPU {index}'}: {text}")
+        return tuple(notes)
 
     def ranks(self) -> dict[_Gpu, int]:
-        """Return the ranks in the job: those in the largest communicator."""
+        """Return the ranks in the job: those in the largest communicator of its newest start."""
         size = max((one.size for one in self._joined.values()), default=0)
-        world = next((one.identity for one in self._joined.values() if one.size == size), b"")
-        return {gpu: one.rank for (gpu, _), one in self._joined.items() if one.identity == world}
+        largest = [(gpu, one) for (gpu, _), one in self._joined.items() if one.size == size]
+        # A process makes the world's communicator before others of all ranks; a start of the job has new processes.
+        newest = largest[-1][0] if largest else None
+        world = next((one.identity for gpu, one in largest if gpu == newest), b"")
+        # Without ids the starts have one identity: of a rank the newest process counts.
+        gpus = {one.rank: gpu for gpu, one in largest if one.identity == world}
+        return {gpu: rank for rank, gpu in gpus.items()}
 
     def places(self, world_size: int) -> dict[int, RankLocation]:
         """Return where the ranks of a job run; empty if it is larger than the largest communicator."""
         is_whole = any(one.size == world_size for one in self._joined.values())
         ranks = self.ranks() if is_whole else {}
-        return {rank: RankLocation(gpu[0].decode(), gpu[2], lost_rows=0) for gpu, rank in ranks.items()}
+        indices = self._indices()
+        return {rank: RankLocation(gpu[0].decode(), indices[gpu], lost_rows=0) for gpu, rank in ranks.items()}
+
+    def _indices(self) -> dict[_Gpu, int | None]:
+        """Return each rank's index of its GPU on the host; None where it is unknown.
+
+        The index in brackets is that in the process, which is 0 wherever a process sees its own GPU alone: it is the
+        host's only where no two processes of a host have the same.
+        """
+        ranks = self.ranks()
+        told = {gpu: one.gpu for (gpu, _), one in self._joined.items() if one.gpu is not None}
+        users = Counter((host, index) for host, _, index in ranks)
+        return {gpu: told.get(gpu, gpu[2] if users[gpu[0], gpu[2]] == 1 else None) for gpu in ranks}
 
     def dumps(self) -> list[Dump]:
         """Return the last calls of each rank as dumps; none where the ranks of no communicator are known."""

@@ -36,6 +36,7 @@ from irregulars.producers.importers.ras_answers import (
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.job_file import RankLocation
 
+_SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a count above begins again at 0, as on all ranks
 OBSERVED: Final = PHASES.index("observed")
 SOURCES: Final = ("commops", "iterations")
 ENDED_NS: Final = 0.0  # duration of an operator that ended at an unknown time: the smallest that it can have
@@ -64,11 +65,14 @@ class JobRun:
     def announce(self) -> Iterator[Announcement]:
         """Announce each rank; all times are of one clock, that of this agent."""
         world_size = len(self.workers)
-        communicators = communicators_of(self.members, world_size)
+        own: dict[int, list[Communicator]] = {}
+        for one in communicators_of(self.members, world_size):
+            for rank in dict.fromkeys(one.ranks):
+                own.setdefault(rank, []).append(one)
         for rank, worker in sorted(self.workers.items()):
             yield Announcement(
                 job=self.job, attempt=self.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
-                communicators=tuple(one for one in communicators if rank in one.ranks), sources=SOURCES,
+                communicators=tuple(own.get(rank, ())), sources=SOURCES,
                 clock="shared", host=worker.host or None, gpu=worker.local_gpu, lost_rows=0,
             )  # fmt: skip
 
@@ -98,7 +102,8 @@ class JobRun:
 
     def leave(self, ended: Sequence[Open]) -> Iterator[Record]:
         """Yield the end of some of those operators."""
-        self.told = [one for one in self.told if one not in ended]
+        over = set(ended)
+        self.told = [one for one in self.told if one not in over]
         yield from self._rows(ended, ENDED_NS)
 
     def end(self, reason: str) -> Iterator[Record]:
@@ -117,8 +122,8 @@ class JobRun:
             self.operators[rank] = rows + len(own)
             iteration = max(self.observed - 1, 0)
             values = [
-                (names.index(one.communicator), one.operator, one.sequence, UNKNOWN, one.since_ns, elapsed_ns, np.nan,
-                 iteration) for one in own
+                (names.index(one.communicator), one.operator, one.sequence % _SEQUENCES, UNKNOWN, one.since_ns,
+                 elapsed_ns, np.nan, iteration) for one in own
             ]  # fmt: skip
             columns = zip(COMMOPS.names, zip(*values, strict=True), _TYPES, strict=True)
             yield Batch(header, {name: np.array(column, kind) for name, column, kind in columns})
@@ -163,9 +168,10 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     ranks = {rank: RankRows() for rank in workers}
     found = watch.find_open() if is_standing else []
     for waiting in found:
-        ranks[waiting.rank].add(waiting.communicator, waiting.operator, waiting.sequence, iteration=ITERATION)
+        sequence = waiting.sequence % _SEQUENCES
+        ranks[waiting.rank].add(waiting.communicator, waiting.operator, sequence, iteration=ITERATION)
     for rank, name, operator, total in watch.newest_calls() if not found else ():
-        ranks[rank].add(name, operator, total, elapsed_ns=ENDED_NS, iteration=ITERATION)
+        ranks[rank].add(name, operator, total % _SEQUENCES, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)
     members, notes, places = watch.members, [], {}
     for rank, worker in sorted(workers.items()):
@@ -212,7 +218,7 @@ class Open(NamedTuple):
     rank: int
     communicator: str
     operator: int
-    sequence: int
+    sequence: int  # its whole number, which may be above a uint32
     since_ns: int
 
 
@@ -316,13 +322,16 @@ class StandstillWatch:
         found = [one for name, group in self._groups.items() for one in _waiting(name, group)]
         return sorted(found, key=lambda one: (one.since_ns, one.communicator, one.rank))
 
-    def is_over(self, one: Open) -> bool:
-        """Whether a collective was launched by all, so that it may have ended, or its communicator is no more."""
-        group = self._groups.get(one.communicator)
-        if group is None:
-            return True
-        is_known = not group.gone and len(group.positions) == group.size
-        return is_known and all(position.total >= one.sequence for position in group.positions.values())
+    def find_over(self, told: Iterable[Open]) -> list[Open]:
+        """Return the collectives that all have launched, and so may have ended, or whose communicator is gone."""
+        common = {name: _common(group) for name, group in self._groups.items()}
+        return [one for one in told if one.communicator not in common or common[one.communicator] >= one.sequence]
+
+
+def _common(group: _Group) -> int:
+    """Return how many collectives all ranks of a communicator are known to have launched; -1: not known."""
+    is_known = not group.gone and len(group.positions) == group.size
+    return min((position.total for position in group.positions.values()), default=-1) if is_known else -1
 
 
 def _update(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], now_ns: int) -> tuple[bool, bool]:

@@ -128,7 +128,7 @@ class RasWatch:
         self._run, self._watch, self._world = None, None, ""
 
     def _follow(self, run: JobRun, watch: StandstillWatch, now_ns: int) -> Iterator[Record]:
-        ended = [one for one in run.told if watch.is_over(one)]
+        ended = watch.find_over(run.told)
         if run.told and not ended and watch.moved_ns <= run.told_ns:
             return  # judgement waits for silence: any record would delay it
         if ended:

@@ -43,16 +43,17 @@ _LONGEST_MESSAGE: Final = 4096  # bytes behind the rank that are searched: a sta
 # Messages are compared without blanks and line ends, as a terminal of some width breaks them anywhere.
 _BLANKS: Final = b" \t\r\n"
 _COLOURS: Final = re.compile(rb"\x1b\[[\d;]*[A-Za-z]")
+# Numbers have as many digits as 64 bits can hold at most: a longer one is no watchdog's, and no float holds it.
 _WORK: Final = re.compile(
-    rb"(?:[Ww]atchdogcaughtcollectiveoperationtimeout:|^Work)Work\w*?\((?:SeqNum=(\d+),)?OpType=(\w+),"
-    rb"(?:NumelIn=(\d+),NumelOut=(\d+),)?(?:TensorShape=\[([\d,]*)\],)?"
+    rb"(?:[Ww]atchdogcaughtcollectiveoperationtimeout:|^Work)Work\w*?\((?:SeqNum=(\d{1,18}),)?OpType=(\w+),"
+    rb"(?:NumelIn=(\d{1,20}),NumelOut=(\d{1,20}),)?(?:TensorShape=\[([\d,]*)\],)?"
 )
 _STATUS: Final = re.compile(
-    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d+).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d+),"
-    rb"lastcompleted(?:NCCL)?work:(-?\d+)"
+    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d{1,18}),"
+    rb"lastcompleted(?:NCCL)?work:(-?\d{1,18})(?!\d)"
 )
 _WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
-_PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d+(?:,\d+)*)failedtopassmonitoredBarrier")
+_PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d{1,9}(?:,\d{1,9})*)failedtopassmonitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
     rb"Rank (\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
@@ -133,21 +134,29 @@ class WatchdogLog:
         self._described: dict[str, str] = {}
         self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
         self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
-        self._heard: set[int] = set()
-        self._of_file: set[tuple[int, str]] = set()  # processes of the file that is read
+        self._heard: set[int] = set()  # ranks with lines of their own
+        # Of the file that is read, in its newest start: ranks with lines, processes, ranks in groups, deaths
+        self._heard_in_file: set[int] = set()
+        self._of_file: set[tuple[int, str]] = set()
+        self._in_group_of_file: set[tuple[str, int]] = set()
+        self._died_in_file: list[str] = []
         self.nccl = NcclLog()
         self._died: list[str] = []  # the process that ended first, of each start of the job
         self._error = ""  # the first line of another library that names no rank
 
     def read(self, stream: IO[bytes]) -> None:
         """Read one log, in blocks that end with a line. InputError if there are too many lines of watchdogs."""
-        rest, self._of_file = b"", set()
+        rest = b""
+        self._begin_file()
+        self.nccl.begin_file()
         while block := stream.read(_BLOCK_BYTES):
             block = rest + block
             past = block.rfind(b"\n") + 1
             rest = block[past:][-_LONGEST_LINE:]
             self._read(block[:past])
         self._read(rest)
+        self._heard |= self._heard_in_file
+        self._died += self._died_in_file
 
     def _read(self, block: bytes) -> None:
         if b"orld" in block or b"ORLD" in block:
@@ -158,6 +167,7 @@ class WatchdogLog:
         for one in before:
             self._read_start(one)
             self._forget_file()
+            self.nccl.forget_file()
         self._read_start(last)
 
     def _read_start(self, block: bytes) -> None:
@@ -167,21 +177,22 @@ class WatchdogLog:
         if not any(sign in block for sign in LOG_SIGNS):
             return
         self.reports.read(block)
-        for found in _DIED.finditer(block):
-            self._heard.add(self._bounded(int(found[2])))
-            self._died.append(
-                f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
-            )
         if not self._error and (error := _ERROR.search(block)):
             self._error = " ".join(error[0].decode(errors="replace").split())
         self._read_messages(_COLOURS.sub(b"", block) if b"\x1b" in block else block)
+        # Behind the messages, which may show that the job was started anew: torchrun's report is at a log's end.
+        for found in _DIED.finditer(block):
+            self._hear(int(found[2]))
+            self._died_in_file.append(
+                f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
+            )
         for found in _REACHED.finditer(block):
             self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
         for found in _DIFFERS.finditer(block):
             self._add_fingerprints(found)
         self._read_desync(block)
         for found in _TORCHCOMMS.finditer(block):
-            self._heard.add(self._bounded(int(found[1])))
+            self._hear(int(found[1]))
             if found[3].startswith(b"Operation"):
                 name = found[2].decode(errors="replace")
                 self._described[name] = name
@@ -195,7 +206,7 @@ class WatchdogLog:
                 self._process(int(named[-1]), group).open[_UNNUMBERED_CALL] = _Call(operator)
                 self._described[group] = group
                 self._sizes[group] = self._bounded(int(found[3]))
-                self._in_group.setdefault(group, {})[inside] = int(named[-1])
+                self._place(group, inside, int(named[-1]))
 
     def _read_messages(self, block: bytes) -> None:
         """Read the messages that begin with a rank: each reaches to the next one."""
@@ -249,7 +260,8 @@ class WatchdogLog:
         if len(numbers) > 1:
             text = " and ".join(f"rank {int(found[at])} in its call {int(found[at + 1])}" for at in (1, 5))
             self.skipped[f"mismatch that PyTorch itself found: {text}"] += 1
-            self._heard.update(self._bounded(int(who)) for who in (found[1], found[5]))
+            for who in (found[1], found[5]):
+                self._hear(int(who))
             return
         number = min(numbers, default=0)
         for who, name, shape in ((found[1], found[3], found[4]), (found[5], found[7], found[8])):
@@ -286,14 +298,14 @@ class WatchdogLog:
         has_torch_prefix = prefix is not None and prefix[1] is not None
         rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
         group = _DEFAULT if is_default else group
-        self._in_group.setdefault(group, {})[inside] = rank
+        self._place(group, inside, rank)
         return self._process(rank, group)
 
     def _process(self, rank: int, group: str) -> _Process:
         self._lines += 1
         if self._lines > _MOST_LINES:
             raise InputError(f"lines of watchdogs must be at most {_MOST_LINES}; got more")
-        self._heard.add(self._bounded(rank))
+        self._hear(rank)
         self._of_file.add((rank, group))
         return self._of.setdefault((rank, group), _Process())
 
@@ -301,6 +313,21 @@ class WatchdogLog:
         """Forget the processes of the file so far: they are of an earlier start of the job."""
         for one in self._of_file:
             self._of.pop(one, None)
+        for group, inside in self._in_group_of_file:
+            self._in_group[group].pop(inside, None)
+        self._begin_file()
+
+    def _begin_file(self) -> None:
+        self._heard_in_file, self._of_file, self._in_group_of_file = set(), set(), set()
+        self._died_in_file = []
+
+    def _hear(self, rank: int) -> None:
+        self._heard_in_file.add(self._bounded(rank))
+
+    def _place(self, group: str, inside: int, rank: int) -> None:
+        """Keep which rank of the job a rank in a group is."""
+        self._in_group.setdefault(group, {})[inside] = rank
+        self._in_group_of_file.add((group, inside))
 
     def _bounded(self, rank: int) -> int:
         if rank >= MAX_RANKS:

@@ -95,6 +95,34 @@ def learn_cadence(operators: Operators, iteration: Array, anchor: Anchor) -> Cad
     return Cadence(anchor.communicator, int(borders[-1]), last, length, expected, sizes)
 
 
+_PROVEN: Final = 64  # iterations after which a single pause or odd size proves nothing: few jobs have more buckets
+_PAUSE: Final = 3.0  # times the usual distance of iterations: a forward pass between buckets, or a pause of the job
+
+
+def may_be_buckets(operators: Operators, iteration: Array, anchor: Anchor, cadence: Cadence) -> bool:
+    """Return whether the supposed iterations may be parts of longer ones, of which too few have passed to show.
+
+    Of fewer than three iterations buckets of gradients are all that repeats. They differ in size, and a forward pass
+    lies between those of two iterations.
+    """
+    own = (operators.communicator == anchor.communicator) & np.isin(operators.operator, REDUCTIONS)
+    rows, number = operators.only(own & (iteration != UNKNOWN)), iteration[own & (iteration != UNKNOWN)]
+    is_recent = rows.sequence > cadence.border - _REGULAR * cadence.length
+    # The first of several buckets' iterations may have others: PyTorch sorts them anew after it.
+    is_compared = is_recent if cadence.number >= _PROVEN else is_recent | (number > 0) | (cadence.length == 1)
+    is_sized = is_compared & ~np.isnan(rows.size_bytes)
+    place, size = (rows.sequence[is_sized] - cadence.border - 1) % cadence.length, rows.size_bytes[is_sized]
+    if len(set(zip(place.tolist(), size.tolist(), strict=True))) > len(set(place.tolist())):
+        return True
+    is_timed = rows.start_ns != UNKNOWN
+    first_ns = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, number[is_timed], rows.start_ns[is_timed])
+    # The first iteration is often slow: it compiles, and fills caches.
+    apart_ns = np.diff(first_ns[first_ns < np.iinfo(np.int64).max])[1:]
+    is_new = cadence.number < _PROVEN and len(apart_ns) > 0
+    return is_new and bool(apart_ns.max() > _PAUSE * np.median(apart_ns))
+
+
 def _whole(sizes: Array) -> Array:
     return np.where(np.isnan(sizes), -1, sizes).astype(np.int64)
 
@@ -265,6 +293,9 @@ class OnlineInference:
             return []
         cadences = [one for anchor in anchors if (one := learn_cadence(operators, iteration, anchor)) is not None]
         if len(cadences) < len(anchors):
+            return []
+        both = zip(anchors, cadences, strict=True)
+        if not is_hasty and any(may_be_buckets(operators, iteration, *one) for one in both):
             return []
         given = np.concatenate([part["iteration"] for part in self._past] or [np.empty(0, dtype=np.int64)])
         shift = self._shift(operators, iteration, place, given, cadences[0])

@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import zlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from irregulars.producers.trace.columns import COLUMNS, PART_ROWS, Column, Table
 from irregulars.producers.trace.job_file import is_integer, refuse_pipe
 from irregulars.validation import shown
 
+_CHUNK_ROWS: Final = 1 << 16  # rows read row by row that are Python's objects at once: these take some 30 MiB
 CSV_NULLS: Final = ("", "null", "NULL", "None", "nan", "NaN", "NA")  # words that stand for a value that is missing
 
 
@@ -47,23 +49,33 @@ def read_rows(
     convert: Callable[[Any, Column], Any],
 ) -> TableFile:
     """Convert rows; those that can't be converted, and texts (reasons) in their place, are the unreadable ones."""
-    kept: list[tuple[int, list[Any]]] = []
+    types = arrow_types(columns, is_lenient=False)
+    chunks: dict[str, list[pa.Array]] = {column.name: [] for column in columns}
+    numbers = array("q")
+    waiting: list[list[Any]] = []  # values of rows that are in no chunk yet
     unreadable: list[tuple[int, str]] = []
     for number, row in enumerate(rows, start=1):
         if isinstance(row, str):
             unreadable.append((number, row))
             continue
         try:
-            kept.append((number, [convert(row.get(column.name), column) for column in columns]))
+            waiting.append([convert(row.get(column.name), column) for column in columns])
         except (ValueError, OverflowError) as error:
             unreadable.append((number, str(error)))
-    types = arrow_types(columns, is_lenient=False)
-    arrays = {
-        column.name: pa.chunked_array([pa.array([values[i] for _, values in kept], type=types[column.name])])
-        for i, column in enumerate(columns)
-    }
-    numbers = np.array([number for number, _ in kept], dtype=np.int64)
-    return TableFile(str(path), schema, arrays, numbers, tuple(unreadable))
+            continue
+        numbers.append(number)
+        if len(waiting) >= _CHUNK_ROWS:
+            _add_chunk(chunks, waiting, types)
+            waiting = []
+    _add_chunk(chunks, waiting, types)
+    arrays = {name: pa.chunked_array(own) for name, own in chunks.items()}
+    return TableFile(str(path), schema, arrays, np.array(numbers, dtype=np.int64), tuple(unreadable))
+
+
+def _add_chunk(chunks: Mapping[str, list[pa.Array]], rows: list[list[Any]], types: Mapping[str, pa.DataType]) -> None:
+    """Add rows to each column as Arrow holds them; no rows too, so that a column has a type."""
+    for at, (name, own) in enumerate(chunks.items()):
+        own.append(pa.array([values[at] for values in rows], type=types[name]))
 
 
 def from_json(value: Any, column: Column) -> Any:

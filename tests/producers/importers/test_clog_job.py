@@ -338,3 +338,17 @@ def test_a_job_runs_while_its_newest_line_is_new() -> None:
     now = [0, RUNNING_MS, RUNNING_MS + 1, -RUNNING_MS - 1]  # the last is another clock's: nothing is known
     jobs = [job_of_logs(logs, {"0.log": 0, "1.log": 1}, "job", BASE_MS + 893 + after_ms) for after_ms in now]
     assert ["run still" in " ".join(job.notes) for job in jobs] == [True, True, False, False]
+
+
+def test_calls_beyond_the_numbers_of_32_bits_are_kept() -> None:
+    logs = {}
+    for rank in (0, 1):
+        one = read_log(log(*steady(rank)).splitlines(keepends=True))
+        moved = Log(one.parser)
+        for call in one:
+            moved.add(call._replace(number=call.number + (1 << 32)))
+        logs[f"log-{rank}"] = moved
+    job = job_of_logs(logs, dict.fromkeys(logs), "job")
+    rows = {batch.header.rank: batch.columns["sequence"].tolist() for batch in job.batches()}
+    assert [own[:3] for own in rows.values()] == [[0, 1, 2]] * 2
+    assert all(own.unusable == 0 for own in job.ranks.values())

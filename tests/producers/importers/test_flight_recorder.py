@@ -113,6 +113,42 @@ def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
     assert verdicts(tmp_path, *(dump(entry(7, "completed", duration_ms=2.0)) for _ in range(3))) == []
 
 
+def rounds(rank: int, states: list[tuple[str, str]], first: int = 0) -> dict[str, Any]:
+    """Return the dump of an end of a pipeline 0 -> 1: each round a batch goes forth and a gradient comes back."""
+    names = ("nccl:send 0->1", "nccl:recv 0<-1") if rank == 0 else ("nccl:recv 1<-0", "nccl:send 1->0")
+    calls = [(name, state) for own in states for name, state in zip(names, own, strict=True) if state]
+    more = {"is_p2p": True, "collective_seq_id": 0}
+    return dump(*(
+        entry(first + at, state, name, p2p_seq_id=first + at + 1, **more) for at, (name, state) in enumerate(calls)
+    ))  # fmt: skip
+
+
+DONE = ("completed", "completed")
+
+
+@pytest.mark.parametrize("enqueued", ["scheduled", ""])
+def test_a_receiver_that_stopped_is_named_though_the_send_to_it_has_ended(tmp_path: Path, enqueued: str) -> None:
+    """NCCL ends a small send before it is received: the sender has no open one from which to count."""
+    sender = rounds(0, [DONE, DONE, ("completed", "scheduled")])
+    receiver = rounds(1, [DONE, DONE, ("scheduled", enqueued)])
+    (verdict,) = verdicts(tmp_path, sender, receiver)
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+
+
+def test_a_sender_that_never_sent_is_named_where_its_receiver_waits(tmp_path: Path) -> None:
+    sender = rounds(0, [DONE, DONE, DONE])
+    receiver = rounds(1, [DONE, DONE, DONE, ("scheduled", "")])
+    (verdict,) = verdicts(tmp_path, sender, receiver)
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (0,))
+
+
+def test_ends_of_which_one_has_lost_its_first_entries_count_from_the_first_open_one(tmp_path: Path) -> None:
+    sender = rounds(0, [DONE, ("completed", "scheduled")], first=4)
+    receiver = rounds(1, [DONE] * 3 + [("completed", "")])
+    (verdict,) = verdicts(tmp_path, sender, receiver)
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+
+
 def test_ends_of_a_send_are_ranks_of_the_group() -> None:
     """Group rank 0 of ``pp`` is global rank 2; the recorder's numbers differ at the two ends."""
     pair = {"is_p2p": True, "process_group": ["1", "pp"]}

@@ -6,6 +6,7 @@ import io
 import tarfile
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -89,6 +90,19 @@ def test_a_cut_archive_gives_what_came_before(tmp_path: Path) -> None:
     found = gather(path, scratch(tmp_path))
     assert len(found.files["flight-recorder"]) > 3
     assert any("must be a complete archive" in one.reason for one in found.left_out)
+
+
+@pytest.mark.parametrize(("mode", "ending"), [("w:xz", ".tar.xz"), ("w:bz2", ".tar.bz2"), ("w:gz", ".tar.gz")])
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_a_damaged_archive_is_left_out_with_its_reason(tmp_path: Path, mode: str, ending: str, share: float) -> None:
+    random = Random(3)
+    path = tar_of(tmp_path / f"dumps{ending}", {f"noise_{n}": random.randbytes(9_000) for n in range(40)}, mode)
+    value = bytearray(path.read_bytes())
+    at = int(share * len(value))
+    value[at : at + 64] = bytes(64)
+    path.write_bytes(value)
+    found = gather(path, scratch(tmp_path))
+    assert found.left_out or found.unknown
 
 
 def test_a_link_to_a_folder_is_not_entered(tmp_path: Path) -> None:

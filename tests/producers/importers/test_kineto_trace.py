@@ -133,6 +133,19 @@ def test_an_operator_belongs_to_the_step_that_issued_it(tmp_path: Path) -> None:
     assert (columns["elapsed_ns"].tolist(), columns["size_bytes"].tolist()) == ([3_000.0], [40.0])
 
 
+@pytest.mark.parametrize(("ts", "dur"), [(9e15, 3.0), (20.0, 9e15), (9e15, 9e15)])
+@pytest.mark.parametrize("name", ["ncclDevKernel_X", "gloo:all_reduce"])
+def test_times_that_no_row_can_have_leave_out_their_call_alone(
+    tmp_path: Path, ts: float, dur: float, name: str
+) -> None:
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
+    calls = [kernel(12.5, 3, 3, **named), kernel(ts, dur, 4, **named), step(9, 9e15, 9e15)]
+    if name.startswith("gloo"):
+        calls = [call | {"name": name, "cat": "user_annotation", "pid": 1} for call in calls[:2]]
+    trace_file(tmp_path / "in", 0, [step(4, 0, 10), *calls], baseTimeNanoseconds=4 * 10**18)
+    assert imported(tmp_path / "in", tmp_path).commops[0].columns["start_ns"].tolist() == [4 * 10**18 + 12_500]
+
+
 def test_captures_that_begin_at_different_steps_share_their_numbers(tmp_path: Path) -> None:
     named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank, first in ((0, 3), (1, 4)):

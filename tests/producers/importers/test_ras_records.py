@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.records import OPERATORS
+from irregulars.messages.records import OPERATORS, Batch
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.ras_answers import read_answer
-from irregulars.producers.importers.ras_records import NOTE_MOVING, Open, StandstillWatch, find_world
+from irregulars.producers.importers.ras_answers import Answer, Answered, RasCommunicator, Worker, read_answer
+from irregulars.producers.importers.ras_records import NOTE_MOVING, JobRun, Open, StandstillWatch, find_world
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.played_server import PlayedJob
 
@@ -178,6 +179,48 @@ def test_who_joins_or_leaves_keeps_nobody_waiting() -> None:
     assert told.look() == []
 
 
+def test_a_hang_is_found_beyond_the_numbers_of_32_bits(tmp_path: Path) -> None:
+    """A thousand collectives a second are as many in 50 days; the communicator was of no use then."""
+    job = PlayedJob()
+    job.step(7)
+    job.launch(job.world, times=1 << 32)
+    job.launch(job.world, "AllGather", but=[1])
+    (tmp_path / "log").write_bytes(at(job, 10) + b"\n" + at(job, 20))
+    (verdict,) = judged(tmp_path)
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+    assert "all_gather 8" in verdict.evidence
+    told = Told(job)
+    found = told.look()
+    assert told.watch.find_over(found) == []
+    run = JobRun("job", 0, {}, told.watch.members, 1)
+    rows = [one for one in run.enter(found, 2) if isinstance(one, Batch)]
+    assert {(one.header.rank, *one.columns["sequence"].tolist()) for one in rows} == {(0, 8), (2, 8), (3, 8)}
+    job.launch(job.world, "AllGather", but=[0, 2, 3])
+    told.look()
+    assert told.watch.find_over(found) == found
+
+
+def test_the_largest_jobs_take_no_square_of_their_ranks() -> None:
+    """Each of these three steps compared each rank with each: seconds of every look, which stop the agent."""
+    ranks = 20_000
+    workers = {rank: Worker(f"h{rank // 8}", rank, rank % 8) for rank in range(ranks)}
+    watch = StandstillWatch({worker: rank for rank, worker in workers.items()})
+    for count in (4, 5):
+        answered = {
+            rank: Answered(worker, {0: 4 if rank == 7 else count}, is_running=True, async_error=0)
+            for rank, worker in workers.items()
+        }
+        watch.compare(Answer("2.29.1", "", (RasCommunicator("w", ranks, answered, {}),), 0), count)
+    run = JobRun("job", 0, workers, watch.members, 1)
+    found = watch.find_open()
+    list(run.enter(found, 2))
+    for step in (lambda: list(run.announce()), lambda: watch.find_over(run.told), lambda: list(run.leave(found))):
+        began_s = process_time()
+        step()
+        assert process_time() - began_s < 1.0
+    assert (len(found), run.told) == (ranks - 1, [])
+
+
 def test_ranks_wait_on_several_communicators() -> None:
     job = PlayedJob()
     job.step(5)
@@ -195,11 +238,11 @@ def test_it_is_over_when_all_have_launched_it_or_the_communicator_is_gone() -> N
     job.launch(job.world, but=[1])
     job.launch("0x4e0104c2022fa2f9", but=[1])
     found = told.look()
-    assert not any(told.watch.is_over(one) for one in found)
+    assert told.watch.find_over(found) == []
     job.launch(job.world, but=[0, 2, 3])
     del job.groups["0x4e0104c2022fa2f9"]
     told.look()
-    assert all(told.watch.is_over(one) for one in found)
+    assert told.watch.find_over(found) == found
 
 
 def test_the_world_is_the_communicator_of_all_ranks() -> None:

@@ -202,13 +202,40 @@ def test_a_batch_without_sizes_is_no_all_reduce(tmp_path: Path) -> None:
     assert "rank 10 stands in collective 1 on PIPELINE_MODEL_PARALLEL_GROUP" in evidence
 
 
+AGAIN = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+
+
 def test_only_the_newest_start_of_a_job_counts(tmp_path: Path) -> None:
     before = [failure(rank, rank, "0(default_pg)", 31) for rank in (0, 1, 2, 3, 5)]
     after = [failure(rank, rank, "0(default_pg)", 7) for rank in (0, 1, 3, 4, 5)]
     assert accused_of(tmp_path, *before, *after)[0] == (2,)
-    marked = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
     old, new = ([caught(rank, number) for rank in ranks] for number, ranks in ((31, (0, 1, 2)), (7, (0, 1, 3))))
-    assert accused_of(tmp_path, *old, marked, *new)[0] == (2,)
+    assert accused_of(tmp_path, *old, AGAIN, *new)[0] == (2,)
+
+
+def test_ranks_with_lines_of_an_earlier_start_alone_are_not_accused(tmp_path: Path) -> None:
+    old = [caught(rank, 31) for rank in range(8)]
+    assert accused_of(tmp_path, *old, AGAIN, *(caught(rank, 7) for rank in (0, 1, 3)))[0] == (2,)
+    # The log of the second node may not be there: its lines were of the first start
+    accused, evidence = accused_of(tmp_path, "WORLD_SIZE=8", *old, AGAIN, *(caught(rank, 7) for rank in range(4)))
+    assert accused == ()
+    assert "ranks 4, 5, 6, 7 belong to all_reduce 7" in evidence
+
+
+def test_a_rank_that_died_in_an_earlier_start_is_not_waited_for(tmp_path: Path) -> None:
+    died = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    died += "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n"
+    (tmp_path / "a.log").write_text("\n".join([died, AGAIN, *(caught(rank) for rank in range(3)), ""]))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 1, 2]
+    assert not any("end first" in note for note in imported.notes)
+
+
+def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(f"{caught(1)}\n")
+    (tmp_path / "b.log").write_text(f"{caught(2)}\n{AGAIN}\n{caught(0)}\n")
+    imported = read_hang({"watchdog": [tmp_path / "a.log", tmp_path / "b.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 1]
 
 
 def test_reports_of_a_desync_are_read(tmp_path: Path) -> None:
@@ -290,3 +317,22 @@ def test_a_log_of_very_many_starts_is_read() -> None:
     log = WatchdogLog()
     log.read(io.BytesIO(f"{caught(3)}\nwill restart worker group\n".encode() * 3_000 + caught(1).encode()))
     assert [one.rank for one in log.dumps() if len(list(one.entries))] == [1]
+
+
+@pytest.mark.parametrize("digits", [25, 400, 5_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=9)",
+        "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn={}, "
+        "NumelOut=4, Timeout(ms)=9)",
+        "[Rank 4] failure at work sequence id: {} PG status: last enqueued work: 4, last completed work: 3",
+        "[Rank 4] PG status: last enqueued work: {0}, last completed work: {0}",
+        "[Rank 4]: Ranks 1, {} failed to pass monitoredBarrier in 2000 ms",
+    ],
+)
+def test_numbers_of_very_many_digits_end_no_reading(tmp_path: Path, line: str, digits: int) -> None:
+    (tmp_path / "a.log").write_text("\n".join([caught(0), caught(1), line.format("9" * digits), ""]))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert {0, 1} <= imported.ranks.keys()

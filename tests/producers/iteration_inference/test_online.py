@@ -3,11 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from irregulars.messages.announcements import Announcement
-from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
+from tests.producers.iteration_inference.made_up_jobs import Call, columns_of
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 
@@ -89,3 +91,65 @@ def test_nodes_that_join_at_different_times_agree() -> None:
     ]
     assert len(shared) > 80
     assert all(found[0][sequence] == found[3][sequence] for sequence in shared)
+
+
+_MB = 1 << 20
+
+
+def buckets(sizes: list[int], forward_ms: float) -> list[Call]:
+    """Return one iteration of a job with data parallel ranks alone: a forward pass, and buckets of gradients."""
+    return [Call(0, "all_reduce", size, work_ms=forward_ms if at == 0 else 10.0) for at, size in enumerate(sizes)]
+
+
+def numbered_by(iterations: list[list[list[Call]]], per_batch: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Send `per_batch` iterations of each rank at a time.
+
+    Returns the true and the found number of each operator, and the rows that waited after each batch.
+    """
+    columns = columns_of(iterations)
+    ranks = tuple(range(len(iterations[0])))
+    told = (Communicator("world", "world", ranks),)
+    inference = announced(tuple(Announcement("job", 0, one, len(ranks), len(ranks), told) for one in ranks))
+    truth: dict[tuple[int, int], int] = {}
+    left, waiting = [], []
+    for first in range(0, len(iterations), per_batch):
+        for rank in ranks:
+            number = columns["iteration"]
+            own = (columns["rank"] == rank) & (number >= first) & (number < first + per_batch)
+            truth.update(((rank, s), n) for s, n in zip(columns["sequence"][own], number[own], strict=True))
+            rows = {name: column[own] for name, column in columns.items() if name != "rank"}
+            rows["iteration"] = np.full(own.sum(), UNKNOWN)
+            end_ns = int(rows["start_ns"][-1] + rows["elapsed_ns"][-1])
+            left += inference.push(Batch(Header("commops", "job", 0, rank, 0, end_ns, ("world",)), rows))
+            waiting.append(inference.held_rows)
+    left += inference.flush()
+    pairs = [
+        (truth[batch.header.rank, sequence], found)
+        for batch in left
+        for sequence, found in zip(batch.columns["sequence"], batch.columns["iteration"], strict=True)
+    ]
+    return pairs, waiting
+
+
+@pytest.mark.parametrize("per_batch", [1, 2, 3, 5])
+@pytest.mark.parametrize("sizes", [[n * _MB for n in range(1, 11)], [25 * _MB] * 9 + [7 * _MB]])
+@pytest.mark.parametrize("forward_ms", [60.0, 400.0])
+def test_buckets_of_gradients_are_no_iterations(per_batch: int, sizes: list[int], forward_ms: float) -> None:
+    """With first batches of an iteration each a bucket counted as an iteration for good: they were 0, 10, 20."""
+    pairs, _ = numbered_by([[buckets(sizes, forward_ms)] * 4] * 60, per_batch)
+    assert [(true, found) for true, found in pairs if found not in (true, UNKNOWN)] == []
+    assert sum(found == UNKNOWN for _, found in pairs) <= 0.1 * len(pairs)
+
+
+def test_a_slow_first_iteration_holds_up_nothing() -> None:
+    jobs = [[buckets([25 * _MB], 3_000.0 if number == 0 else 400.0)] * 4 for number in range(60)]
+    pairs, waiting = numbered_by(jobs, 5)
+    assert all(found == true for true, found in pairs)
+    assert not any(waiting[8:])
+
+
+def test_a_pause_between_iterations_of_one_bucket_holds_them_up_for_a_while() -> None:
+    jobs = [[buckets([25 * _MB], 3_000.0 if number == 3 else 400.0)] * 4 for number in range(120)]
+    pairs, waiting = numbered_by(jobs, 5)
+    assert all(found == true for true, found in pairs)
+    assert not any(waiting[4 * 64 // 5 + 12 :])  # of the 4 ranks' batches of 5 iterations

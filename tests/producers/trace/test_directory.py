@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -409,6 +410,30 @@ def test_many_bad_rows_are_counted_and_the_first_are_shown(tmp_path: Path) -> No
     rejected = read_trace(write_directory(tmp_path / "t", rows)).rejected
     assert rejected.count == 50
     assert [text.split(": ")[1] for text in rejected.reasons] == [f"row {2 * n}" for n in range(1, 11)]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_a_file_with_a_cut_last_line_takes_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Arrow refuses the file: it is read row by row, of which Python's objects are many times as large."""
+    monkeypatch.setattr(files, "_CHUNK_ROWS", 500)
+    rows = 10_300
+    write_directory(tmp_path / "t", [commop(sequence=n, start_ns=2**53 + n) for n in range(rows)], ending=ending)
+    path = tmp_path / "t" / f"commops{ending}"
+    path.write_bytes(path.read_bytes()[:-9])
+    read = read_file(path, "commops")  # the first time Arrow imports other packages, which take memory too
+    tracemalloc.start()
+    try:
+        read_file(path, "commops")
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+    assert read.columns["sequence"].to_pylist() == list(range(rows - 1))
+    assert read.columns["start_ns"].to_pylist() == [2**53 + n for n in range(rows - 1)]
+    assert read.row_numbers is not None
+    assert read.row_numbers.tolist() == list(range(1, rows))
+    assert [number for number, _ in read.unreadable] == [rows]
 
 
 def test_bad_rows_of_bandwidth_and_iterations_are_left_out(tmp_path: Path) -> None:
