@@ -23,6 +23,7 @@ import numpy as np
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.numerics.findings import EQUAL, OWN, Finding, Findings, FindingsState
 from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.detectors.verdicts.ordinals import next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import worse
 from irregulars.detectors.verdicts.thresholds import VERDICTS
@@ -150,9 +151,7 @@ class NumericsJudge:
                 one.see(finding, iteration, time_ns)
                 return one
         key = f"{iteration}:{finding.kind}"
-        ordinal = self._state.ordinals.get(key, 0)
-        self._state.ordinals[key] = ordinal + 1
-        verdict_id = f"{self.job}:{self.attempt}:{key}.{ordinal}"
+        verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._state.ordinals, key)}"
         one = OpenNumeric(
             verdict_id, finding.kind, finding.ranks, (finding.sensor,), iteration, iteration, time_ns, finding.text
         )

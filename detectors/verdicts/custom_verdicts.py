@@ -27,6 +27,7 @@ import numpy as np
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.ordinals import next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
@@ -212,9 +213,7 @@ class CustomVerdicts:
         first = moments[0].iteration
         key = f"{first}:{name}"
         # A detector may open two verdicts that begin with the same iteration.
-        ordinal = self._ordinals.get(key, 0)
-        self._ordinals[key] = ordinal + 1
-        verdict_id = f"{self.job}:{self.attempt}:{key}.{ordinal}"
+        verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
         verdict = CustomVerdict(verdict_id, name, tuple(sorted(due)), first, first, 0, mask.bit_length())
         verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:

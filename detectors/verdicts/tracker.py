@@ -19,6 +19,7 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
 from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone
+from irregulars.detectors.verdicts.ordinals import next_ordinal
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
 from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
@@ -239,9 +240,7 @@ class VerdictTracker:
         return any(is_same(cause, verdict.cause) for verdict in self._open)
 
     def _name(self, first: int) -> str:
-        ordinal = self._ordinals.get(first, 0)
-        self._ordinals[first] = ordinal + 1
-        return f"{self.job}:{self.attempt}:{first}:{ordinal}"
+        return f"{self.job}:{self.attempt}:{first}:{next_ordinal(self._ordinals, first)}"
 
     # --- how it goes on, and ends -----------------------------------------------------------------------------------
 
