@@ -9,6 +9,8 @@ Tests have no GPU; tests/recordings/gpu holds recordings of one.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import time
 from collections import deque
@@ -17,10 +19,34 @@ from typing import Any, Final
 
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN
 
+_THREAD_LOCAL: Final = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of cuda.h
 _ANCHOR_S: Final = 1.0  # age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart
 # Seconds for which an anchor is waited for. Its stream may be one of NCCL's, on which an operator hangs: torch gives
 # the streams of a device out in turn. A host that runs ahead may have queued more than a second of work before it.
 _ANCHOR_WAIT_S: Final = 2.0
+
+
+class CaptureMode:
+    """Lets one thread ask devices while another captures a stream into a graph.
+
+    By CUDA's default a query of an event then fails the capture, whichever thread makes it
+    (``cudaStreamCaptureModeGlobal``). Not tried on a GPU yet.
+    """
+
+    def __init__(self, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+        self._load = load
+        self._is_set = False
+
+    def ignore_other_threads(self) -> None:
+        """Set the mode of the calling thread, once CUDA is used; called by the same thread before each query."""
+        torch = sys.modules.get("torch")
+        if self._is_set or torch is None or not torch.cuda.is_initialized():
+            return
+        try:
+            mode = ctypes.c_int(_THREAD_LOCAL)
+            self._is_set = self._load("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+        except (OSError, AttributeError):  # no driver of NVIDIA's, or one older than this call
+            self._is_set = True
 
 
 class DeviceClock:

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from irregulars.producers.torch_hook.hooks import device_events
-from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock, DeviceEvents
+from irregulars.producers.torch_hook.hooks.device_events import (
+    CaptureMode,
+    DeviceBoundary,
+    DeviceClock,
+    DeviceEvents,
+)
 
 MS_NS = 1_000_000
 
@@ -60,7 +65,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made, torch = Gpu(), ModuleType("torch")
     torch.cuda = SimpleNamespace(  # type: ignore[attr-defined]
         Event=made.new_event, Stream=made.new_stream, current_stream=lambda device: None,
-        is_current_stream_capturing=lambda: False,
+        is_current_stream_capturing=lambda: False, is_initialized=lambda: True,
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
     return made
@@ -127,3 +132,31 @@ def test_a_border_of_iterations_waits_for_an_anchor(gpu: Gpu, monkeypatch: pytes
     found = border.time_ns()
     assert found is not None
     assert border.time_ns() == found
+
+
+@pytest.mark.parametrize("results", [[0], [3, 0]], ids=["at once", "before CUDA begins"])
+def test_a_thread_that_asks_devices_is_no_trouble_to_a_capture_in_another(gpu: Gpu, results: list[int]) -> None:
+    modes: list[int] = []
+
+    def exchange(mode: Any) -> int:
+        modes.append(mode._obj.value)
+        mode._obj.value = 0  # the mode before
+        return results[len(modes) - 1]
+
+    capture = CaptureMode(lambda name: SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange))
+    for _ in range(4):
+        capture.ignore_other_threads()
+    assert modes == [1] * len(results), "until the driver takes it; a second exchange would take it back"
+
+
+def test_without_a_driver_there_is_nothing_to_capture(gpu: Gpu) -> None:
+    names: list[str] = []
+
+    def load(name: str) -> object:
+        names.append(name)
+        raise OSError(name)
+
+    capture = CaptureMode(load)
+    for _ in range(2):
+        capture.ignore_other_threads()
+    assert names == ["libcuda.so.1"]
