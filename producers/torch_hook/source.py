@@ -13,6 +13,7 @@ from irregulars.messages.announcements import Announcement, Heartbeat, SourcePro
 from irregulars.messages.records import RECV, SEND, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.publishing.sources import Record, take_records
+from irregulars.producers.torch_hook.hooks.device_events import CaptureMode
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
 from irregulars.producers.torch_hook.hooks.groups import Group, Groups
 from irregulars.producers.torch_hook.hooks.native_library import NativeHook
@@ -102,6 +103,7 @@ class TorchSource:
         self._rows = {"commops": 0, "iterations": 0}
         self._rows_before = dict(self._rows)  # given before the newest announcement of another rank or group
         self._announced_ns: int | None = None  # `Groups.since_ns` of that announcement
+        self._capture_mode = CaptureMode()
         self._unsettled = np.empty(0, dtype=ROW)
         self._offset_ns = measure_offset().offset_ns
         self._ending_since_s: float | None = None
@@ -216,6 +218,7 @@ class TorchSource:
         self._queue.append(self._announcement)
 
     def _collect(self, is_last: bool) -> None:
+        self._capture_mode.ignore_other_threads()
         # First, since it finishes the rows of operators that a device has ended, which are taken below.
         self._hook.ask_devices()
         offset_ns = self._clock_offset_ns()

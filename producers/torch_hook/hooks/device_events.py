@@ -9,6 +9,8 @@ Tests have no GPU; tests/recordings/gpu holds recordings of one.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import time
 from collections import deque
@@ -17,7 +19,34 @@ from typing import Any, Final
 
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN
 
+_THREAD_LOCAL: Final = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of cuda.h
 _ANCHOR_S: Final = 1.0  # age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart
+# Seconds for which an anchor is waited for. Its stream may be one of NCCL's, on which an operator hangs: torch gives
+# the streams of a device out in turn. A host that runs ahead may have queued more than a second of work before it.
+_ANCHOR_WAIT_S: Final = 2.0
+
+
+class CaptureMode:
+    """Lets one thread ask devices while another captures a stream into a graph.
+
+    By CUDA's default a query of an event then fails the capture, whichever thread makes it
+    (``cudaStreamCaptureModeGlobal``). Not tried on a GPU yet.
+    """
+
+    def __init__(self, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+        self._load = load
+        self._is_set = False
+
+    def ignore_other_threads(self) -> None:
+        """Set the mode of the calling thread, once CUDA is used; called by the same thread before each query."""
+        torch = sys.modules.get("torch")
+        if self._is_set or torch is None or not torch.cuda.is_initialized():
+            return
+        try:
+            mode = ctypes.c_int(_THREAD_LOCAL)
+            self._is_set = self._load("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+        except (OSError, AttributeError):  # no driver of NVIDIA's, or one older than this call
+            self._is_set = True
 
 
 class DeviceClock:
@@ -25,21 +54,32 @@ class DeviceClock:
 
     def __init__(self) -> None:
         self._anchors: dict[Any, tuple[Any, int]] = {}  # by device
+        self._due_s: dict[Any, float] = {}  # by device: when an anchor is recorded next
 
-    def times_ns(self, *events: Any) -> tuple[int, ...]:
-        """Return the times of events of one device, all passed, ns of the monotonic clock."""
+    def times_ns(self, *events: Any) -> tuple[int, ...] | None:
+        """Return the times of events of one device, all passed, ns of the monotonic clock; None: not known yet."""
+        device = events[0].device
+        if time.monotonic() >= self._due_s.get(device, 0.0):
+            self._move_anchor(device)
+        anchor = self._anchors.get(device)
+        if anchor is None:
+            return None
+        return tuple(anchor[1] + round(anchor[0].elapsed_time(one) * 1e6) for one in events)
+
+    def _move_anchor(self, device: Any) -> None:
+        """Record an anchor; where the device does not pass it in time, the one before stays, and another is tried."""
         import torch
 
-        device = events[0].device
-        anchor = self._anchors.get(device)
-        if anchor is None or time.monotonic_ns() - anchor[1] > _ANCHOR_S * 1e9:
-            # CUDA's current device is each thread's own, and this thread's is the first: an event there could not be
-            # compared with those of another device, and would cost a context on it.
-            event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
-            event.record(stream)
-            event.synchronize()
-            anchor = self._anchors[device] = (event, time.monotonic_ns())
-        return tuple(anchor[1] + round(anchor[0].elapsed_time(one) * 1e6) for one in events)
+        # CUDA's current device is each thread's own, and this thread's is the first: an event there could not be
+        # compared with those of another device, and would cost a context on it.
+        event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
+        event.record(stream)
+        deadline_s = time.monotonic() + _ANCHOR_WAIT_S
+        while not (is_passed := event.query()) and time.monotonic() < deadline_s:
+            time.sleep(0)  # lets go of Python's lock; a pause would make the anchor as inexact as it is long
+        if is_passed:
+            self._anchors[device] = event, time.monotonic_ns()
+        self._due_s[device] = time.monotonic() + _ANCHOR_S
 
 
 class DeviceBoundary:
@@ -69,8 +109,8 @@ class DeviceBoundary:
         """Return the time at which the device passed it, ns of the monotonic clock; None: not yet."""
         if self._time_ns is None:
             try:
-                if self._event.query():
-                    self._time_ns = self._clock.times_ns(self._event)[0]
+                if self._event.query() and (times_ns := self._clock.times_ns(self._event)) is not None:
+                    self._time_ns = times_ns[0]
             except RuntimeError:  # the device's error, which training will meet itself
                 self._time_ns = self.host_ns
         return self._time_ns
@@ -137,7 +177,10 @@ class DeviceEvents:
         try:
             if not end.query():
                 return False
-            started_ns, ended_ns = self._clock.times_ns(start, end)
+            times_ns = self._clock.times_ns(start, end)
+            if times_ns is None:
+                return False
+            started_ns, ended_ns = times_ns
             self._finish(ordinal, ended_ns, started_ns)
         except RuntimeError:  # the device's error, which training will meet itself
             self._finish(ordinal, UNSEEN, 0)

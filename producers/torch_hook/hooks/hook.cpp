@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -32,7 +33,8 @@ namespace {
 constexpr int64_t kOpen = 0;         // of `ended`: not ended yet
 constexpr int64_t kUnseen = -1;      // of `ended`: nobody will tell us when it ends
 constexpr int64_t kHookId = 0x1226;  // hooks of one group fire in the order of their ids
-constexpr double kAnchorNs = 1e9;    // a device's clock is compared with ours so often
+constexpr int64_t kAnchorNs = 1'000'000'000;      // a device's clock is compared with ours so often
+constexpr int64_t kAnchorWaitNs = 2'000'000'000;  // and waited for no longer: as _ANCHOR_WAIT_S in device_events.py
 
 // As ring.ROW in ring.py. Times are of CLOCK_MONOTONIC.
 struct Row {
@@ -84,7 +86,7 @@ std::string first_error;
 std::deque<OnDevice> on_device;  // under device_mutex
 std::list<OnDevice> awaited;       // of the one who takes
 std::optional<c10::Event> anchor;
-int64_t anchor_ns = 0;
+int64_t anchor_ns = 0, anchor_due_ns = 0;
 thread_local Issued issued;
 
 int64_t now_ns() {
@@ -305,16 +307,27 @@ void after(const c10d::PostHookArgs& args, Group& group) {
   if (!is_seen) finish(ordinal, kUnseen);
 }
 
-void move_anchor(const c10::Event& sample) {
-  if (anchor && static_cast<double>(now_ns() - anchor_ns) < kAnchorNs) return;
+// False: there is no anchor yet. Where a device does not pass one in time, the one before stays: its stream may be one
+// on which an operator hangs, since torch gives streams out in turn, to NCCL too.
+bool move_anchor(const c10::Event& sample) {
+  const int64_t began = now_ns();
+  if (began < anchor_due_ns) return anchor.has_value();
+  anchor_due_ns = began + kAnchorNs;
   c10::impl::VirtualGuardImpl guard(sample.device_type());
   const c10::Device device(sample.device_type(), sample.device_index());
   const auto stream = guard.getStreamFromGlobalPool(device);
   c10::Event fresh(sample.device_type(), c10::EventFlag::BACKEND_DEFAULT);
   fresh.record(stream);
-  fresh.synchronize();
+  while (!fresh.query()) {
+    if (now_ns() > began + kAnchorWaitNs) {
+      anchor_due_ns = now_ns() + kAnchorNs;
+      return anchor.has_value();
+    }
+    std::this_thread::yield();
+  }
   anchor_ns = now_ns();
   anchor.emplace(std::move(fresh));
+  return true;
 }
 
 int64_t since_anchor_ns(const c10::Event& event) {
@@ -328,7 +341,8 @@ bool settle(OnDevice& one) {
   guarded([&] {
     is_settled = one.end.query();
     if (!is_settled) return;
-    move_anchor(one.end);
+    is_settled = move_anchor(one.end);
+    if (!is_settled) return;
     started = since_anchor_ns(one.start);
     ended = since_anchor_ns(one.end);
   });
