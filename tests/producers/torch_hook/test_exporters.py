@@ -221,5 +221,6 @@ def test_a_broker_that_stays_away_leaves_no_threads_of_its_clients_in_training(
 
     kafka = Kafka("127.0.0.1:1", TopicSettings(), lambda error: None)
     kafka.run(rank.source, wait)
-    assert threads[-1] <= threads[0]
+    # Each client has several threads; other tests of this process may begin one meanwhile.
+    assert threads[-1] - threads[0] < len(threads) - 1, threads
     assert kafka.delivered_rows == 0

@@ -110,26 +110,27 @@ def test_functions_of_modules_are_followed_when_they_are_loaded_and_left_as_they
     assert module.save is save
 
 
-def test_a_function_of_two_modules_stays_one_and_can_be_pickled(
-    pauses: Pauses, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_of_two_modules_stays_one_and_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(seconds: float) -> None:
         time.sleep(seconds)
 
     save.__module__, save.__qualname__ = "torch.serialization", "save"
     modules = []
+    # Before the session: real ones that are loaded already are followed from its start on.
     for name in ("torch", "torch.serialization"):
         module = ModuleType(name)
         module.save = save  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
         modules.append(module)
-    pauses.take()
+    own = Pauses(["checkpoint_write"], fail)
+    own.start()
+    own.take()
     first, second = modules
     assert first.save is second.save is not save
     assert pickle.loads(pickle.dumps(first.save)) is first.save
     first.save(LONG_S)
-    assert names(pauses.take()) == ["checkpoint_write"]
-    pauses.stop()
+    assert names(own.take()) == ["checkpoint_write"]
+    own.stop()
     assert first.save is second.save is save
 
 
