@@ -124,6 +124,7 @@ class EveryRowAccused:
         pass
 
     contradiction = None
+    overtaken = 0
 
     @property
     def size(self) -> int:
