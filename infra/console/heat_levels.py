@@ -324,7 +324,7 @@ def order_of(places: Places, name: str, strangeness: Ints | None = None) -> Orde
         return _grouped(number[names.codes], [names.names[at] for at in order])
     if name in places.groups:
         return _grouped(places.groups[name].codes, places.groups[name].names)
-    # By rank; also where a job lacks what the order needs.
+    # By rank; also where a job lacks the columns of the order.
     return Order(np.arange(len(places.ranks)))
 
 

@@ -108,7 +108,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     return HTMLResponse(part, status, {"ETag": tag})
 
 
-# Our forms have a few short fields, and whoever reaches the console can post the one of the login.
+# Our forms have a few short fields, and anybody who reaches the console can post the one of the login.
 _MOST_BYTES: Final = 16 * 1024
 _MOST_FIELDS: Final = 20
 

@@ -120,7 +120,7 @@ class ChildProcess:
         """Return the last line of the log that names an error, else the last one."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            # The log is appended to: what an earlier child wrote is not its last word.
+            # The log is appended to: lines of an earlier child are not its last words.
             file.seek(max(self._log_start, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
         return _last_words(text)

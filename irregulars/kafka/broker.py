@@ -210,7 +210,7 @@ def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
 def wait_for_none(left: Callable[[], Collection[object]], bootstrap: str, timeout_s: float, what: str) -> None:
     """Ask a broker again until nothing is left that it does not heed yet: it acknowledges a change earlier.
 
-    `left`: asks, and returns what is left. `what`: what the broker must do, for the error.
+    `left`: asks, and returns the rest. `what`: the broker's duty, for the error.
 
     Raises `ServiceUnavailable` if something is left after `timeout_s`, and as `answering`.
     """

@@ -56,7 +56,7 @@ def events_of(batch: Batch) -> tuple[DeviceEvent, ...]:
 
 def columns_of(events: Sequence[DeviceEvent]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """Return the names that events hold, and the columns of ``events``, in order of time."""
-    events = sorted(events, key=lambda one: (one.time_ns, one.rank, one.kind, one.host, one.device, one.detail))
+    events = sorted(events)
     names = tuple(dict.fromkeys(text for one in events for text in (one.host, one.device, one.detail)))
 
     def coded(texts: Iterable[str]) -> np.ndarray:

@@ -55,7 +55,7 @@ class NcclLog:
         self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address, the newest last
         self._calls: dict[tuple[_Gpu, bytes], dict[_Key, tuple[int, float]]] = {}  # operator and bytes
         self._warnings: dict[bytes, tuple[_Gpu, str]] = {}  # the first of each kind
-        # Of the file that is read: what goes when the job is started anew
+        # Of the file that is read: communicators and warnings that go when the job is started anew
         self._of_file: set[tuple[_Gpu, bytes]] = set()
         self._warned_in_file: set[bytes] = set()
 

@@ -167,6 +167,7 @@ class WatchdogLog:
         for one in before:
             self._read_start(one)
             self._forget_file()
+            # Not by `_forget_file`: where a message shows a new start, NCCL's lines behind it have been read already.
             self.nccl.forget_file()
         self._read_start(last)
 

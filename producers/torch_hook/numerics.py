@@ -116,19 +116,18 @@ class NumericsWatch:
             handle.remove()
 
     def _kept(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """Keep errors of a hook from training."""
+        return partial(self._call, hook)
 
-        def call(*args: Any) -> None:
-            number = self._iterations.running
-            # Between iterations, in those that are not measured, and where a captured stream allows no reading.
-            if number is None or number % self._every or _is_captured():
-                return
-            try:
-                hook(*args)
-            except Exception as error:
-                self._on_error(error)
-
-        return call
+    def _call(self, hook: Callable[..., None], *args: Any) -> None:
+        """Call a hook in an iteration that is measured, and keep its errors from training."""
+        number = self._iterations.running
+        # Between iterations, in those that are not measured, and where a captured stream allows no reading.
+        if number is None or number % self._every or _is_captured():
+            return
+        try:
+            hook(*args)
+        except Exception as error:
+            self._on_error(error)
 
     # --- the gradient before any reduction ------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class NumericsWatch:
         def arrived(number: int, parameter: Any) -> None:
             watch = own()
             if watch is not None:
-                watch._kept(watch._arrived)(number, parameter)
+                watch._call(watch._arrived, number, parameter)
 
         self._gradient_handles = [
             self._trained[one].register_post_accumulate_grad_hook(partial(arrived, one)) for one in numbers

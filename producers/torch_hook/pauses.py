@@ -152,7 +152,7 @@ class Pauses:
         *owners, name = name.split(".")
         owner = reduce(getattr, owners, module)
         found = getattr(owner, name)
-        # A module that was loaded late imports what was put into another one.
+        # A module that is loaded late imports the recording function that stands in another one.
         original = getattr(found, "_records_pauses_of", found)
         recorded = self._recorded.get(original)
         if recorded is None:

@@ -73,9 +73,9 @@ class JobClock:
                 than the silence, if that is longer
     ==========  ====================================  ==========  ==============================================
 
-    A message that only reports events of devices counts as none. A job stands still while its messages only report
-    operators that do not end. These come when the first hop falls
-    silent itself, and so has waited for the silence before: a grace is enough then.
+    A job stands still while its messages only report operators that do not end. These come when the first hop falls
+    silent itself, and so has waited for the silence before: a grace is enough then. A message that only reports
+    events of devices counts as none.
 
     `silence_s` may change at any time. `is_rank_overdue`, `is_attempt_overdue`: whether the oldest iteration that
     waits for ranks, or the next attempt that waits for this one to end, has waited for a grace.

@@ -201,7 +201,7 @@ class NicSamples:
             read = [_Read(read[0].name, time_ns, tx, rx)] if is_ascending(time_ns) else read
         pieces: list[Piece] = [self._waiting]
         for one in read:
-            # An interval begins at the newest sample before it: what is not newer came twice, or out of order.
+            # An interval begins at the newest sample before it: one not newer came twice, or out of order.
             known_ns = np.concatenate([[self._newest_ns.get(one.name, UNKNOWN)], one.time_ns])
             newest_ns = np.maximum.accumulate(known_ns)
             self._newest_ns[one.name] = int(newest_ns[-1])

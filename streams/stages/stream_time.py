@@ -207,5 +207,5 @@ class ProgressLog:
                 positions = {str(topic): int(at) for topic, at in record["positions"].items()}
                 self._told[int(record["partition"])] = positions
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError):  # of Infinity
-                continue  # no worker wrote it: what is known of its partition stays
+                continue  # no worker wrote it: its partition's known positions stay
         return dict(self._told)

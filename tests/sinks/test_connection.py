@@ -124,7 +124,7 @@ def test_tries_to_connect_that_are_refused_leave_no_connection_open(refusing_url
     for _ in range(10):
         with pytest.raises(ServiceRefused, match="code 516"):
             connect(DatabaseSettings(refusing_url))
-    gc.collect()  # pytest's record of an error refers to its frames, and these to what they used
+    gc.collect()  # pytest's record of an error refers to its frames, and these to the objects that they used
     deadline_s = time.monotonic() + 10
     while RefusingDatabase.connections and time.monotonic() < deadline_s:
         time.sleep(0.01)

@@ -82,7 +82,7 @@ class KubernetesApi:
         except OSError as error:
             raise InputError(f"--ca-file must be a readable PEM file; got {error} ({access.ca_file})") from error
         self._pool: Final = urllib3.PoolManager(ssl_context=context, timeout=_TIMEOUT, retries=False)
-        self._authorization()  # a file that was never there is a mistake of whoever named it
+        self._authorization()  # a file that was never there is a wrong setting
 
     def node(self, name: str) -> dict[str, Any] | None:
         """Return a node, or None where there is none of that name."""

@@ -34,7 +34,7 @@ def test_the_rank_that_calls_another_operator_or_size_is_the_odd_one() -> None:
         assert found is not None
         assert (found.sequence, found.odd, found.agreed, found.is_open) == (3, (2,), 3, True)
         assert [side.ranks for side in found.sides] == [(0, 1), (2,)]
-    # Whoever logs no size is on neither side
+    # A rank that logs no size is on neither side
     found = mismatch(*([*USUAL, (ALL_REDUCE, size)] for size in (16.0, 16.0, np.nan, 32.0)))
     assert found is not None
     assert (found.odd, [side.ranks for side in found.sides]) == ((3,), [(0, 1), (3,)])

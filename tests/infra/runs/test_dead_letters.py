@@ -21,7 +21,7 @@ def polled(code: int | None, value: bytes | None = None) -> SimpleNamespace:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """What a consumer of one partition is given, one after the other."""
+    """A consumer of one partition, which is given these one after the other."""
     found: list[SimpleNamespace] = []
     consumer: Any = SimpleNamespace(assign=lambda _: None, close=lambda: None, poll=lambda _: found.pop(0))
     monkeypatch.setattr(dead_letters, "new_consumer", lambda _: consumer)

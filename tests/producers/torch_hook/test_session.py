@@ -43,7 +43,7 @@ def train():
             optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-            gc.collect()  # the sensors live as long as what they measure
+            gc.collect()  # the sensors live as long as the model that they measure
     watch = next(one for one in gc.get_objects() if type(one).__name__ == "NumericsWatch")
     assert watch._made is not None, "a step was measured"
     return [weakref.ref(one) for one in (model, model.weight, optimizer)]

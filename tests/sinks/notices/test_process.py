@@ -1,4 +1,4 @@
-"""The process without a broker: what it does with the errors that a consumer gives it."""
+"""The process without a broker: errors that a consumer gives it, and their effects."""
 
 from __future__ import annotations
 
