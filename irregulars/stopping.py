@@ -32,11 +32,16 @@ class StopAsked(BaseException):
         super().__init__(number)
         self.number = number
 
+    def __del__(self) -> None:
+        # Nothing holds it any more, and its block goes on: a finalizer or a C library has swallowed it.
+        if _is_raising and _stop is _raise:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
 
 def listen() -> None:
     """Handle the signals from now on: until `on_stop` they are kept."""
     _handle()
-    sys.unraisablehook = _raise_again
+    sys.unraisablehook = _print_other
 
 
 def ignore() -> None:
@@ -127,9 +132,7 @@ def _raise() -> None:
     raise StopAsked(_asked_by)
 
 
-def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise a `StopAsked` that was swallowed, by a finalizer for example, a little later; print other errors."""
-    if isinstance(unraisable.exc_value, StopAsked):
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-    else:
+def _print_other(unraisable: sys.UnraisableHookArgs) -> None:
+    """Print an error that a finalizer raised, but no `StopAsked`, which comes again."""
+    if not isinstance(unraisable.exc_value, StopAsked):
         sys.__unraisablehook__(unraisable)

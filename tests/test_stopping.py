@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -62,26 +63,37 @@ def _fail_of_it() -> None:
         raise TypeError from None
 
 
-FINALIZER = """
-import os, signal, time
+SWALLOWED = """
+import ctypes, os, signal, time
 from irregulars import stopping
-class Swallows:
+class InFinalizer:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
+class InLibrary:  # C code that asks a dict so drops each error of the hash, as msgspec with the types that it knows
+    def __hash__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0
+    def __init__(self):
+        ask = ctypes.pythonapi.PyDict_GetItem
+        ask.restype, ask.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.py_object)
+        ask({1: 1}, self)
 stopping.listen()
 try:
     with stopping.raises():
-        Swallows()
-        time.sleep(60)
+        WHERE()
+        time.sleep(20)
 except stopping.StopAsked as asked:
     print(asked.number)
 """
 
 
-def test_a_signal_in_a_finalizer_is_not_swallowed() -> None:
-    command = [sys.executable, "-c", FINALIZER]
+@pytest.mark.parametrize("where", ["InFinalizer", "InLibrary"])
+def test_a_signal_that_is_swallowed_is_raised_again(where: str) -> None:
+    command = [sys.executable, "-c", SWALLOWED.replace("WHERE", where)]
+    began_s = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert (done.stdout, done.stderr) == (f"{signal.SIGINT:d}\n", "")
+    assert time.monotonic() - began_s < 15  # and not only when its block has ended
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
