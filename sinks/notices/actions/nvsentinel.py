@@ -87,6 +87,9 @@ _READ_S: Final = 20.0
 # Statuses that blame the one event: bad request, too large, unprocessable. Those behind it may be taken; all others
 # blame the address or our rights, and would be the answer to each event.
 _EVENT_REFUSED: Final = frozenset({400, 413, 422})
+# Different events refused in a row that blame the endpoint after all: it may expect another format, and skipping
+# would lose each event without an end. 3: of a host that the endpoint does not know, an incident gives one or two.
+_REFUSED_IN_A_ROW: Final = 3
 
 
 def run_health_events(
@@ -163,6 +166,8 @@ def _endpoint(url: str) -> Write:
     pool = urllib3.PoolManager(timeout=_READ_S, retries=False)
     headers = {"Content-Type": "application/cloudevents+json"}
     where = f"{parts.scheme}://{parts.netloc}"  # what stands behind may be a secret
+    # Ids of the events refused since the last other answer: one that is tried again with its message counts once.
+    refused: set[str] = set()
 
     def post(events: Sequence[Mapping[str, Any]]) -> None:
         for event in events:
@@ -172,6 +177,10 @@ def _endpoint(url: str) -> Write:
             except urllib3.exceptions.HTTPError as error:
                 raise ServiceUnavailable(f"{where} must take events; got {type(error).__name__}") from error
             if answer.status in _EVENT_REFUSED:
+                refused.add(event["id"])
+            else:
+                refused.clear()
+            if 0 < len(refused) < _REFUSED_IN_A_ROW:
                 event_id = printable(event["id"])
                 print(f"irregulars: event {event_id} skipped: refused with status {answer.status}", file=sys.stderr)
             elif not 200 <= answer.status < 300:

@@ -124,6 +124,30 @@ def test_an_event_that_is_refused_is_skipped_and_keeps_no_other_from_its_place(
     assert line == f"irregulars: event {endpoint.requests[0].json()['id']} skipped: refused with status {status}"
 
 
+def test_an_endpoint_that_refuses_one_event_after_another_is_at_fault_itself(endpoint: Endpoint) -> None:
+    endpoint.statuses = [422, 422, 422]
+    feed = feed_of(message(), message(2), message(3))
+    with pytest.raises(ServiceRefused, match="must take events; got status 422"):
+        run(feed, endpoint.place)
+    assert feed.committed == 2  # the third comes again once the endpoint is repaired
+
+
+def test_events_that_are_refused_among_others_that_are_taken_do_not_add_up(endpoint: Endpoint) -> None:
+    endpoint.statuses = [422, 422, 202, 422, 422, 202]
+    feed = feed_of(*map(message, range(1, 7)))
+    run(feed, endpoint.place)
+    assert (len(endpoint.requests), feed.committed) == (6, 6)
+
+
+def test_an_event_that_is_refused_again_and_again_counts_once(endpoint: Endpoint) -> None:
+    """As when another event of its message finds the endpoint away: then all of them are tried again."""
+    endpoint.statuses = [422, 422, 422]
+    with open_output(endpoint.place) as write:
+        for _ in range(3):
+            write([{"id": "cordon/1/proposed"}])
+    assert len(endpoint.requests) == 3
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [(503, ServiceUnavailable), (401, ServiceRefused), (404, ServiceRefused), (302, ServiceRefused)],
