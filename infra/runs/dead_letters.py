@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message, TopicPartition
 
-from irregulars.errors import InputError, RecordError
+from irregulars.errors import InputError, RecordError, ServiceUnavailable
 from irregulars.kafka.broker import BrokerWatch, client_config, service_error
 from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.kafka.log_reader import LogReader
@@ -201,8 +201,8 @@ def follow_alerts(
     whether to stop. `tell` takes None when the topic begins to be read, a sentence when Kafka is away meanwhile, and
     None again when it is back. `timeout_s`: how long the broker may take to answer at the start.
 
-    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
-    there is no such topic.
+    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, with `is_ending` also later on, or
+    refuses us; `TopicMismatch` if there is no such topic.
     """
     partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
     watch = BrokerWatch(bootstrap)
@@ -221,6 +221,9 @@ def follow_alerts(
             if watch.check(consumer):
                 tell(watch.trouble)
             if message is None:
+                # Without a broker the end that is asked for never comes, and the caller would wait for it in silence.
+                if is_ending and watch.trouble is not None:
+                    raise ServiceUnavailable(f"Kafka at {bootstrap} must answer until all is read; got no answer")
                 continue
             error = message.error()
             if error is None:

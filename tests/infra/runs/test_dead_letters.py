@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from irregulars.errors import ServiceRefused
+from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.infra.runs import dead_letters
 from irregulars.infra.runs.dead_letters import follow_alerts
 from irregulars.kafka.topics import TopicSettings
@@ -39,3 +39,42 @@ def test_a_refusal_ends_the_feed(script: list[SimpleNamespace]) -> None:
     script += [polled(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
     with pytest.raises(ServiceRefused):
         list(follow_alerts("broker:9092", TopicSettings(), {}, is_ending=True))
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A consumer whose broker goes away after one message, before the end of the topic; and how often it polled."""
+    lost = SimpleNamespace(polls=0)
+
+    def make(config: dict[str, Any]) -> Any:
+        def poll(_timeout_s: float) -> SimpleNamespace | None:
+            lost.polls += 1
+            if lost.polls == 1:
+                return polled(None, b"1")
+            assert lost.polls < 10, "it goes on for ever"
+            config["error_cb"](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            return None
+
+        def list_topics(timeout: float) -> None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+        return SimpleNamespace(assign=lambda _: None, close=lambda: None, poll=poll, list_topics=list_topics)
+
+    monkeypatch.setattr(dead_letters, "new_consumer", make)
+    monkeypatch.setattr(dead_letters, "partitions_there", lambda *_: {"alerts": [0]})
+    return lost
+
+
+@pytest.mark.usefixtures("lost")
+def test_a_broker_that_goes_away_before_the_end_that_is_asked_for_is_an_error() -> None:
+    feed = follow_alerts("broker:9092", TopicSettings(), {}, is_ending=True)
+    assert next(feed) == b"1"
+    with pytest.raises(ServiceUnavailable, match="Kafka at broker:9092 must answer until all is read; got no answer"):
+        next(feed)
+
+
+def test_a_broker_that_goes_away_is_reported_and_waited_for_where_no_end_is_asked_for(lost: SimpleNamespace) -> None:
+    told: list[str | None] = []
+    feed = follow_alerts("broker:9092", TopicSettings(), {}, tell=told.append, is_over=lambda: lost.polls > 5)
+    assert list(feed) == [b"1"]
+    assert told == [None, "Kafka at broker:9092 does not answer: nothing new is read until it does"]
