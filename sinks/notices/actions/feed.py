@@ -33,6 +33,12 @@ _PASSING: Final = PASSING | {
     KafkaError._MAX_POLL_EXCEEDED,
 }  # fmt: skip
 
+# With those of a commit by a member that the group has counted out, as after `max.poll.interval.ms` (5 minutes) of
+# waiting for an endpoint, or while the group settles. The next poll joins again, and reads on behind the last commit.
+_COMMIT_PASSING: Final = _PASSING | {
+    KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Polled:
@@ -102,11 +108,16 @@ class ActionFeed:
         return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
 
     def commit(self, message: Message) -> None:
-        """Note that all up to a message is done with; raises as the class does."""
+        """Note that all up to a message is done with; raises as the class does.
+
+        An error that passes is left to the commit of a later message. Until then the group's next owner of the topic,
+        we or another one, is given the same messages again.
+        """
         try:
             self._consumer.commit(message=message, asynchronous=False)
         except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap, security=self._security) from error
+            if error.args[0].code() not in _COMMIT_PASSING:
+                raise service_error(error.args[0], self._bootstrap, security=self._security) from error
 
     def close(self) -> None:
         """Leave the group: another consumer takes over at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,11 @@ from irregulars.errors import ServiceRefused
 from irregulars.kafka import broker
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices.actions import feed as action_feed
+from irregulars.sinks.notices.actions.actions import encode_actions
 from irregulars.sinks.notices.actions.feed import ActionFeed
+from irregulars.sinks.notices.actions.nvsentinel import run_health_events
+from tests.sinks.notices.actions.memory_nodes import Received
+from tests.sinks.notices.made_up_notices import VERDICT, notice_of
 
 
 class PlayedConsumer:
@@ -22,6 +27,8 @@ class PlayedConsumer:
         self.error_cb = config["error_cb"]
         self.is_away = False
         self.found: list[object] = []
+        self.failures: list[int] = []  # codes of the next commits' errors
+        self.committed: list[object] = []
 
     def subscribe(self, *_: object, **__: object) -> None:
         pass
@@ -32,6 +39,11 @@ class PlayedConsumer:
     def consume(self, *_: object) -> list[object]:
         found, self.found = self.found, []
         return found
+
+    def commit(self, message: object, asynchronous: bool) -> None:
+        if self.failures:
+            raise KafkaException(KafkaError(self.failures.pop(0)))
+        self.committed.append(message)
 
     def list_topics(self, timeout: float) -> None:
         if self.is_away:
@@ -49,6 +61,13 @@ class Failure:
 
     def partition(self) -> int:
         return 0
+
+
+class Given(Received):
+    """A message that a consumer gives out."""
+
+    def error(self) -> None:
+        return None
 
 
 @pytest.fixture
@@ -81,6 +100,35 @@ def test_a_refusal_ends_it(made: list[PlayedConsumer]) -> None:
     made[0].found = [Failure(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
     with pytest.raises(ServiceRefused, match="TOPIC_AUTHORIZATION_FAILED"):
         feed.poll(0.0)
+
+
+def deliver_two(consumer: PlayedConsumer, feed: ActionFeed) -> list[str]:
+    """Give two messages to NVSentinel, and return which revisions it was given."""
+    alerts = [replace(VERDICT, revision=revision, time_ns=time.time_ns()) for revision in (1, 2)]
+    given = [Given(encode_actions(notice_of(one))) for one in alerts]
+    consumer.found = [*given, Failure(KafkaError._PARTITION_EOF)]
+    events: list[Any] = []
+    run_health_events(feed, events.extend, "west", 0.9, is_executed=False, is_ending=True)
+    assert consumer.committed == given[-len(consumer.committed) :]
+    return [one["data"]["healthEvent"]["metadata"]["revision"] for one in events]
+
+
+COUNTED_OUT = ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS"]
+
+
+@pytest.mark.parametrize("name", PASSING + COUNTED_OUT)
+def test_a_commit_whose_error_passes_is_left_to_a_later_one(made: list[PlayedConsumer], name: str) -> None:
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=False, is_member=False)
+    made[0].failures = [getattr(KafkaError, name)]
+    assert deliver_two(made[0], feed) == ["1", "2"]
+    assert len(made[0].committed) == 1
+
+
+def test_a_commit_that_is_refused_ends_it(made: list[PlayedConsumer]) -> None:
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=False, is_member=False)
+    made[0].failures = [KafkaError.GROUP_AUTHORIZATION_FAILED]
+    with pytest.raises(ServiceRefused, match="GROUP_AUTHORIZATION_FAILED"):
+        deliver_two(made[0], feed)
 
 
 def test_verdicts_are_read_to_the_end_over_an_error_that_passes() -> None:
