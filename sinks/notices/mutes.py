@@ -270,11 +270,12 @@ def _silence(kind: str, device: str | None, job: str | None, own: Sequence[Opini
         return None
     since_right = next((at for at, one in enumerate(reversed(own)) if one.is_right), len(own))
     begin_ns = own[len(own) - since_right + WRONG_IN_A_ROW - 1].time_ns  # the word that made it three
+    # Names stay whole, beyond the bounds of people's mutes: this one goes onto no topic. A name that is cut matches
+    # other devices than its own, and of two mutes with one id only one would hold.
     return Mute(
-        mute_id=f"{SAYS_SO}:{kind}:{device or job}"[:500], from_ns=begin_ns, until_ns=last[-1].time_ns + SILENCE_NS,
+        mute_id=f"{SAYS_SO}:{kind}:{device or job}", from_ns=begin_ns, until_ns=last[-1].time_ns + SILENCE_NS,
         reason=f"its last {since_right} verdicts were called wrong, the newest by {last[-1].who}"[:500], who=SAYS_SO,
-        kind=escape(kind), device=None if device is None else escape(device)[:300],
-        job=None if job is None else escape(job)[:300],
+        kind=escape(kind), device=device and escape(device), job=job and escape(job),
     )  # fmt: skip
 
 

@@ -67,6 +67,25 @@ def test_a_name_with_the_signs_of_patterns_matches_itself_alone() -> None:
     assert mute_of(alert(suspects=[suspect | {"nic": "mlx5_1"}]), [mute], 3 * 10**9) is None
 
 
+@pytest.mark.parametrize("nic", ["n" * 400, "n" * 280 + "*" * 120])
+def test_the_silence_of_a_long_name_holds_for_that_device_alone(nic: str) -> None:
+    (mute,) = silences([opinion(number, device=f"nic:node-3/{nic}") for number in (1, 2, 3)])
+
+    def of(name: str) -> dict[str, object]:
+        return alert(suspects=[{"device": "nic", "rank": 17, "host": "node-3", "nic": name}])
+
+    assert mute.matches(of(nic))
+    # Names that the same pattern, cut somewhere, would match.
+    assert not any(mute.matches(of(nic[:length])) for length in range(1, len(nic)))
+    assert not any(mute.matches(of(f"{nic[:length]}[other")) for length in range(1, len(nic)))
+
+
+def test_the_silences_of_two_long_names_have_ids_of_their_own() -> None:
+    devices = ["nic:" + "n" * 495 + end for end in "ab"]
+    said = [opinion(10 * at + number, device=one) for at, one in enumerate(devices) for number in (1, 2, 3)]
+    assert len({one.mute_id for one in silences(said)}) == 2
+
+
 def test_a_withdrawn_word_gives_way_to_another_person_s() -> None:
     said = [opinion(1, is_right=True, who="bob"), opinion(1, is_right=None, who="ann", time_ns=2 * 10**9)]
     assert [one.who for one in newest_opinions(said)] == ["bob"]
