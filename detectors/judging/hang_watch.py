@@ -82,9 +82,11 @@ class HangWatch:
         in_newest, newly = lost_shares(columns), _newly_lost_shares(self.newest)
         announced = reader.announcements
         operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
-        # A rank without any row in the newest iterations (1.0) may have lost all of them. If it took part in what
-        # ended there, it has, whatever its source counted: a source that dies counts no more.
-        unseen = _ranks_of_ended(columns, reader.topology.members) - in_newest.keys()
+        # A rank without any row in the newest iterations (1.0) may have lost all of them. If it took part in a
+        # collective of one that is over, it has, whatever its source counted: a source that dies counts no more.
+        # Of the iteration that hangs, a rank that stopped outside of operators has sent nothing yet.
+        over = [rows.number for rows in self.newest if not rows.columns["unended"].any()]
+        unseen = _ranks_of_ended(columns, reader.topology.members, over) - in_newest.keys()
         lost = {
             rank: max(
                 newly.get(rank, 0.0),
@@ -109,9 +111,15 @@ class HangWatch:
         return None if self.told == before else (hang, columns)
 
 
-def _ranks_of_ended(columns: Mapping[str, Column], members: Mapping[int, Collection[int]]) -> set[int]:
-    """Return the ranks that took part in a collective that ended, of those that end for nobody before all came."""
+def _ranks_of_ended(
+    columns: Mapping[str, Column], members: Mapping[int, Collection[int]], iterations: Sequence[int]
+) -> set[int]:
+    """Return the ranks that took part in a collective of these iterations that ended.
+
+    Rooted ones do not count: they end for some members before all came.
+    """
     is_ended = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (*ROOTED, SEND, RECV))
+    is_ended &= np.isin(columns["iteration"], iterations)
     return set[int]().union(*(members.get(one, ()) for one in np.unique(columns["communicator"][is_ended]).tolist()))
 
 

@@ -173,6 +173,27 @@ def test_a_rank_that_never_came_is_accused() -> None:
     assert found[0].ranks == (3,)
 
 
+def test_a_rank_that_stopped_in_the_first_iteration_is_accused_although_a_collective_of_it_ended() -> None:
+    job = LockstepJob(WORLD_OF_4)
+
+    def body(one: LockstepJob, _: int) -> None:
+        one.work(3, 10 * MS)
+        one.collective("world", MS)
+
+    job.iterate([0], body)
+    for rank in (0, 1, 2):
+        row = {"communicator": "world", "sequence": job.rows[0][0]["sequence"] + 1, "iteration": 0}
+        job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
+    # It delivered nothing: an iteration is sent when it is over
+    job.rows[3], job.iteration_rows[3] = [], []
+    trace = job.trace()
+    counted = tuple(replace(one, lost_rows=0) for one in trace.announcements)
+    read = ReadJob(replace(trace, announcements=counted))
+    found = watched(read).look(read.reader, read.read_back, math.inf)
+    assert found is not None
+    assert found[0].ranks == (3,)
+
+
 def test_late_rows_of_a_hang() -> None:
     # Rows that come late and stand too make it worth another look
     job = hung()
