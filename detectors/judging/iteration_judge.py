@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.reported import EventLog, with_events
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
@@ -42,6 +44,7 @@ from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.reasons import steps_of
 from irregulars.detectors.verdicts.slow_checkpoints import CheckpointState, SlowCheckpoints
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
+from irregulars.dtypes import Ints, Numbers
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
@@ -278,11 +281,13 @@ class IterationJudge:
         """Judge an iteration, and learn from it."""
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
-        observation, suspicion, finding = self._observe(rows, late_ns, read_back)
+        # Where many ranks are late at once, the latest ones don't show whether an accused one still is.
+        accused_ns = late_ns | self._lateness_of_accused(*lateness)
+        observation, suspicion, finding = self._observe(rows, late_ns, accused_ns, read_back)
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
-        verdict_ids = self._update_verdicts(observation, finding, late_ns)
+        verdict_ids = self._update_verdicts(observation, finding, accused_ns)
         # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
         one = observation
         lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
@@ -292,6 +297,7 @@ class IterationJudge:
         verdict_ids += strange_in
         # Let the window and the usual values follow the job; suspect iterations show no usual values
         has_open = self._tracker.has_open
+        self._lateness.learn(rows.number, late_ns, has_open=has_open)
         had_shift = self._window.has_shift
         self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
         self._investigator.learn(rows, is_regular=not suspicion and not has_open)
@@ -302,6 +308,11 @@ class IterationJudge:
         last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if ns > 0), (None, None))
         part = self._longest_part(observation) if is_irregular else None
         return _Answer(verdict_ids, part, last_rank, last_ns)
+
+    def _lateness_of_accused(self, rank: Ints, late_ns: Numbers) -> dict[int, float]:
+        """Return by how much the accused ranks are late, of all ranks whose lateness is known, ns."""
+        is_accused = np.isin(rank, list(self._tracker.accused))
+        return dict(zip(rank[is_accused].tolist(), late_ns[is_accused].tolist(), strict=True))
 
     def _longest_part(self, observation: Observation) -> Step | None:
         """Return the part of the path that took most beyond its usual time.
@@ -319,7 +330,7 @@ class IterationJudge:
         return next(iter(steps_of(attribution, (), self._topology)[-1:]), None)
 
     def _observe(
-        self, rows: IterationRows, late_ns: Late, read_back: ReadBack
+        self, rows: IterationRows, late_ns: Late, accused_ns: Late, read_back: ReadBack
     ) -> tuple[Observation, Suspicion, Finding]:
         """Find whether an iteration is suspect and, if so, where its time went."""
         healthy, has_open = self._healthy, self._tracker.has_open
@@ -330,7 +341,7 @@ class IterationJudge:
             self._window,
             healthy.limit_ns,
             has_open=has_open,
-            is_quiet=self._tracker.is_quiet(late_ns),
+            is_quiet=self._tracker.is_quiet(accused_ns),
         )
         finding = Finding()
         if suspicion:
@@ -357,17 +368,16 @@ class IterationJudge:
         )
         return observation, suspicion, finding
 
-    def _update_verdicts(self, observation: Observation, finding: Finding, late_ns: Late) -> tuple[str, ...]:
+    def _update_verdicts(self, observation: Observation, finding: Finding, accused_ns: Late) -> tuple[str, ...]:
         """Let verdicts open, go on and close; return the ids of those whose cause was seen in the iteration."""
         healthy = self._healthy
-        revisions, verdict_ids = self._tracker.observe(observation, self._topology, late_ns, finding.what_if)
+        revisions, verdict_ids = self._tracker.observe(observation, self._topology, accused_ns, finding.what_if)
         self._log.verdicts += self._say.testify(revisions)
         has_open = self._tracker.has_open
         excess_ns = observation.elapsed_ns - observation.reference_ns
         self._investigator.note_seen(finding, excess_ns, has_open=has_open, is_in_verdict=bool(verdict_ids))
         # A fault that lasts fills the window in the end. Its verdict goes on against the level from before it.
         self._healthy_before = healthy if has_open else None
-        self._lateness.learn(observation.iteration, late_ns, has_open=has_open)
         return verdict_ids
 
     @property

@@ -12,7 +12,6 @@ from typing import Final
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.what_if import WhatIf
-from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.opening import carries_lane
 from irregulars.detectors.verdicts.thresholds import VERDICTS
@@ -103,10 +102,10 @@ class OpenVerdict:
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there."""
-        if self.cause.kind != "slow_rank":
-            return False
-        needed_ns = VERDICTS.same_share * self._typical_ns
-        return late_ranks_ns(self.cause, late_ns, needed_ns) < needed_ns
+        return (
+            self.cause.kind == "slow_rank"
+            and late_ranks_ns(self.cause, late_ns) < VERDICTS.same_share * self._typical_ns
+        )
 
     @property
     def _typical_ns(self) -> float:
@@ -310,15 +309,11 @@ class StandingFault:
 
     def stands(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
         """Whether it is seen to be there; one that a review alone can see counts until the next review."""
-        return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns, self._needed_ns) >= self._needed_ns
+        return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns) >= VERDICTS.same_share * self.late_ns
 
     def is_unknown(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
-        """Whether an iteration should show it and can't tell: its ranks lost rows, or others are as late."""
-        return not self.is_seen_by_review_alone and math.isnan(late_ranks_ns(cause, late_ns, self._needed_ns))
-
-    @property
-    def _needed_ns(self) -> float:
-        return VERDICTS.same_share * self.late_ns
+        """Whether an iteration should show it and can't tell: its ranks lost rows."""
+        return not self.is_seen_by_review_alone and math.isnan(late_ranks_ns(cause, late_ns))
 
 
 def typical_lateness_ns(cause: Cause, history: History) -> float:
@@ -336,22 +331,23 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
 
     With a rank that is typically 50 ms late, and was so in the iterations 9 to 5 and 10 ms in iteration 4, that is 5.
     """
-    first, needed_ns = min(cause.explained_ns), VERDICTS.same_share * late_ns
+    first = min(cause.explained_ns)
     for iteration, late in reversed(history):
-        if iteration < first and not math.isnan(late_ns) and late_ranks_ns(cause, late, needed_ns) < needed_ns:
+        if (
+            iteration < first
+            and not math.isnan(late_ns)
+            and late_ranks_ns(cause, late) < VERDICTS.same_share * late_ns
+        ):
             break
         first = min(first, iteration)
     return first
 
 
-def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float], needed_ns: float = math.inf) -> float:
+def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:
     """Return by how much the accused ranks were late, the median of those that are known, ns; NaN: none is.
 
-    `late_ns`: of the latest ranks, up to `IRREGULAR.most_ranks`; one that it leaves out was not late. But if so many
-    were late by `needed_ns` at least, it may have been so too: of that rank it is not known.
+    A rank that `late_ns` leaves out counts as on time. Of an open verdict's ranks it leaves out only those without a
+    row. A history holds only the latest ranks: one that it leaves out may have been late, and is not accused of it.
     """
-    listed = [ns for ns in late_ns.values() if not math.isnan(ns)]
-    is_hidden = len(listed) >= IRREGULAR.most_ranks and min(listed) >= needed_ns
-    left_out_ns = math.nan if is_hidden else 0.0
-    known = [ns for rank in cause.suspects[0][0].ranks if not math.isnan(ns := late_ns.get(rank, left_out_ns))]
+    known = [ns for rank in cause.suspects[0][0].ranks if not math.isnan(ns := late_ns.get(rank, 0.0))]
     return median(known) if known else math.nan

@@ -104,9 +104,9 @@ class VerdictTracker:
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
-        `late_ns`: by how much ranks work longer than their stage; the latest ranks suffice. NaN: of a rank it is not
-        known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns revisions of
-        verdicts, and the ids of the verdicts whose cause was seen in this iteration.
+        `late_ns`: by how much ranks work longer than their stage; those of `accused` suffice. NaN: of a rank it is
+        not known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns
+        revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._recent.append(observation)
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank

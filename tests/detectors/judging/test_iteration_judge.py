@@ -162,6 +162,26 @@ def test_verdicts_open_once_and_name_their_iterations() -> None:
     assert named == list(range(31, 45))
 
 
+@pytest.mark.parametrize(("is_repaired", "past", "reason"), [(True, 25, "recovered"), (False, 40, "finished")])
+def test_of_an_accused_rank_the_lateness_is_known_where_many_others_are_later(
+    *, is_repaired: bool, past: int, reason: str
+) -> None:
+    """Rank 0 of 40 is slow from the start. Since iteration 25 as many others are later as the latest ranks hold."""
+    job = LockstepJob({"world": ("world", tuple(range(40)))})
+
+    def body(one: LockstepJob, number: int) -> None:
+        is_slow, later = number < 25 or not is_repaired, range(8, 24) if number >= 25 else ()
+        for rank in range(40):
+            late_ns = 50 * MS * (rank == 0 and is_slow) + 60 * MS * (rank in later)
+            one.work(rank, 100 * MS + late_ns + (number * 3 + rank * 5) % 11 * 50_000)
+        one.collective("world", MS)
+
+    job.iterate(range(40), body)
+    (verdict,) = (one for one in verdicts(job.trace()) if one.suspects)
+    assert (verdict.suspects[0].ranks, verdict.iterations) == ((0,), (0, past))
+    assert verdict.close_reason == reason
+
+
 def test_operators_of_irregular_iterations_are_kept() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
