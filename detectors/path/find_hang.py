@@ -118,7 +118,9 @@ def find_hang(
     if any(standing.have_all_entered(standing.head[rank]) for rank in stopped):
         missing -= set(lossy)
     if missing:
-        behind = [row for row in open_rows if missing & standing.missing(_operation(columns, row))]
+        # Once for each operation, of which thousands of ranks may have a row
+        late = {one for one in standing.inside if not missing.isdisjoint(standing.missing(one))}
+        behind = [row for row in open_rows if _operation(columns, row) in late]
         return _hang(missing, columns, behind or open_rows, standing, has_arrived=False)
     is_shared = not stopped
     if is_shared:

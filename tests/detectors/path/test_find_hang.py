@@ -8,11 +8,12 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.detectors.job.topology import Place, Topology
-from irregulars.detectors.path.find_hang import Hang, find_hang, last_groups
+from irregulars.detectors.path.find_hang import Hang, Operation, _Standing, find_hang, last_groups
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]
@@ -142,6 +143,26 @@ def test_a_hang_of_many_ranks_in_one_operator_is_found_without_going_through_the
         assert found is not None
         assert (len(found.ranks), found.is_shared) == (ranks, True)
         assert members.lookups < 10
+
+
+def test_of_many_open_rows_each_operation_is_searched_once_for_the_missing_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+
+    def missing(standing: _Standing, one: Operation) -> frozenset[int]:
+        searched.append(one)
+        return find_missing(standing, one)
+
+    find_missing = _Standing.missing
+    monkeypatch.setattr(_Standing, "missing", missing)
+    ranks, operations = 100, range(7, 12)
+    rows: list[Row] = [(rank, WORLD, number, None) for number in operations for rank in range(ranks // 2)]
+    topology = replace(TOPOLOGY, members={WORLD: tuple(range(ranks))})
+    found = find_hang(columns_of(rows), topology, range(ranks))
+    assert found is not None
+    assert (found.ranks, found.waiting, found.sequence) == (tuple(range(50, 100)), 50, 7)
+    assert sorted(searched) == [(WORLD, number, -1, -1) for number in operations]
 
 
 IN_BOTH_RECVS: list[Row] = [
