@@ -53,6 +53,11 @@ class Cadence:
         # A size that is unknown contradicts nothing.
         return bool(((operator == self.operators[place]) & ((size == wanted) | (size < 0) | (wanted < 0))).all())
 
+    def expects_as(self, other: Cadence) -> bool:
+        """Whether it expects the same operators as another one, wherever their iterations end."""
+        is_same = (self.communicator, self.length) == (other.communicator, other.length)
+        return is_same and bool((self.operators == other.operators).all() and (self.sizes == other.sizes).all())
+
     def numbers(self, rows: Operators, reached: int) -> tuple[Array, int]:
         """Return the iteration of each operator of one rank, in order of start.
 
@@ -294,8 +299,8 @@ class OnlineInference:
         cadences = [one for anchor in anchors if (one := learn_cadence(operators, iteration, anchor)) is not None]
         if len(cadences) < len(anchors):
             return []
-        both = zip(anchors, cadences, strict=True)
-        if not is_hasty and any(may_be_buckets(operators, iteration, *one) for one in both):
+        unproven = [one for one in zip(anchors, cadences, strict=True) if not self._returns(*one)]
+        if not is_hasty and any(may_be_buckets(operators, iteration, *one) for one in unproven):
             return []
         given = np.concatenate([part["iteration"] for part in self._past] or [np.empty(0, dtype=np.int64)])
         shift = self._shift(operators, iteration, place, given, cadences[0])
@@ -305,6 +310,19 @@ class OnlineInference:
             self._cadences.update((rank, moved) for rank in anchor.ranks.tolist())
         iteration = np.where(iteration == UNKNOWN, UNKNOWN, iteration + shift)
         return self._release_learned(operators, iteration, place[len(given) :])
+
+    def _returns(self, anchor: Anchor, cadence: Cadence) -> bool:
+        """Return whether a cadence is the one that was lost, as behind an evaluation: its iterations are whole ones.
+
+        Where the lost one held for fewer operators than a job may have buckets, a bucket may have been its iteration.
+        """
+        lost = self._cadences.get(int(anchor.ranks[0]))
+        if lost is None or not cadence.expects_as(lost):
+            return False
+        # The rank whose rows disagreed. They may be of the evaluation behind which the cadence was learned, from the
+        # rows of another rank: rows older than the cadence prove nothing against it.
+        newest = self._newest.get(self._held[0].header.rank, -1)
+        return newest <= lost.number or (newest - lost.number) * lost.length >= _PROVEN
 
     def _shift(self, operators: Operators, iteration: Array, place: Array, given: Array, cadence: Cadence) -> int:
         """Return the shift with which new numbers continue those given before."""

@@ -153,3 +153,24 @@ def test_a_pause_between_iterations_of_one_bucket_holds_them_up_for_a_while() ->
     pairs, waiting = numbered_by(jobs, 5)
     assert all(found == true for true, found in pairs)
     assert not any(waiting[4 * 64 // 5 + 12 :])  # of the 4 ranks' batches of 5 iterations
+
+
+@pytest.mark.parametrize("per_batch", [1, 2, 5])
+def test_an_evaluation_every_some_iterations_holds_up_little(per_batch: int) -> None:
+    """Each lost the cadence, and 64 iterations had to prove it anew: there was always an evaluation among them."""
+    own = buckets([25 * _MB] * 3 + [7 * _MB], 400.0)
+    seen = [Call(0, "all_reduce", 8, work_ms=5_000.0)] * 2
+    jobs = [[(seen if number and number % 50 == 0 else []) + own] * 4 for number in range(150)]
+    pairs, waiting = numbered_by(jobs, per_batch)
+    assert sum(map(bool, waiting[3::4])) <= 0.15 * len(jobs) / per_batch
+    found_of: dict[int, set[int]] = {}
+    for true, found in pairs:
+        found_of.setdefault(true, set()).add(found)
+    assert sum(len(found) > 1 for found in found_of.values()) <= 2, "an evaluation may count as one of its own"
+
+
+@pytest.mark.parametrize("per_batch", [1, 2])
+def test_a_job_that_begins_to_fill_many_buckets_is_not_numbered_by_them(per_batch: int) -> None:
+    one, many = buckets([25 * _MB], 400.0), buckets([25 * _MB] * 9 + [7 * _MB], 400.0)
+    pairs, _ = numbered_by([[one if number < 20 else many] * 4 for number in range(80)], per_batch)
+    assert all(found == true for true, found in pairs)
