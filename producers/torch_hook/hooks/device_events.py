@@ -21,9 +21,16 @@ from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN
 
 _THREAD_LOCAL: Final = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of cuda.h
 _ANCHOR_S: Final = 1.0  # age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart
-# Seconds for which an anchor is waited for. Its stream may be one of NCCL's, on which an operator hangs: torch gives
-# the streams of a device out in turn. A host that runs ahead may have queued more than a second of work before it.
-_ANCHOR_WAIT_S: Final = 2.0
+# Seconds for which an anchor is waited for without a pause. An idle stream passes it in some microseconds. Others are
+# busy, and on one of NCCL's an operator may hang: torch gives the streams of a device out in turn.
+_ANCHOR_WAIT_S: Final = 0.005
+_ANCHOR_AGAIN_S: Final = 0.2  # seconds until the next try, on another stream, where one was busy
+# Seconds of tries in vain after which an anchor is waited for with pauses, how long, and each pause. All streams may
+# be busy: with CUDA_DEVICE_MAX_CONNECTIONS=1, which Megatron wants, an event of any stream waits for all that the
+# host has queued, maybe more than a second of work. Clocks that differ by 20 ppm drift by a pause in that time.
+_ANCHOR_LATE_S: Final = 5.0
+_ANCHOR_PATIENCE_S: Final = 2.0
+_ANCHOR_PAUSE_S: Final = 1e-4
 
 
 class CaptureMode:
@@ -55,6 +62,7 @@ class DeviceClock:
     def __init__(self) -> None:
         self._anchors: dict[Any, tuple[Any, int]] = {}  # by device
         self._due_s: dict[Any, float] = {}  # by device: when an anchor is recorded next
+        self._late_s: dict[Any, float] = {}  # by device, while tries fail: when one waits with pauses
 
     def times_ns(self, *events: Any) -> tuple[int, ...] | None:
         """Return the times of events of one device, all passed, ns of the monotonic clock; None: not known yet."""
@@ -74,12 +82,15 @@ class DeviceClock:
         # compared with those of another device, and would cost a context on it.
         event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
         event.record(stream)
-        deadline_s = time.monotonic() + _ANCHOR_WAIT_S
+        began_s = time.monotonic()
+        is_late = began_s >= self._late_s.setdefault(device, began_s + _ANCHOR_LATE_S)
+        deadline_s = began_s + (_ANCHOR_PATIENCE_S if is_late else _ANCHOR_WAIT_S)
         while not (is_passed := event.query()) and time.monotonic() < deadline_s:
-            time.sleep(0)  # lets go of Python's lock; a pause would make the anchor as inexact as it is long
+            time.sleep(_ANCHOR_PAUSE_S if is_late else 0)  # 0 lets go of Python's lock
         if is_passed:
             self._anchors[device] = event, time.monotonic_ns()
-        self._due_s[device] = time.monotonic() + _ANCHOR_S
+            del self._late_s[device]
+        self._due_s[device] = time.monotonic() + (_ANCHOR_S if is_passed or is_late else _ANCHOR_AGAIN_S)
 
 
 class DeviceBoundary:

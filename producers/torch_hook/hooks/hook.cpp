@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <deque>
@@ -33,8 +34,10 @@ namespace {
 constexpr int64_t kOpen = 0;         // of `ended`: not ended yet
 constexpr int64_t kUnseen = -1;      // of `ended`: nobody will tell us when it ends
 constexpr int64_t kHookId = 0x1226;  // hooks of one group fire in the order of their ids
-constexpr int64_t kAnchorNs = 1'000'000'000;      // a device's clock is compared with ours so often
-constexpr int64_t kAnchorWaitNs = 2'000'000'000;  // and waited for no longer: as _ANCHOR_WAIT_S in device_events.py
+constexpr int64_t kAnchorNs = 1'000'000'000;  // a device's clock is compared with ours so often
+// As the constants of the same names in device_events.py, which says why.
+constexpr int64_t kAnchorWaitNs = 5'000'000, kAnchorAgainNs = 200'000'000;
+constexpr int64_t kAnchorLateNs = 5'000'000'000, kAnchorPatienceNs = 2'000'000'000, kAnchorPauseNs = 100'000;
 
 // As ring.ROW in ring.py. Times are of CLOCK_MONOTONIC.
 struct Row {
@@ -86,7 +89,7 @@ std::string first_error;
 std::deque<OnDevice> on_device;  // under device_mutex
 std::list<OnDevice> awaited;       // of the one who takes
 std::optional<c10::Event> anchor;
-int64_t anchor_ns = 0, anchor_due_ns = 0;
+int64_t anchor_ns = 0, anchor_due_ns = 0, anchor_late_ns = 0;  // late: 0 while no try has failed
 thread_local Issued issued;
 
 int64_t now_ns() {
@@ -313,19 +316,26 @@ bool move_anchor(const c10::Event& sample) {
   const int64_t began = now_ns();
   if (began < anchor_due_ns) return anchor.has_value();
   anchor_due_ns = began + kAnchorNs;
+  if (anchor_late_ns == 0) anchor_late_ns = began + kAnchorLateNs;
+  const bool is_late = began >= anchor_late_ns;
+  const int64_t deadline = began + (is_late ? kAnchorPatienceNs : kAnchorWaitNs);
   c10::impl::VirtualGuardImpl guard(sample.device_type());
   const c10::Device device(sample.device_type(), sample.device_index());
   const auto stream = guard.getStreamFromGlobalPool(device);
   c10::Event fresh(sample.device_type(), c10::EventFlag::BACKEND_DEFAULT);
   fresh.record(stream);
   while (!fresh.query()) {
-    if (now_ns() > began + kAnchorWaitNs) {
-      anchor_due_ns = now_ns() + kAnchorNs;
+    if (now_ns() > deadline) {
+      anchor_due_ns = now_ns() + (is_late ? kAnchorNs : kAnchorAgainNs);
       return anchor.has_value();
     }
-    std::this_thread::yield();
+    if (is_late)
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kAnchorPauseNs));
+    else
+      std::this_thread::yield();
   }
   anchor_ns = now_ns();
+  anchor_late_ns = 0;
   anchor.emplace(std::move(fresh));
   return true;
 }

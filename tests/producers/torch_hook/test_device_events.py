@@ -19,13 +19,32 @@ from irregulars.producers.torch_hook.hooks.device_events import (
 MS_NS = 1_000_000
 
 
+class HandClock:
+    """A clock in the place of the module `time`: a wait moves it, and a look at it, by a microsecond."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    def monotonic_ns(self) -> int:
+        return round(self.monotonic() * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class Gpu:
     """Streams that pass an event at once, unless they hang; `passed_ms` is the time of the next event.
 
     `hanging_streams`: numbers of those that torch gives out, one after the other, and on which an operator hangs.
+    `busy_s`: time that the others take to come to an event; the clock is the test's, if it has one.
     """
 
     def __init__(self) -> None:
+        self.clock, self.busy_s = HandClock(), 0.0
         self.passed_ms, self.is_hanging = 0.0, False
         self.streams, self.hanging_streams = 0, range(0)
 
@@ -47,11 +66,12 @@ class GpuEvent:
         self._gpu = gpu
 
     def record(self, stream: object = None) -> None:
-        self.passed_ms = self._gpu.passed_ms
+        busy_s = 0.0 if stream is None else self._gpu.busy_s
+        self.passed_ms, self.reached_s = self._gpu.passed_ms + 1e3 * busy_s, self._gpu.clock.now_s + busy_s
         self.is_passed = not self._gpu.is_hanging and stream not in self._gpu.hanging_streams
 
     def query(self) -> bool:
-        return self.is_passed
+        return self.is_passed and self._gpu.clock.now_s >= self.reached_s
 
     def synchronize(self) -> None:
         assert self.is_passed, "it waits for ever"
@@ -69,6 +89,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
     return made
+
+
+@pytest.fixture
+def clock(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    monkeypatch.setattr(device_events, "time", gpu.clock)
+    return gpu.clock
 
 
 def operate(events: DeviceEvents, ordinal: int) -> None:
@@ -109,26 +135,51 @@ def test_operators_that_never_end_keep_no_more_events_than_the_ring_has_rows(gpu
 
 @pytest.mark.parametrize("streams", [range(1), range(1, 2)], ids=["the first", "a later one"])
 def test_a_stream_on_which_an_operator_hangs_gives_no_anchor_and_holds_nobody_up(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, streams: range
+    gpu: Gpu, clock: HandClock, streams: range
 ) -> None:
-    """Torch gives its streams out in turn, and NCCL has one of them."""
-    monkeypatch.setattr(device_events, "_ANCHOR_S", 0.0)
-    monkeypatch.setattr(device_events, "_ANCHOR_WAIT_S", 0.01)
+    """Torch gives its streams out in turn, and NCCL has one of them.
+
+    The loop of queries ran for two seconds inside the training process, and took Python's lock for each of them.
+    """
     finished: list[int] = []
     events, gpu.hanging_streams = DeviceEvents(lambda *row: finished.append(row[0])), streams
-    for ordinal in range(3):
+    for ordinal, pause_s in enumerate((1.1, 0.3, 0.0)):
         operate(events, ordinal)
+        began_s = clock.now_s
         events.settle()
+        assert clock.now_s - began_s < 0.01
         if ordinal == 0:
             assert finished == ([] if 0 in streams else [0]), "without an anchor its times are not known yet"
+        clock.now_s += pause_s
     assert finished == [0, 1, 2]
+    assert gpu.streams == (2 if 0 in streams else 3), "the try after one that failed is soon, and on another stream"
 
 
-def test_a_border_of_iterations_waits_for_an_anchor(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_events, "_ANCHOR_S", 0.0)
-    monkeypatch.setattr(device_events, "_ANCHOR_WAIT_S", 0.01)
+@pytest.mark.parametrize("has_anchor", [False, True])
+def test_where_each_stream_is_busy_an_anchor_is_waited_for_in_the_end(
+    gpu: Gpu, clock: HandClock, has_anchor: bool
+) -> None:
+    """With CUDA_DEVICE_MAX_CONNECTIONS=1 an event of any stream waits for all work that was queued before it."""
+    started_ns: list[int] = []
+    events = DeviceEvents(lambda ordinal, ended, started: started_ns.append(started))
+    if has_anchor:
+        operate(events, 0)
+        events.settle()
+    gpu.busy_s = 0.8
+    for ordinal in range(len(started_ns), 100):
+        clock.now_s += 0.1
+        gpu.passed_ms = 1e3 * clock.now_s - 50.0  # its clock has drifted since the first anchor
+        issued_ns = round(1e9 * clock.now_s)
+        operate(events, ordinal)
+        events.settle()
+    assert len(started_ns) == 100
+    assert abs(started_ns[-1] - issued_ns) < MS_NS
+
+
+def test_a_border_of_iterations_waits_for_an_anchor(gpu: Gpu, clock: HandClock) -> None:
     border, gpu.hanging_streams = DeviceBoundary(DeviceClock()), range(1)
     assert border.time_ns() is None
+    clock.now_s += 0.3
     found = border.time_ns()
     assert found is not None
     assert border.time_ns() == found
