@@ -149,14 +149,16 @@ class WatchdogLog:
         rest = b""
         self._begin_file()
         self.nccl.begin_file()
-        while block := stream.read(_BLOCK_BYTES):
-            block = rest + block
-            past = block.rfind(b"\n") + 1
-            rest = block[past:][-_LONGEST_LINE:]
-            self._read(block[:past])
-        self._read(rest)
-        self._heard |= self._heard_in_file
-        self._died += self._died_in_file
+        try:
+            while block := stream.read(_BLOCK_BYTES):
+                block = rest + block
+                past = block.rfind(b"\n") + 1
+                rest = block[past:][-_LONGEST_LINE:]
+                self._read(block[:past])
+            self._read(rest)
+        finally:  # the groups of a log that breaks off are kept, and so are its ranks
+            self._heard |= self._heard_in_file
+            self._died += self._died_in_file
 
     def _read(self, block: bytes) -> None:
         if b"orld" in block or b"ORLD" in block:

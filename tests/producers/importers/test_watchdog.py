@@ -336,3 +336,22 @@ def test_numbers_of_very_many_digits_end_no_reading(tmp_path: Path, line: str, d
     (tmp_path / "a.log").write_text("\n".join([caught(0), caught(1), line.format("9" * digits), ""]))
     imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
     assert {0, 1} <= imported.ranks.keys()
+
+
+def test_a_log_that_breaks_off_keeps_the_ranks_before_the_damage() -> None:
+    died = "first observed failure:\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    died += "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n"
+
+    class Cut(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            block = super().read(size)
+            if not block:
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            return block
+
+    log = WatchdogLog()
+    with pytest.raises(EOFError):
+        log.read(Cut(f"{caught(1)}\n{died}".encode()))
+    log.read(io.BytesIO(f"{caught(2)}\n".encode()))
+    assert [one.rank for one in log.dumps()] == [1, 2, 3]
+    assert any("rank 3 on node1" in note for note in log.notes)
