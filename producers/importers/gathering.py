@@ -6,7 +6,6 @@ caller's, member by member: only plain files, under names of our own making, and
 
 from __future__ import annotations
 
-import lzma
 import re
 import shutil
 import stat
@@ -21,6 +20,14 @@ from typing import IO, Final
 from irregulars.errors import InputError
 from irregulars.producers.importers.identity import LeftOut
 from irregulars.producers.trace.foreign_files import kinds_of_file, rank_of_name, require_files
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python built without liblzma: `tarfile` then takes an xz archive for a file of no kind
+
+    class LZMAError(Exception):  # type: ignore[no-redef]
+        """Never raised."""
+
 
 MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the largest jobs known writes one or two
 MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full disk stops more than this program
@@ -148,7 +155,7 @@ def _members(path: Path) -> Iterator[_Member] | None:
     # Looking unpacks its begin: a gzip file that is cut raises here, and is reported when its kind is read.
     try:
         return of_tar() if tarfile.is_tarfile(path) else None
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError):
+    except (tarfile.TarError, EOFError, zlib.error, LZMAError):
         return None
 
 
@@ -170,7 +177,7 @@ def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member
                         raise InputError(f"{path}: must unpack to at most {MOST_BYTES} bytes, and to what the disk "
                                          "has free; got more")  # fmt: skip
                     out.write(chunk)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError,
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, LZMAError, OSError, RuntimeError,
             NotImplementedError, ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         found.left_out.append(LeftOut(str(path), f"must be a complete archive; got: {reason}"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -123,3 +125,19 @@ def test_a_log_with_answers_of_ras_is_of_both_kinds_and_utf_16_is_text(tmp_path:
     assert {kind: [path.name for path in files] for kind, files in found.items()} == {
         "nccl-ras": ["a.txt"], "watchdog": ["a.txt", "b.txt"],
     }  # fmt: skip
+
+
+def test_a_python_without_lzma_reads_the_other_archives(tmp_path: Path) -> None:
+    """Python is built without it where the headers of liblzma were not there."""
+    source = tmp_path / "in"
+    source.mkdir()
+    tar_of(source / "good.tar.gz", {"dump_3": dump_bytes()})
+    tar_of(source / "packed.tar.xz", {"dump_4": dump_bytes()}, "w:xz")
+    code = (
+        "import sys; sys.modules['_lzma'] = None\n"
+        "from pathlib import Path; from irregulars.producers.importers.gathering import gather\n"
+        "print([p.name for p in gather(Path(sys.argv[1]), Path(sys.argv[2])).files['flight-recorder']])"
+    )
+    command = [sys.executable, "-c", code, str(source), str(scratch(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "['dump_3']", done.stderr
