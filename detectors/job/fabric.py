@@ -45,17 +45,13 @@ def spines_of(leaf_of: Mapping[int, str], fabric: Mapping[str, tuple[str, ...]])
         if len(lower) > 1:
             same.setdefault(frozenset(lower), []).append(switch)
     found = []
-    for leafs, names in sorted(same.items(), key=_by_size):
+    for leafs, names in sorted(same.items(), key=lambda one: (len(one[0]), sorted(one[1]))):
         parts = [below[one] for one, uppers in fabric.items() if one in below and not set(names).isdisjoint(uppers)]
         branch_of_leaf = _joined(leafs, [part for part in parts if part != leafs])
         branch_of = {rank: branch_of_leaf[leaf] for rank, leaf in sorted(leaf_of.items()) if leaf in leafs}
         is_top = not any(set(fabric.get(name, ())) - set(names) for name in names)
         found.append(Spine(tuple(sorted(names)), tuple(branch_of), branch_of, is_top))
     return tuple(found)
-
-
-def _by_size(one: tuple[frozenset[str], list[str]]) -> tuple[int, list[str]]:
-    return len(one[0]), sorted(one[1])
 
 
 def _joined(leafs: Iterable[str], parts: Iterable[set[str]]) -> dict[str, int]:

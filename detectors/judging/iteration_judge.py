@@ -44,7 +44,6 @@ from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.reasons import steps_of
 from irregulars.detectors.verdicts.slow_checkpoints import CheckpointState, SlowCheckpoints
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
-from irregulars.dtypes import Ints, Numbers
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
@@ -282,7 +281,9 @@ class IterationJudge:
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
         # Where many ranks are late at once, the latest ones don't show whether an accused one still is.
-        accused_ns = late_ns | self._lateness_of_accused(*lateness)
+        rank, ranks_late_ns = lateness
+        is_accused = np.isin(rank, list(self._tracker.accused))
+        accused_ns = late_ns | dict(zip(rank[is_accused].tolist(), ranks_late_ns[is_accused].tolist(), strict=True))
         observation, suspicion, finding = self._observe(rows, late_ns, accused_ns, read_back)
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)
@@ -308,11 +309,6 @@ class IterationJudge:
         last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if ns > 0), (None, None))
         part = self._longest_part(observation) if is_irregular else None
         return _Answer(verdict_ids, part, last_rank, last_ns)
-
-    def _lateness_of_accused(self, rank: Ints, late_ns: Numbers) -> dict[int, float]:
-        """Return by how much the accused ranks are late, of all ranks whose lateness is known, ns."""
-        is_accused = np.isin(rank, list(self._tracker.accused))
-        return dict(zip(rank[is_accused].tolist(), late_ns[is_accused].tolist(), strict=True))
 
     def _longest_part(self, observation: Observation) -> Step | None:
         """Return the part of the path that took most beyond its usual time.

@@ -84,7 +84,9 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
     position = np.repeat(starts_of(counts)[stream], counts[stream]) + places_in_runs(counts[stream])
     expected_in, expected_rank = np.repeat(incomplete, counts[stream]), members[position]
     beside = np.flatnonzero(is_incomplete[instance_id])  # the rows that incomplete instances do have
-    is_lost = ~_is_among(expected_in, expected_rank, instance_id[beside], columns["rank"][beside])
+    both = (expected_in, instance_id[beside]), (expected_rank, columns["rank"][beside])
+    pair, count = pack_columns([np.concatenate(one) for one in both]), len(expected_in)
+    is_lost = ~np.isin(pair[:count], pair[count:])
     lost_in = expected_in[is_lost]
     first_end_ns = np.full(len(logged), np.iinfo(np.int64).max)
     np.minimum.at(first_end_ns, instance_id[beside], end_ns[beside])
@@ -133,12 +135,6 @@ def time_free(
     free_ns = free_ns.copy()
     np.maximum.at(free_ns, order[found[has_next]], lost.end_ns[has_next])
     return free_ns
-
-
-def _is_among(instance: Ints, rank: Ints, known_instance: Ints, known_rank: Ints) -> Flags:
-    """Return for each pair of instance and rank whether it is one of the known pairs."""
-    key = pack_columns([np.concatenate([instance, known_instance]), np.concatenate([rank, known_rank])])
-    return np.isin(key[: len(rank)], key[len(rank) :])
 
 
 def _streams(columns: Mapping[str, Column]) -> Ints:

@@ -264,11 +264,9 @@ class SocketSource:
         connection.reader = FrameReader()  # frees the bytes that the old one holds
         self._connections.remove(connection)
         own = connection.announced
-        if own is not None and not connection.has_ended and key_of(own) not in self._connected_keys():
+        connected = {key_of(one.announced) for one in self._connections if one.announced is not None}
+        if own is not None and not connection.has_ended and key_of(own) not in connected:
             self._lost[key_of(own)] = self._clock_s()
-
-    def _connected_keys(self) -> set[RankKey]:
-        return {key_of(one.announced) for one in self._connections if one.announced is not None}
 
 
 def _remove_stale(path: Path) -> None:

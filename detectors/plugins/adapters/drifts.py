@@ -104,8 +104,12 @@ class DriftAdapter:
             watch.fed += 1
             watch.seen = self._frames
             watch.detector.update(fed)
-            if watch.detector.drift_detected and self._has_risen(watch):
-                watch.told = self._frames
+            if watch.detector.drift_detected:
+                # Detectors report drifts in both directions, and a rank that works less is not strange.
+                size = len(watch.inputs)
+                newest = [watch.inputs[(watch.fed - 1 - back) % size] for back in range(min(watch.fed, 5))]
+                if np.median(newest) > np.median(watch.inputs[: min(watch.fed, size)]):
+                    watch.told = self._frames
             if watch.fed % half == 0 and watch.fed >= _REACH:
                 # Bound the state: some detectors remember the more the longer they live.
                 watch.detector = self._make()
@@ -117,11 +121,6 @@ class DriftAdapter:
         """Explain in one line why a row is strange."""
         keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         return self._options.explain(frame, row, self._past.deviations(keys, values)[row])
-
-    def _has_risen(self, watch: _Watch) -> bool:
-        # Detectors report drifts in both directions, and a rank that works less is not strange.
-        newest = [watch.inputs[(watch.fed - 1 - back) % len(watch.inputs)] for back in range(min(watch.fed, 5))]
-        return float(np.median(newest)) > float(np.median(watch.inputs[: min(watch.fed, len(watch.inputs))]))
 
     def _input(self, watch: _Watch, value: float) -> float:
         sigmas = (value - watch.middle) / watch.spread

@@ -258,8 +258,10 @@ class OperatorFeatures:
         known = np.flatnonzero(~np.isnan(values))
         if not len(known):
             return
-        # Asked before the frame is learned: it is held against the past without it.
-        has_changed = self.tuning == "drift" and self._has_drifted(frame)
+        has_changed = False
+        if self.tuning == "drift":  # before the frame is learned: it is held against the past without it
+            found = self.rows(frame)
+            has_changed = self._drift.has_changed(frame["operator"][found.rows], found.column("slot_ratio"))
         slots = pack_slots(frame, self._places.number(frame))
         self._places.learn(frame)
         kept = Slots(slots.slot[known], slots.class_[known])
@@ -278,10 +280,6 @@ class OperatorFeatures:
         if is_followed and (self._frames % step == 0 or self._unsettled == 1):
             self._usual = self._past.usual()
         self._unsettled = max(self._unsettled - 1, 0)
-
-    def _has_drifted(self, frame: Frame) -> bool:
-        found = self.rows(frame)
-        return self._drift.has_changed(frame["operator"][found.rows], found.column("slot_ratio"))
 
     def _compare(self, usual: Usual, frame: Frame, values: Floats, slots: Slots) -> FeatureRows:
         at_slot, has_slot = _find(usual.slots, slots.slot)
