@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.errors import InputError
-from irregulars.producers.simulator.faults import Fault
+from irregulars.messages.kinds import WORKERS
+from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.network import Network, SlowDevice
 from irregulars.producers.simulator.noise import FAULTS, generator_of
 from irregulars.producers.simulator.settings import NS_PER_MS
 from irregulars.producers.simulator.topology import Ints, Topology
 
 Floats = NDArray[np.float64]
-_DEVICES = {"slow_nic": "nic", "slow_link": "link", "slow_switch": "switch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,15 @@ class Faults:
                 shape = settings.replicas, settings.micro_batches
                 drawn = generator.lognormal(-(sigma**2) / 2, sigma, shape)
                 load = drawn if load is None else load * drawn
-            if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
-                work_factor[fault_ranks(fault, self._topology)] *= factor
-            # A stage has no standstill of its own: `slow_stage` takes a factor alone.
-            if fault.kind in ("slow_rank", "slow_host"):
-                stall_ns[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
-            if fault.kind in _DEVICES:
-                device: tuple[int, ...]
-                if fault.kind == "slow_link":
-                    device = int(fault.rank or 0), int(fault.peer or 0)
-                elif fault.kind == "slow_nic":
-                    device = (int(self._topology.nic[fault.rank]),)
-                else:
-                    device = (self._topology.find_switch(str(fault.switch)),)
-                slow_devices.append(SlowDevice(_DEVICES[fault.kind], device, factor, add_ms * NS_PER_MS))
+            device = FAULT_KINDS[fault.kind].device
+            if device in WORKERS:
+                ranks = fault_ranks(fault, self._topology)
+                work_factor[ranks] *= factor
+                stall_ns[ranks] += add_ms * NS_PER_MS
+            elif device is not None:
+                is_link = device == "link"
+                where = (int(fault.rank or 0), int(fault.peer or 0)) if is_link else (_index(fault, self._topology),)
+                slow_devices.append(SlowDevice(device, where, factor, add_ms * NS_PER_MS))
         return Effects(
             work_factor=work_factor,
             stall_ns=stall_ns,
@@ -102,21 +97,26 @@ class Faults:
 
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:
     """Return all ranks of a fault: none for ``uneven_data``; of a link the sender first."""
-    match fault.kind:
-        case "slow_rank" | "hang":
-            return np.array([fault.rank])
-        case "slow_host":
-            return np.flatnonzero(topology.host == topology.find_host(str(fault.host)))
-        case "slow_stage":
-            return np.sort(topology.grid[fault.stage].ravel())
-        case "slow_nic":
-            return np.flatnonzero(topology.nic == topology.nic[fault.rank])
-        case "slow_link":
-            return np.array([fault.rank, fault.peer])
-        case "slow_switch":
-            return np.flatnonzero(topology.switch == topology.find_switch(str(fault.switch)))
-        case _:
+    match FAULT_KINDS[fault.kind].device:
+        case None:
             return np.empty(0, dtype=np.int64)
+        case "gpu":
+            return np.array([fault.rank])
+        case "link":
+            return np.array([fault.rank, fault.peer])
+        case "stage":
+            return np.sort(topology.grid[fault.stage].ravel())
+        case device:
+            return np.flatnonzero(topology.shared[device] == _index(fault, topology))
+
+
+def _index(fault: Fault, topology: Topology) -> int:
+    """Index of the device of a fault that ranks share: by its name in the fault, or by a rank that uses it."""
+    kind = FAULT_KINDS[fault.kind]
+    device, (place,) = str(kind.device), kind.places
+    if place == "rank":
+        return int(topology.shared[device][fault.rank])
+    return topology.find(device, str(getattr(fault, place)))
 
 
 def check_place(fault: Fault, topology: Topology, network: Network) -> None:
@@ -137,5 +137,8 @@ def check_place(fault: Fault, topology: Topology, network: Network) -> None:
                 f"slow_link must name two ranks on different hosts that exchange data; got src={source}, "
                 f"dst={destination} (rank {source} sends to {reached or 'no other host'})"
             )
-    if fault.kind == "slow_nic" and not np.any(topology.nic[network.hop_source] == topology.nic[fault.rank]):
-        raise InputError(f"slow_nic must name a rank that talks to another host; got {fault.rank!r} (fault slow_nic)")
+    kind = FAULT_KINDS[fault.kind]
+    is_of_network = kind.device not in WORKERS and kind.places == ("rank",)
+    if is_of_network and not np.isin(network.hop_source, fault_ranks(fault, topology)).any():
+        rule = f"{fault.kind} must name a rank that talks to another host"
+        raise InputError(f"{rule}; got {fault.rank!r} (fault {fault.kind})")

@@ -41,20 +41,32 @@ from irregulars.validation import nearest
 SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start", "ramp", "sawtooth")
 GROWING: Final = ("ramp", "sawtooth")
 _USUAL_OVER: Final = 10
-_PLACES: Final[Mapping[str, tuple[str, ...]]] = {
-    "slow_rank": ("rank",), "slow_host": ("host",), "slow_stage": ("stage",), "slow_nic": ("rank",),
-    "slow_link": ("src", "dst"), "slow_switch": ("switch",), "uneven_data": (), "hang": ("rank",),
-}  # fmt: skip
-_STRENGTHS: Final[Mapping[str, tuple[str, ...]]] = {
-    "slow_rank": ("factor", "add_ms"), "slow_host": ("factor", "add_ms"), "slow_stage": ("factor",),
-    "slow_nic": ("factor", "add_ms"), "slow_link": ("factor", "add_ms"), "slow_switch": ("factor", "add_ms"),
-    "uneven_data": ("spread",), "hang": (),
-}  # fmt: skip
 _EXCESS: Final = ("excess", "by")
 _TIMES: Final = ("from", "to", "shape", "over")
 _HANG: Final = ("from", "at", "inside")
-FAULT_KINDS: Final = tuple(_PLACES)
-_NAMES: Final = frozenset({"host", "switch"})  # a name of the cluster, or an index
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One kind of fault."""
+
+    places: tuple[str, ...]  # keys that name the place
+    strengths: tuple[str, ...]  # keys of which one gives the strength; the first is looked for to reach an `excess`
+    verdict: str  # the kind of verdict that is right
+    device: str | None  # the kind of suspect that is to blame; None: nobody
+
+
+_SLOW: Final = ("factor", "add_ms")
+FAULT_KINDS: Final[Mapping[str, FaultKind]] = {
+    "slow_rank": FaultKind(("rank",), _SLOW, "slow_rank", "gpu"),
+    "slow_host": FaultKind(("host",), _SLOW, "slow_rank", "host"),
+    "slow_stage": FaultKind(("stage",), ("factor",), "slow_stage", "stage"),
+    "slow_nic": FaultKind(("rank",), _SLOW, "slow_nic", "nic"),
+    "slow_link": FaultKind(("src", "dst"), _SLOW, "slow_link", "link"),
+    "slow_switch": FaultKind(("switch",), _SLOW, "slow_communicator", "switch"),
+    "uneven_data": FaultKind((), ("spread",), "imbalance", None),
+    "hang": FaultKind(("rank",), (), "hang", "gpu"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +178,14 @@ class _FaultText:
         self._text = text
         self.kind, _, rest = text.strip().partition(":")
         rule = f"fault must begin with one of {', '.join(FAULT_KINDS)}"
-        self.need(self.kind in _PLACES, rule, repr(self.kind), nearest(self.kind, FAULT_KINDS))
+        self.need(self.kind in FAULT_KINDS, rule, repr(self.kind), nearest(self.kind, FAULT_KINDS))
         self.values: dict[str, str] = {}
         for part in filter(None, (p.strip() for p in rest.split(","))):
             key, sign, value = (p.strip() for p in part.partition("="))
             self.need(key and sign and value, "a setting of a fault must be key=value", repr(part))
             self.need(key not in self.values, "a setting of a fault must be given once", f"{key!r} twice")
             self.values[key] = value
-        places, strengths = _PLACES[self.kind], _STRENGTHS[self.kind]
+        places, strengths = FAULT_KINDS[self.kind].places, FAULT_KINDS[self.kind].strengths
         known = (*places, *(_HANG if self.kind == "hang" else (*strengths, *_TIMES, *_EXCESS)))
         for key in self.values:
             rule = f"a setting of {self.kind} must be one of {', '.join(known)}"
@@ -195,7 +207,7 @@ class _FaultText:
         if "excess" not in self.values:
             self.need("by" not in self.values, "by must stand with excess", sorted(self.values))
             return ""
-        strengths = _STRENGTHS[self.kind]
+        strengths = FAULT_KINDS[self.kind].strengths
         by = self.values.get("by", strengths[0])
         self.need(by in strengths, f"by must be one of {', '.join(strengths)}", repr(by))
         return by

@@ -49,7 +49,7 @@ def nowhere_path(topology: Topology) -> int:
 class SlowDevice:
     """A fault of the network in one iteration: a factor on the time per byte, and a delay of each transfer."""
 
-    kind: str  # ``nic``, ``switch`` or ``link``
+    kind: str  # ``link``, or one of `Topology.shared`
     where: tuple[int, ...]  # its index; of a link the ranks that send and receive
     factor: float = 1.0
     delay_ns: float = 0.0
@@ -118,12 +118,14 @@ class Network:
         """Return the ns per byte of a flow, and the delay in ns, of each hop."""
         hops, topology, s = len(self.hop_path), self._topology, self._topology.settings
         factor, delay_ns = np.ones(hops), np.zeros(hops)
-        for kind, device_of in (("nic", topology.nic), ("switch", topology.switch)) if slow else ():
+        for kind, device_of in topology.shared.items():
+            own = [one for one in slow if one.kind == kind]
+            if not own:
+                continue
             own_factor, own_delay_ns = np.ones(len(device_of)), np.zeros(len(device_of))
-            for one in slow:
-                if one.kind == kind:
-                    own_factor[one.where[0]] *= one.factor
-                    own_delay_ns[one.where[0]] += one.delay_ns
+            for one in own:
+                own_factor[one.where[0]] *= one.factor
+                own_delay_ns[one.where[0]] += one.delay_ns
             # The slower of the devices at both ends counts.
             ends = device_of[self.hop_source], device_of[self.hop_destination]
             factor *= np.maximum(*(own_factor[end] for end in ends))

@@ -142,6 +142,8 @@ class Topology:
         self._nics_per_host = -(-settings.gpus_per_host // settings.gpus_per_nic)
         self.nic: Ints = self.host * self._nics_per_host + self.gpu // settings.gpus_per_nic
         self.switch: Ints = self.host // settings.hosts_per_switch
+        # The devices that ranks share, by kind: per rank the index of its own
+        self.shared: Final[Mapping[str, Ints]] = {"host": self.host, "nic": self.nic, "switch": self.switch}
         self.nic_host: Ints = np.arange(int(self.nic[-1]) + 1) // self._nics_per_host  # per NIC: its host
 
     @cached_property
@@ -179,13 +181,13 @@ class Topology:
         """Name of a leaf switch."""
         return f"leaf-{switch}"
 
-    def find_host(self, name: str) -> int:
-        """Index of a host that is given by name or index; raises `InputError`."""
-        return _find(name, "host", "node-", int(self.host[-1]) + 1)
-
-    def find_switch(self, name: str) -> int:
-        """Index of a switch that is given by name or index; raises `InputError`."""
-        return _find(name, "switch", "leaf-", int(self.switch[-1]) + 1)
+    def find(self, kind: str, name: str) -> int:
+        """Index of a host or switch that is given by name or index; raises `InputError`."""
+        prefix, count = {"host": "node-", "switch": "leaf-"}[kind], int(self.shared[kind][-1]) + 1
+        digits = name.removeprefix(prefix)
+        if not (digits.isascii() and digits.isdigit() and int(digits) < count):
+            raise InputError(f"{kind} must be {prefix}0 to {prefix}{count - 1}, or its number; got {name!r} (fault)")
+        return int(digits)
 
     @cached_property
     def groups(self) -> Groups:
@@ -223,10 +225,3 @@ class Topology:
                 lost_rows=None if s.loss_ratio else 0,  # an exporter that counted its losses would have none
                 recorded_until_ns=recorded_until_ns,
             )
-
-
-def _find(name: str, kind: str, prefix: str, count: int) -> int:
-    digits = name.removeprefix(prefix)
-    if not (digits.isascii() and digits.isdigit() and int(digits) < count):
-        raise InputError(f"{kind} must be {prefix}0 to {prefix}{count - 1}, or its number; got {name!r} (fault)")
-    return int(digits)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from irregulars.errors import InputError
 from irregulars.producers.simulator.effects import Faults, check_place, fault_ranks
 from irregulars.producers.simulator.engine import Engine, Run
-from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.settings import NS_PER_S, SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 
@@ -146,12 +146,6 @@ def _spread(iterations: Sequence[int], most: int) -> list[int]:
 
 
 Floats = NDArray[np.float64]
-VERDICT_OF: Final = {
-    "slow_rank": "slow_rank", "slow_host": "slow_rank", "slow_stage": "slow_stage", "slow_nic": "slow_nic",
-    "slow_link": "slow_link", "slow_switch": "slow_communicator", "uneven_data": "imbalance", "hang": "hang",
-}  # fmt: skip
-"""The kind of verdict that is right for a kind of fault."""
-
 # Of normal noise: the median of |x - y| of two values is 0.954 of its standard deviation.
 _STD_OF_MEDIAN_STEP: Final = 1 / 0.954
 
@@ -210,13 +204,17 @@ def label_of(
 
 def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
     ranks = fault_ranks(fault, topology).tolist()
-    is_link, is_switch = fault.kind == "slow_link", fault.kind == "slow_switch"
+    kind = FAULT_KINDS[fault.kind]
     # The smallest communicator that both ends of a link are in: the one whose transfers it carries.
-    shared = [one for one in topology.groups.communicators if set(ranks) <= set(one.ranks)] if is_link else []
+    shared = (
+        [one for one in topology.groups.communicators if set(ranks) <= set(one.ranks)]
+        if kind.device == "link"
+        else []
+    )
     return {
-        "kind": VERDICT_OF[fault.kind], "rank": ranks[0] if ranks else None, "peer": fault.peer, "ranks": ranks,
+        "kind": kind.verdict, "rank": ranks[0] if ranks else None, "peer": fault.peer, "ranks": ranks,
         "communicator": min(shared, key=lambda one: len(one.ranks)).id if shared else None,
-        "switch": topology.switch_name(topology.find_switch(str(fault.switch))) if is_switch else None,
+        "switch": topology.switch_name(topology.find("switch", fault.switch)) if fault.switch else None,
         "iterations": list(fault.iterations(topology.settings.iterations)), "fault": fault.kind, "shape": fault.shape,
         "factor": fault.factor, "add_ms": fault.add_ms, "spread": fault.spread,
         "wanted_excess_ratio": fault.excess or None,

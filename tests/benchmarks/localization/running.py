@@ -12,7 +12,7 @@ from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.judgements import JudgedIteration, Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
 from tests.benchmarks.incidents import Incident, Incidents
@@ -20,10 +20,6 @@ from tests.benchmarks.localization.cases import BEFORE, ITERATIONS, Base, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score
 
-_DEVICES: Final = {
-    "slow_rank": "gpu", "slow_host": "host", "slow_nic": "nic", "slow_link": "link", "slow_switch": "switch",
-    "slow_stage": "stage", "hang": "gpu",
-}  # fmt: skip
 _PLACES_TRIED: Final = 8
 
 
@@ -106,7 +102,7 @@ def truth_of(incident: Incident) -> Truth:
 
 
 def _culprit(incident: Incident, label: dict[str, Any]) -> tuple[Any, ...] | None:
-    device = _DEVICES.get(label["fault"])
+    device = FAULT_KINDS[label["fault"]].device
     if device is None:
         return None
     topology, ranks = incident.job.engine.topology, label["ranks"]

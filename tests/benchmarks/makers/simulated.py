@@ -13,7 +13,7 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.producers.simulator.effects import fault_ranks
 from irregulars.producers.simulator.engine import Engine
-from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.presets import SHAPES, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
@@ -28,10 +28,6 @@ _LEAST_EXCESS: Final = 0.08  # below, the other makers too call a fault hard
 _WORKERS: Final = ("slow_rank", "slow_host")
 _LASTING: Final = ("slow_stage", "uneven_data", "hang")  # what a single iteration can't show, or nothing follows
 _KINDS: Final = (*_WORKERS, "slow_nic", "slow_link", "slow_switch", "slow_stage", "uneven_data", "hang")
-_DEVICES: Final = {
-    "slow_rank": "gpu", "slow_host": "host", "slow_nic": "nic", "slow_link": "link", "slow_switch": "switch",
-    "slow_stage": "stage", "uneven_data": None, "hang": "gpu",
-}  # fmt: skip
 _PATTERNS: Final = (
     "lasting", "lasting", "single", "recurring", "from_start", "fluctuating", "ramp", "sawtooth",
 )  # fmt: skip
@@ -176,6 +172,6 @@ def _label(incident: Incident, wanted: Wanted | None) -> dict[str, Any]:
     said = "" if excess is None else f" x{1 + excess:.2f}"
     spans = [list(one["iterations"]) for one in faults]
     return label | {
-        "device": _DEVICES[wanted.kind], "spans": spans, "hard": is_hard,
+        "device": FAULT_KINDS[wanted.kind].device, "spans": spans, "hard": is_hard,
         "what": f"{wanted.kind}{said}, {'recurring' if len(spans) > 1 else wanted.shape}; {job}",
     }  # fmt: skip
