@@ -16,7 +16,7 @@ from irregulars.detectors.blame.suspects import TRANSFER_SUSPECTS
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.nics.peak_caps import End, capped_ends, log_odds, peak_if_capped
+from irregulars.detectors.nics.peak_caps import End, capped_ends, peak_if_capped
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.detectors.path.critical_path import Attribution, Piece
@@ -74,6 +74,26 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
         one.rank for one in swings if one.tx_ratio >= BLAME.moving_ratio and one.rx_ratio >= BLAME.moving_ratio
     )
     return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
+
+
+def log_odds(device: Device, low: Mapping[End, bool]) -> float:
+    """Return the log odds that the lowest peaks give to `device`, against a cause that touches none of these ends.
+
+    A capped rate has a cause in the network. If a communicator is slow as such, an end is capped by rare chance
+    alone. How rare that is, the ends themselves show where there are many: of 256, one that stands out alone.
+    """
+    kind = TRANSFER_SUSPECTS[device.kind]
+    if not kind.is_in_network:
+        return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
+    # By Jeffreys' prior (half an end of each kind is added), so that it is neither 0 nor 1.
+    by_chance = min(NICS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
+    told = 0.0
+    for end, chance in kind.ends(device, low).items():
+        likely = max(chance, by_chance)
+        told += math.log(likely / by_chance) if low[end] else math.log((1 - likely) / (1 - by_chance))
+    # A device may not show at its NICs at all: then the ends are as likely as by chance (log odds 0).
+    shows = kind.shows
+    return told if shows == 1 else float(np.logaddexp(math.log(shows) + told, math.log(1 - shows)))
 
 
 # --------------------------------------------------------------------------------------------------------------------

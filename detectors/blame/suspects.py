@@ -1,4 +1,4 @@
-"""The kinds of devices that may slow a transfer: which of them come into question, and which lanes each would slow.
+"""The kinds of devices that may slow a transfer: which come into question, which lanes and ends of NICs each slows.
 
 Each kind is a class, and its rows of the table name in one word how a lane is related to a device. How likely a lane
 in that relation is seen slow is the field of the same name of `LIKELIHOODS`; for `untouched` and `nobody` it is less
@@ -38,6 +38,8 @@ from typing import ClassVar, Final, Literal
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.nics.peak_caps import End
+from irregulars.detectors.nics.thresholds import NICS
 
 Relation = Literal[
     "accused", "passes", "crosses", "may_cross", "shares_host", "inside", "has_both_ends", "untouched", "nobody"
@@ -120,6 +122,8 @@ class SuspectKind(ABC):
     name: ClassVar[str]  # `Device.kind`
     accusation: ClassVar[str | None] = None
     """Kind of the verdict that accuses such a device; None if it has no name that anybody could look at."""
+    is_in_network: ClassVar[bool] = True  # whether it may hold down the rates of NICs
+    shows: ClassVar[float] = 1.0  # probability that its `ends` show it at all
 
     @property
     def prior(self) -> float:
@@ -150,6 +154,10 @@ class SuspectKind(ABC):
         """Return the prior of one device."""
         return self.prior
 
+    def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
+        """Return the ends that the device holds down, of those seen, and how likely each then stands out."""
+        return {}
+
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
         """Return the lanes whose chance to be slow depends on whether this device is to blame."""
         return scene.touching(device.ranks)
@@ -158,7 +166,7 @@ class SuspectKind(ABC):
 class _Nobody(SuspectKind):
     """No device: many lanes are slow at once, each by chance."""
 
-    name = NOBODY.kind
+    name, is_in_network = NOBODY.kind, False
 
     def candidates(self, scene: Scene) -> list[Device]:
         return [NOBODY]
@@ -178,7 +186,7 @@ class _Nobody(SuspectKind):
 class _Communicator(SuspectKind):
     """The communication as such: its settings, its algorithm, or a member of which nothing stands out."""
 
-    name = "communicator"
+    name, is_in_network = "communicator", False
 
     def candidates(self, scene: Scene) -> list[Device]:
         return [Device(self.name, scene.ranks)] if scene.accused.kind == "collective" else []
@@ -234,6 +242,11 @@ class _Nic(SuspectKind):
                 found.append((one, one, one))
         return found
 
+    def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
+        # Asked by name: of thousands of NICs each has its own two.
+        own = {(device, 0): NICS.low_if_nic_sends, (device, 1): NICS.low_if_nic_receives}
+        return {end: chance for end, chance in own.items() if end in seen}
+
 
 _INSIDE: Final[Relations] = ("inside", "inside")  # both ways, uplink
 _BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
@@ -244,7 +257,7 @@ _BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
 class _Switch(SuspectKind):
     """A switch, with all ranks whose NICs are plugged into it."""
 
-    name, accusation = "switch", "slow_communicator"
+    name, accusation, shows = "switch", "slow_communicator", NICS.switch_shows
 
     def ways(self) -> Mapping[Way, float]:
         return {"both": LIKELIHOODS.switch_ports, "uplink": 1 - LIKELIHOODS.switch_ports}
@@ -278,6 +291,10 @@ class _Switch(SuspectKind):
                 is_below_it = one == "crosses" and own.issuperset(topology.lane_set(lane))
                 found.append((one, "untouched" if is_below_it else one))
         return found
+
+    def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
+        own = frozenset(device.ranks)
+        return {(nic, way): NICS.low_if_switch for nic, way in seen if not own.isdisjoint(nic.ranks)}
 
 
 class _Spine(SuspectKind):
@@ -350,11 +367,14 @@ class _Link(SuspectKind):
             return "untouched"
         return "accused" if len(members) == 2 else "has_both_ends"
 
+    def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
+        return {(nic, way): NICS.low_if_link for nic, way in seen if device.ranks[way] in nic.ranks}
+
 
 class _Unlogged(SuspectKind):
     """Members of a collective that log nothing: its transfer may have waited for one of them."""
 
-    name = UNLOGGED
+    name, is_in_network = UNLOGGED, False
 
     def prior_of(self, device: Device) -> float:
         return self.prior * len(device.ranks)  # each of them is as likely

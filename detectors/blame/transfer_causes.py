@@ -16,7 +16,7 @@ import numpy as np
 
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
-from irregulars.detectors.blame.nic_ends import passes_nics, steady_nic, telling_ends
+from irregulars.detectors.blame.nic_ends import log_odds, passes_nics, steady_nic, telling_ends
 from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import (
     FABRIC,
@@ -32,7 +32,7 @@ from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import are_in_step, owner, starved_ranks
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.nics.peak_caps import End, log_odds
+from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.usual_by_peers import roles_by_peers
 

@@ -32,7 +32,6 @@ _RATE_BITS: Final = 10  # significant ones of a ratio: of some hundred samples o
 _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
 
 _NOT_SAMPLED: Final = (math.nan, math.nan)
-_NOT_IN_NETWORK: Final = ("communicator", "none", "unseen")
 
 End = tuple[Device, int]  # a NIC, and 0 where it sends, 1 where it receives
 
@@ -124,38 +123,3 @@ def _peaks(nics: Sequence[Device], rates: Sequence[Rates]) -> Floats:
     sampled = np.array([[one.get(rank, _NOT_SAMPLED) for rank in ranks] for one in rates])
     lowest = np.fmin.reduceat(sampled, starts_of(np.array([len(nic.ranks) for nic in nics])), axis=1)
     return np.ascontiguousarray(lowest.reshape(len(rates), -1).T)
-
-
-def log_odds(device: Device, low: Mapping[End, bool]) -> float:
-    """Return the log odds that the lowest peaks give to `device`, against a cause that touches none of these ends.
-
-    A capped rate has a cause in the network. If a communicator is slow as such, an end is capped by rare chance
-    alone. How rare that is, the ends themselves show where there are many: of 256, one that stands out alone.
-    """
-    if device.kind in _NOT_IN_NETWORK:
-        return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
-    # By Jeffreys' prior (half an end of each kind is added), so that it is neither 0 nor 1.
-    by_chance = min(NICS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
-    # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
-    ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
-    told = 0.0
-    for end in ends:
-        chance = max(_chance(device, end), by_chance)
-        told += math.log(chance / by_chance) if low[end] else math.log((1 - chance) / (1 - by_chance))
-    if device.kind != "switch":
-        return told
-    # A slow switch may not show at its NICs at all: then the ends are as likely as by chance (log odds 0).
-    shows = NICS.switch_shows
-    return float(np.logaddexp(math.log(shows) + told, math.log(1 - shows)))
-
-
-def _chance(device: Device, end: End) -> float:
-    """Return how likely an end stands out if a device is slow; 0 where that does not touch the end."""
-    nic, way = end
-    if device.kind == "nic" and nic == device:
-        return NICS.low_if_nic_receives if way else NICS.low_if_nic_sends
-    if device.kind == "link" and device.ranks[way] in nic.ranks:
-        return NICS.low_if_link
-    if device.kind == "switch" and not set(nic.ranks).isdisjoint(device.ranks):
-        return NICS.low_if_switch
-    return 0.0

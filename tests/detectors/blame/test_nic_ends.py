@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from irregulars.detectors.blame.causes import find_causes
-from irregulars.detectors.blame.nic_ends import attribute_by_bandwidth, is_capped, passes_nics, telling_ends
+from irregulars.detectors.blame.nic_ends import attribute_by_bandwidth, is_capped, log_odds, passes_nics, telling_ends
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
-from irregulars.detectors.nics.peak_caps import log_odds
 from irregulars.detectors.nics.steadiness import WHOLE, Swing
 from irregulars.detectors.path.critical_path import Attribution
 from tests.stored_states import stored

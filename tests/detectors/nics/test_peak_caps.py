@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.detectors.blame.nic_ends import log_odds
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics import steadiness
 from irregulars.detectors.nics.pattern_distances import Patterns
@@ -18,7 +19,6 @@ from irregulars.detectors.nics.peak_caps import (
     _peaks,
     as_low,
     capped_ends,
-    log_odds,
     peak_if_capped,
     relative_peaks,
     usual_peaks,
