@@ -12,17 +12,19 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import deepcopy
 from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
 
 from irregulars.infra import cli
-from irregulars.infra.docs_site.made_parts import PART, ROOT, table
+from irregulars.infra.docs_site.made_parts import PART, ROOT, SCHEMAS, table
 from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.judgements import decode_verdict
+from irregulars.messages.kinds import DEVICE_KINDS, VERDICT_KINDS
 from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
@@ -278,7 +280,6 @@ def example(file: str) -> str:
     return MAKERS[EXAMPLES[file]]().removeprefix("```json\n").removesuffix("```\n")
 
 
-ALERTS_SCHEMA = ROOT / "irregulars" / "messages" / "schemas" / "alerts.json"
 _HEAD_OF_ALERTS = {
     "$id": "urn:irregulars:alerts:1",
     "title": "An alert",
@@ -301,20 +302,35 @@ _COST_AND_STEP = {
 }
 
 
-def alerts_schema() -> str:
-    """The schema of alerts: that of verdicts, with an alert's own fields: a verdict's are written down once."""
-    schema = json.loads(ALERTS_SCHEMA.with_name("verdicts.json").read_text())
+def made_schemas() -> dict[str, str]:
+    """The schemas that name kinds, as `messages.kinds` lists them.
+
+    That of alerts is that of verdicts, with an alert's own fields: a verdict's are written down once.
+    """
+    verdicts, actions = (json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("verdicts", "actions"))
+    verdicts["properties"]["kind"]["enum"] = list(VERDICT_KINDS)
+    for of_suspect in (verdicts["properties"]["suspects"], actions["properties"]["actions"]):
+        one = of_suspect["items"]["properties"]["device"]
+        one.get("properties", {"device": one})["device"]["enum"] = list(DEVICE_KINDS)
+    found = {"verdicts": verdicts, "actions": actions, "alerts": _alerts_schema(deepcopy(verdicts))}
+    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in found.items()}
+
+
+def _alerts_schema(schema: dict[str, Any]) -> dict[str, Any]:
     properties, required = schema["properties"], schema["required"]
     properties["schema"]["const"] = "alerts"
     properties["event"] |= {
         "description": "What this revision is; continued ones make no alert",
         "enum": [one for one in properties["event"]["enum"] if one != "continued"],
     }
-    schema |= _HEAD_OF_ALERTS | {
-        "properties": {"summary": _SUMMARY, **properties, **_COST_AND_STEP},
-        "required": ["summary", *required, "event", *_COST_AND_STEP],
-    }
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return (
+        schema
+        | _HEAD_OF_ALERTS
+        | {
+            "properties": {"summary": _SUMMARY, **properties, **_COST_AND_STEP},
+            "required": ["summary", *required, "event", *_COST_AND_STEP],
+        }
+    )
 
 
 def parts() -> Iterator[tuple[str, str, str]]:
@@ -337,7 +353,8 @@ def renew(names: Collection[str] = ()) -> None:
         page.write_text(PART.sub(part, text))
     for file in EXAMPLES:
         (DOCS / "examples" / file).write_text(example(file))
-    ALERTS_SCHEMA.write_text(alerts_schema())
+    for name, schema in made_schemas().items():
+        (SCHEMAS / f"{name}.json").write_text(schema)
 
 
 if __name__ == "__main__":

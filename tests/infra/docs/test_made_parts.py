@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.infra.docs_site import made_parts as site
-from tests.infra.docs.made_parts import ALERTS_SCHEMA, DOCS, EXAMPLES, MAKERS, alerts_schema, example, parts
+from tests.infra.docs.made_parts import DOCS, EXAMPLES, MAKERS, SCHEMAS, example, made_schemas, parts
 
 PARTS = list(parts())
 
@@ -24,8 +24,9 @@ def test_a_file_of_examples_is_as_the_code_makes_it(file: str) -> None:
     assert (DOCS / "examples" / file).read_text() == example(file), "run: python -m tests.infra.docs.made_parts"
 
 
-def test_the_schema_of_alerts_is_that_of_verdicts_with_more() -> None:
-    assert ALERTS_SCHEMA.read_text() == alerts_schema(), "run: python -m tests.infra.docs.made_parts"
+def test_schemas_that_name_kinds_list_those_of_the_code() -> None:
+    for name, schema in made_schemas().items():
+        assert (SCHEMAS / f"{name}.json").read_text() == schema, "run: python -m tests.infra.docs.made_parts"
 
 
 def test_every_part_is_shown_once() -> None:
