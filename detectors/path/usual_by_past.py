@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import column_medians
+from irregulars.detectors.arrays.grouped_medians import column_medians, lower_medians
 from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, sort_within
 from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
 from irregulars.detectors.job.lanes import Lane, UsualLane
@@ -222,12 +222,14 @@ def place_keys(graph: Rows, class_index: Ints, classes: int) -> Ints:
 
 
 def _usual_operators(graph: OperatorGraph) -> dict[int, int]:
-    """Return the operators that each rank runs in an iteration: the most that it logged, since rows only get lost."""
+    """Return the operators that each rank runs in an iteration.
+
+    That is the lower median. Rows that some iterations lost do not move it, nor does an operator that few iterations
+    have: one in ten gathers what is printed, say.
+    """
     _, first, counts = np.unique(graph.block, return_index=True, return_counts=True)
     ranks, inverse = np.unique(graph.rank[first], return_inverse=True)
-    most = np.zeros(len(ranks), dtype=np.int64)
-    np.maximum.at(most, inverse, counts)
-    return dict(zip(ranks.tolist(), most.tolist(), strict=True))
+    return dict(zip(ranks.tolist(), lower_medians(inverse, counts).tolist(), strict=True))
 
 
 def _times_as_large(size_bytes: Floats, usual_bytes: Floats) -> Floats:
