@@ -111,6 +111,19 @@ def first_rows(group: Ints, size: int) -> Ints:
     return first
 
 
+def largest_of_groups(group: Ints, values: Floats) -> Floats:
+    """Return the largest value of each group; NaN counts only where a group has nothing else.
+
+    `group`: group of each value, numbered from 0 on without holes.
+
+    >>> largest_of_groups(np.array([1, 0, 1]), np.array([3.0, np.nan, 9.0]))
+    array([nan,  9.])
+    """
+    largest = np.full(int(group.max(initial=-1)) + 1, np.nan)
+    np.fmax.at(largest, group, values)
+    return largest
+
+
 def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
     """Return values by group, and within each in ascending order.
 

@@ -71,7 +71,7 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
     of_row, row, lane, lanes = _transfers(graph, rows)
     transfer_ns = medians(of_row, graph.own_transfer_ns[rows])
-    return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
+    return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.moved_bytes[row])
 
 
 def sum_lanes(lanes: list[Lane], lane: Ints, iteration: Ints, transfer_ns: Floats, size_bytes: Floats) -> LaneTable:
@@ -123,10 +123,14 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
         sums, counts, sizes = (
             column[own][:, iterations] for column in (table.sums_ns, table.counts, table.sizes_bytes)
         )
-        means = sums / counts
+        bytes_each = sizes / counts
+        size = np.median(bytes_each, axis=1)
+        # What they would take with the usual bytes, as `lane_excess` has it
+        is_sized = (bytes_each > 0) & (size[:, None] > 0)
+        means = sums / counts * np.divide(size[:, None], bytes_each, out=np.ones_like(sums), where=is_sized)
         median = np.median(means, axis=1)
         noise = MAD_TO_SIGMA * np.median(np.abs(means - median[:, None]), axis=1)
-        values[:, own] = median, noise, np.median(sizes / counts, axis=1), means.max(axis=1) - median
+        values[:, own] = median, noise, size, means.max(axis=1) - median
     median, noise, sizes, most = values
     kind = np.array([_KIND_NUMBERS[lane.kind] for lane in table.lanes], dtype=np.int64)
     alike, first = group_rows([kind, alike_codes(sizes, PATH.alike_sizes)])

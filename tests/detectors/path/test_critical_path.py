@@ -268,6 +268,23 @@ def test_a_ring_in_which_the_same_member_always_leaves_early_is_slow_in_all_of_i
     assert (found.transfers, found.slow_transfers) == (4, 4)
 
 
+@pytest.mark.parametrize("rank", range(4))
+def test_an_all_to_all_moves_as_many_bytes_as_its_largest_member_whichever_rank_it_is(rank: int) -> None:
+    def iteration(number: int, size: float, took: int) -> list[dict[str, Any]]:
+        sizes = [size if one == rank else 100.0 for one in range(4)]
+        rows = [row(one, 1000 * number, 1000 * number + took, "all_to_all", sequence=number, iteration=number,
+                    size=sizes[one]) for one in range(4)]  # fmt: skip
+        return rows
+
+    reference = learn_reference(graph_of(*(one for n in range(3) for one in iteration(n, 100.0, 20))))
+    few = attribute(graph_of(*iteration(4, 70.0, 20)), 4, reference)
+    assert (few.lanes[WORLD].excess_ns, few.path_excess_ns[WORLD]) == (0.0, 0.0)
+    many = attribute(graph_of(*iteration(4, 200.0, 40)), 4, reference)
+    assert (many.lanes[WORLD].excess_ns, many.path_excess_ns[WORLD]) == (0.0, 0.0)
+    slow = attribute(graph_of(*iteration(4, 130.0, 36)), 4, reference)
+    assert slow.lanes[WORLD].excess_ns == pytest.approx(10.0, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("usual", "now", "is_stray"),
     [
