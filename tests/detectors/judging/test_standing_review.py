@@ -123,6 +123,7 @@ def test_a_clock_that_was_set_or_drifted_since_usual_values_were_learned_accuses
         for rank in range(4):
             one.work(rank, 10 * MS + (number * 3 + rank * 5) % 11 * 50_000)
             one.message(f"pp{rank}", rank, rank + 4, MS)
+            one.work(rank + 4, 10 * MS + (number * 3 + rank * 5) % 11 * 50_000)
         one.collective("world", MS)
 
     job.iterate(range(10), body)
