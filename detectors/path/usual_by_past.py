@@ -44,8 +44,8 @@ class Reference:
     ordinal; ``previous`` (the place of the operator that had ended last before; -1: none), ``start_ns`` and
     ``end_ns`` (from the first start of the rank's iteration), ``gap_ns``, ``since_ns``
     (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works on while the operator before
-    runs), ``transfer_ns`` and ``size_bytes`` (`OperatorGraph.moved_bytes`) belong to the places. ``lanes``: the usual values for each lane of
-    transfers. ``operators``: how many each rank runs in an iteration.
+    runs), ``transfer_ns`` and ``size_bytes`` (`OperatorGraph.moved_bytes`) belong to the places. ``lanes``: the
+    usual values for each lane of transfers. ``operators``: how many each rank runs in an iteration.
     """
 
     classes: Ints

@@ -271,10 +271,10 @@ def test_a_ring_in_which_the_same_member_always_leaves_early_is_slow_in_all_of_i
 @pytest.mark.parametrize("rank", range(4))
 def test_an_all_to_all_moves_as_many_bytes_as_its_largest_member_whichever_rank_it_is(rank: int) -> None:
     def iteration(number: int, size: float, took: int) -> list[dict[str, Any]]:
+        begin = 1000 * number
+        rest = {"sequence": number, "iteration": number}
         sizes = [size if one == rank else 100.0 for one in range(4)]
-        rows = [row(one, 1000 * number, 1000 * number + took, "all_to_all", sequence=number, iteration=number,
-                    size=sizes[one]) for one in range(4)]  # fmt: skip
-        return rows
+        return [row(one, begin, begin + took, "all_to_all", size=sizes[one], **rest) for one in range(4)]
 
     reference = learn_reference(graph_of(*(one for n in range(3) for one in iteration(n, 100.0, 20))))
     few = attribute(graph_of(*iteration(4, 70.0, 20)), 4, reference)
