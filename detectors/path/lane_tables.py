@@ -12,6 +12,7 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_code
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
