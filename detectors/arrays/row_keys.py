@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.arrays.runs import begins_run, is_ascending, repeated_rows, run_numbers
-from irregulars.dtypes import Column, Flags, Ints, Numbers
+from irregulars.dtypes import Column, Flags, Floats, Ints, Numbers
 
 # Keys up to it fit into int64 with a bit to spare.
 _MAX_SPAN: Final = 1 << 62
