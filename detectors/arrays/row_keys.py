@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.arrays.runs import begins_run, is_ascending, repeated_rows, run_numbers
-from irregulars.dtypes import Column, Flags, Ints, Numbers
+from irregulars.dtypes import Column, Flags, Floats, Ints, Numbers
 
 # Keys up to it fit into int64 with a bit to spare.
 _MAX_SPAN: Final = 1 << 62
@@ -109,6 +109,19 @@ def first_rows(group: Ints, size: int) -> Ints:
     first = np.empty(size, dtype=np.int64)
     first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the first of each group is written last
     return first
+
+
+def largest_of_groups(group: Ints, values: Floats) -> Floats:
+    """Return the largest value of each group; NaN counts only where a group has nothing else.
+
+    `group`: group of each value, numbered from 0 on without holes.
+
+    >>> largest_of_groups(np.array([1, 0, 1]), np.array([3.0, np.nan, 9.0]))
+    array([nan,  9.])
+    """
+    largest = np.full(int(group.max(initial=-1)) + 1, np.nan)
+    np.fmax.at(largest, group, values)
+    return largest
 
 
 def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:

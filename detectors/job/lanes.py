@@ -68,7 +68,8 @@ class LaneExcess(NamedTuple):
     noise_ns: float  # robust standard deviation of that from iteration to iteration
     size_bytes: float  # bytes that one rank gave to all of them; NaN where not known
     # Over how many of them the excess is spread: 1 if one transfer has all of it, `transfers` if all have the same.
-    # It is the participation number (Σx)² / Σx² of their excesses x.
+    # It is the participation number (Σx)² / Σx² of their excesses x; at least `JOB.stray_transfers` if the excess is
+    # that of a transfer which takes nearly all of the lane's usual time.
     slow_transfers: float = 1.0
     transfers: float = 1.0  # how many there were
     most_ns: float = 0.0  # the largest excess in iterations without a fault

@@ -136,21 +136,19 @@ class OperatorReader:
     def build(
         self, iterations: Sequence[IterationRows], columns: Mapping[str, Column], clocks: Clocks | None = None
     ) -> OperatorGraph:
-        """Build the graph on the common clock; None: as the regular iterations show the clocks."""
-        clocks = clocks or self.clocks
+        """Build the graph on the common clock.
+
+        `clocks`: None for those that regular iterations have shown, as far as these operators show how they have
+        moved since.
+        """
+        if clocks is None:
+            clocks = self.clocks if self._has_one_clock else follow_clocks(self.clocks, columns, self._host_of)
         entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
         return build_graph(on_one_clock(columns, clocks), entries)
 
-    def build_now(self, rows: IterationRows, columns: Mapping[str, Column]) -> OperatorGraph:
-        """Build the graph of one iteration, with the clocks as it shows them itself."""
-        return self.build([rows], columns, follow_clocks(self.clocks, columns, self._host_of))
-
-    def compare_clocks(self, columns: Mapping[str, Column]) -> None:
-        """Estimate how far each rank's clock is ahead, unless all share one."""
-        if self._has_one_clock:
-            self.clocks = Clocks()
-            return
-        self.clocks = estimate_clocks(columns, self._host_of)
+    def clocks_of(self, columns: Mapping[str, Column]) -> Clocks:
+        """Estimate by these operators how far each rank's clock is ahead, unless all share one."""
+        return Clocks() if self._has_one_clock else estimate_clocks(columns, self._host_of)
 
     @property
     def _host_of(self) -> dict[int, str]:
@@ -200,7 +198,7 @@ class OperatorReader:
             attribution = attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
             return attribution, self.build([], NO_OPERATORS)
         if is_whole:
-            graph = self.build_now(rows, self.read([rows], read_back))
+            graph = self.build([rows], self.read([rows], read_back))
             attribution = attribute(graph, rows.number, self._usual.reference(self.build))
         else:
             attribution, graph = PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
@@ -267,7 +265,7 @@ class OperatorReader:
             if self._usual is not None:
                 self.learn(wanted, read_back)
             else:  # clocks that differ by more than a wait would lead the path astray
-                self.compare_clocks(joined(parts))
+                self.clocks = self.clocks_of(joined(parts))
             read |= wanted
             graph = self.build([rows.only(read) for rows in iterations], joined(parts))
             unread, wanted = available - read, set()
@@ -290,7 +288,7 @@ class OperatorReader:
         if not new:
             return
         usual.add(new, self.read([rows.only(new) for rows in usual.iterations], read_back))
-        self.compare_clocks(usual.columns)
+        self.clocks = self.clocks_of(usual.columns)
 
 
 class PathReading:
@@ -331,7 +329,7 @@ class PathReading:
         return self._completed(attribution, read, quick, work_ns), graph
 
     def _attribute(self, read: set[int], columns: dict[str, Column]) -> tuple[OperatorGraph, Attribution]:
-        graph = self._reader.build_now(self._rows.only(read), columns)
+        graph = self._reader.build([self._rows.only(read)], columns)
         reference = self._usual.reference(self._reader.build)
         return graph, attribute(graph, self._rows.number, reference, self._common_factor)
 

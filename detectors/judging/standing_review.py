@@ -174,10 +174,8 @@ def hold_against_peers(
 
 def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader) -> list[Reviewed]:
     topology = reader.topology
-    # Else the regular iterations behind the usual values have shown the clocks already.
-    if not reader.has_usual:
-        reader.compare_clocks(columns)
-    graph = reader.build(rows, columns)
+    # By these iterations alone: the regular ones behind the usual values may be hours older than a review.
+    graph = reader.build(rows, columns, reader.clocks_of(columns))
     beside = graph.is_worked_beside[graph.operator == RECV]
     beside_ratio = float(beside.mean()) if len(beside) else 0.0
     found = []

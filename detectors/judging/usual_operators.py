@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
-from irregulars.detectors.arrays.grouped_medians import lower_median, medians
+from irregulars.detectors.arrays.grouped_medians import lower_median, lower_medians, medians
 from irregulars.detectors.job.clocks import Clocks
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.job.topology import Topology
@@ -46,8 +46,7 @@ class UsualOperators:
         self.work_ranks, number = np.unique(rank, return_inverse=True)
         self.work_ns = medians(number, work_ns)
         operators = np.concatenate([rows.columns["operators"] for rows in iterations])
-        self._most_operators = np.zeros(len(self.work_ranks), dtype=np.int64)
-        np.maximum.at(self._most_operators, number, operators)
+        self._operators = lower_medians(number, operators)
 
     def add(self, ranks: Collection[int], columns: dict[str, Column]) -> None:
         """Take in the operators of more ranks."""
@@ -118,10 +117,10 @@ class UsualOperators:
         return factor if factor > 0 else 1.0
 
     def complete_ranks(self, rows: IterationRows) -> set[int]:
-        """Return the ranks that logged as many operators as ever in a regular iteration: they lost no row."""
+        """Return the ranks that logged as many operators as in a usual iteration: they lost no row."""
         rank, operators = rows.columns["rank"], rows.columns["operators"]
         at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
-        is_complete = (self.work_ranks[at] == rank) & (operators >= self._most_operators[at])
+        is_complete = (self.work_ranks[at] == rank) & (operators >= self._operators[at])
         return set(rank[is_complete].tolist())
 
     def _work(self, rows: IterationRows) -> tuple[Ints, Floats, Floats]:

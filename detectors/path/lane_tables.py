@@ -12,6 +12,7 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_code
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
@@ -71,7 +72,7 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
     of_row, row, lane, lanes = _transfers(graph, rows)
     transfer_ns = medians(of_row, graph.own_transfer_ns[rows])
-    return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
+    return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.moved_bytes[row])
 
 
 def sum_lanes(lanes: list[Lane], lane: Ints, iteration: Ints, transfer_ns: Floats, size_bytes: Floats) -> LaneTable:
@@ -123,10 +124,14 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
         sums, counts, sizes = (
             column[own][:, iterations] for column in (table.sums_ns, table.counts, table.sizes_bytes)
         )
-        means = sums / counts
+        bytes_each = sizes / counts
+        size = np.median(bytes_each, axis=1)
+        # What they would take with the usual bytes, as `lane_excess` has it
+        is_sized = (bytes_each > 0) & (size[:, None] > 0)
+        means = sums / counts * np.divide(size[:, None], bytes_each, out=np.ones_like(sums), where=is_sized)
         median = np.median(means, axis=1)
         noise = MAD_TO_SIGMA * np.median(np.abs(means - median[:, None]), axis=1)
-        values[:, own] = median, noise, np.median(sizes / counts, axis=1), means.max(axis=1) - median
+        values[:, own] = median, noise, size, means.max(axis=1) - median
     median, noise, sizes, most = values
     kind = np.array([_KIND_NUMBERS[lane.kind] for lane in table.lanes], dtype=np.int64)
     alike, first = group_rows([kind, alike_codes(sizes, PATH.alike_sizes)])
@@ -152,9 +157,17 @@ def with_slow_transfers(
     found = _transfers(graph, rows)
     longer_ns = medians(found.of_row, graph.own_transfer_ns[rows] - usual_transfer_ns[rows])  # as in `lane_table`
     excess_ns = np.maximum(longer_ns, 0.0)
-    sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
-    squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))
-    counts = np.divide(sums**2, squares, out=np.ones(len(sums)), where=squares > 0)
+    usual_ns = np.maximum(usual_transfer_ns[found.row], 1.0)
+    columns = (excess_ns, excess_ns**2, excess_ns**2 / usual_ns, usual_ns, usual_ns**2)
+    sums = [np.bincount(found.lane, column, minlength=len(found.lanes)) for column in columns]
+    total_ns, squares, ratios, usual_total_ns, usual_squares = sums
+    counts = np.divide(total_ns**2, squares, out=np.ones(len(squares)), where=squares > 0)
+    # One transfer takes nearly all of the lane's usual time: the gradients, beside a loss of 4 bytes. In a slow lane
+    # it has nearly all of the excess as well. Only if transfers that usually take little have the excess they hung.
+    is_of_one = usual_total_ns**2 < JOB.stray_transfers * usual_squares
+    is_of_one &= 2 * total_ns**2 > ratios * usual_total_ns
+    least = np.minimum(np.bincount(found.lane, minlength=len(found.lanes)), JOB.stray_transfers)
+    counts = np.where(is_of_one, np.maximum(counts, least), counts)
     slow = dict(zip(found.lanes, (np.floor(counts / _SPREAD_STEP) * _SPREAD_STEP).tolist(), strict=True))
     rounded_ns = round_to_bits(np.array([own.excess_ns for own in lanes.values()], dtype=np.float64), _EXCESS_BITS)
     return {

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import sort_nearly, sort_rows
+from irregulars.detectors.arrays.row_keys import largest_of_groups, sort_nearly, sort_rows
 from irregulars.detectors.arrays.runs import begins_run, run_numbers
 from irregulars.detectors.job.measured_time import resolutions_ns, slack_ns
 from irregulars.detectors.job.thresholds import JOB
@@ -90,6 +90,14 @@ class OperatorGraph:
     def transfer_ns(self) -> Ints:
         """Time of each row from the arrival of its last partner to its end, ns."""
         return self.derive("transfer_ns", lambda: np.maximum(self.end_ns - self.ready_ns, 0))
+
+    @property
+    def moved_bytes(self) -> Floats:
+        """Bytes of each row's collective or message, NaN where not known: the most that one of its members gave.
+
+        The members of an all_to_all give unlike shares, and the largest share takes longest.
+        """
+        return self.derive("moved_bytes", lambda: largest_of_groups(self.group, self.size_bytes)[self.group])
 
     @property
     def is_batched(self) -> Flags:
@@ -307,7 +315,7 @@ class CollectiveRows(NamedTuple):
     peer: Ints
     ordinal: Ints
     transfer_ns: Ints
-    size_bytes: Floats
+    moved_bytes: Floats
 
 
 def collective_rows(
@@ -324,7 +332,8 @@ def collective_rows(
     own = _sorted({name: column[is_own] for name, column in known.items()})
     end_ns, slack = _ends(own, is_exact=is_exact)
     block, _ = find_blocks(own["rank"], own["iteration"])
-    ready_ns, _ = find_arrivals_of_partners(own, group_partners(own), end_ns + slack, _clock_error_ns(is_exact))
+    group = group_partners(own)
+    ready_ns, _ = find_arrivals_of_partners(own, group, end_ns + slack, _clock_error_ns(is_exact))
     return CollectiveRows(
         rank=own["rank"],
         communicator=own["communicator"],
@@ -332,7 +341,7 @@ def collective_rows(
         peer=own["peer"],
         ordinal=find_ordinals(own, block),
         transfer_ns=np.maximum(end_ns - ready_ns, 0),
-        size_bytes=own["size_bytes"],
+        moved_bytes=largest_of_groups(group, own["size_bytes"])[group],
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import column_medians
+from irregulars.detectors.arrays.grouped_medians import column_medians, lower_medians
 from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, sort_within
 from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
 from irregulars.detectors.job.lanes import Lane, UsualLane
@@ -44,8 +44,8 @@ class Reference:
     ordinal; ``previous`` (the place of the operator that had ended last before; -1: none), ``start_ns`` and
     ``end_ns`` (from the first start of the rank's iteration), ``gap_ns``, ``since_ns``
     (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works on while the operator before
-    runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lanes``: the usual values for each lane of
-    transfers. ``operators``: how many each rank runs in an iteration.
+    runs), ``transfer_ns`` and ``size_bytes`` (`OperatorGraph.moved_bytes`) belong to the places. ``lanes``: the
+    usual values for each lane of transfers. ``operators``: how many each rank runs in an iteration.
     """
 
     classes: Ints
@@ -76,7 +76,7 @@ def learn_transfers(rows: CollectiveRows) -> UsualTransfers:
     """Learn the usual transfers from collectives of regular iterations, as `learn_reference` does."""
     classes, keys = _places_of(rows)
     place, first = group_rows([keys])
-    values = np.stack([rows.transfer_ns.astype(np.float64), _whole_bytes(rows.size_bytes)], axis=1)
+    values = np.stack([rows.transfer_ns.astype(np.float64), _whole_bytes(rows.moved_bytes)], axis=1)
     transfer_ns, size_bytes = column_medians(place, values).T
     return UsualTransfers(classes, keys[first], transfer_ns, size_bytes)
 
@@ -87,7 +87,7 @@ def usual_transfers(graph: OperatorGraph, rows: Ints, usual: Reference | UsualTr
         return np.full(len(rows), np.nan)
     place, is_known = _find_places(_Placed(*(getattr(graph, name)[rows] for name in _Placed._fields)), usual)
     transfer_ns = np.where(is_known & ~graph.is_partial[rows], usual.transfer_ns[place], np.nan)
-    return transfer_ns * _times_as_large(graph.size_bytes[rows], usual.size_bytes[place])
+    return transfer_ns * _times_as_large(graph.moved_bytes[rows], usual.size_bytes[place])
 
 
 def learn_reference(graph: OperatorGraph) -> Reference:
@@ -101,7 +101,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     begun_ns = earliest[graph.block]
     columns = (
         graph.start_ns - begun_ns, graph.end_ns - begun_ns, graph.gap_ns, graph.since_previous_ns, graph.transfer_ns,
-        _whole_bytes(graph.size_bytes),
+        _whole_bytes(graph.moved_bytes),
     )  # fmt: skip
     usual = column_medians(inverse, np.stack(columns, axis=1).astype(np.float64, copy=False))
     start_ns, end_ns, gap_ns, since_ns, transfer_ns, size_bytes = np.ascontiguousarray(usual.T)
@@ -147,7 +147,7 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     gap_ns = np.where(is_known, gap_ns, nan)
     # Where many rows were lost, the last arrival is not known, and a wait would seem to be transfer.
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
-    return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
+    return gap_ns, transfer_ns * _times_as_large(graph.moved_bytes, reference.size_bytes[place])
 
 
 def _places_of(rows: Rows) -> tuple[Ints, Ints]:
@@ -222,12 +222,14 @@ def place_keys(graph: Rows, class_index: Ints, classes: int) -> Ints:
 
 
 def _usual_operators(graph: OperatorGraph) -> dict[int, int]:
-    """Return the operators that each rank runs in an iteration: the most that it logged, since rows only get lost."""
+    """Return the operators that each rank runs in an iteration.
+
+    That is the lower median. Rows that some iterations lost do not move it, nor does an operator that few iterations
+    have: one in ten gathers what is printed, say.
+    """
     _, first, counts = np.unique(graph.block, return_index=True, return_counts=True)
     ranks, inverse = np.unique(graph.rank[first], return_inverse=True)
-    most = np.zeros(len(ranks), dtype=np.int64)
-    np.maximum.at(most, inverse, counts)
-    return dict(zip(ranks.tolist(), most.tolist(), strict=True))
+    return dict(zip(ranks.tolist(), lower_medians(inverse, counts).tolist(), strict=True))
 
 
 def _times_as_large(size_bytes: Floats, usual_bytes: Floats) -> Floats:

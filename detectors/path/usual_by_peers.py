@@ -132,7 +132,7 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     level[p2p] = np.array([topology.network_level(Lane("pair", *own)) for own in ends], dtype=np.int64)[pair]
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
-    size = alike_codes(graph.size_bytes, PATH.alike_sizes)
+    size = alike_codes(graph.moved_bytes, PATH.alike_sizes)
     return group_rows([graph.iteration, kind, graph.operator, way, level, size])[0]
 
 

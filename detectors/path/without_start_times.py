@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.row_keys import group_rows, largest_of_groups
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess, UsualLane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, Piece
@@ -82,7 +82,9 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
         waited_ns=waited_ns,
         made_wait_ns=np.where(waited_ns == 0, (longest_ns - shortest_ns)[collective], 0.0),
         lane=lane,
-        table=sum_lanes(lanes, lane[row], rows["iteration"][row], shortest_ns, rows["size_bytes"][row]),
+        table=sum_lanes(
+            lanes, lane[row], rows["iteration"][row], shortest_ns, largest_of_groups(collective, rows["size_bytes"])
+        ),
     )
 
 

@@ -113,6 +113,31 @@ def test_few_iterations_are_not_reviewed(iterations: int, is_reviewed: bool) -> 
     assert (found is not None) == is_reviewed
 
 
+@pytest.mark.parametrize("between_s", [1, 3600])
+def test_a_clock_that_was_set_or_drifted_since_usual_values_were_learned_accuses_nobody(between_s: int) -> None:
+    pipes = {f"pp{rank}": ("pp", (rank, rank + 4)) for rank in range(4)}
+    hosts = {rank: {"host": f"host-{rank // 2}"} for rank in range(8)}
+    job = LockstepJob({**pipes, "world": ("world", tuple(range(8)))}, hosts, clock="per_host")
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            one.work(rank, 10 * MS + (number * 3 + rank * 5) % 11 * 50_000)
+            one.message(f"pp{rank}", rank, rank + 4, MS)
+            one.work(rank + 4, 10 * MS + (number * 3 + rank * 5) % 11 * 50_000)
+        one.collective("world", MS)
+
+    job.iterate(range(10), body)
+    job.now_ns = {rank: ns + between_s * 1000 * MS for rank, ns in job.now_ns.items()}
+    job.iterate(range(10, 20), body)
+    for row in (row for rank in (4, 5) for row in (*job.rows[rank], *job.iteration_rows[rank])):
+        row["start_ns"] += 5 * MS * (row["iteration"] >= 10)
+    read = ReadJob(job.trace())
+    read.reader.set_usual(read.rows[:10], read.read_back)
+    found = review_regular(read.rows, read.reader, 1.1, read.read_back, has_standing=False)
+    assert found is not None
+    assert found[0] == []
+
+
 def many_equally_late(iterations: int) -> ReadJob:
     """Each of ten groups of four has a rank that is late, all nearly alike, and nobody is slow."""
     quads = {f"tp{at}": ("tp", tuple(range(4 * at, 4 * at + 4))) for at in range(10)}

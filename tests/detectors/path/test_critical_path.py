@@ -268,6 +268,49 @@ def test_a_ring_in_which_the_same_member_always_leaves_early_is_slow_in_all_of_i
     assert (found.transfers, found.slow_transfers) == (4, 4)
 
 
+@pytest.mark.parametrize("rank", range(4))
+def test_an_all_to_all_moves_as_many_bytes_as_its_largest_member_whichever_rank_it_is(rank: int) -> None:
+    def iteration(number: int, size: float, took: int) -> list[dict[str, Any]]:
+        begin = 1000 * number
+        rest = {"sequence": number, "iteration": number}
+        sizes = [size if one == rank else 100.0 for one in range(4)]
+        return [row(one, begin, begin + took, "all_to_all", size=sizes[one], **rest) for one in range(4)]
+
+    reference = learn_reference(graph_of(*(one for n in range(3) for one in iteration(n, 100.0, 20))))
+    few = attribute(graph_of(*iteration(4, 70.0, 20)), 4, reference)
+    assert (few.lanes[WORLD].excess_ns, few.path_excess_ns[WORLD]) == (0.0, 0.0)
+    many = attribute(graph_of(*iteration(4, 200.0, 40)), 4, reference)
+    assert (many.lanes[WORLD].excess_ns, many.path_excess_ns[WORLD]) == (0.0, 0.0)
+    slow = attribute(graph_of(*iteration(4, 130.0, 36)), 4, reference)
+    assert slow.lanes[WORLD].excess_ns == pytest.approx(10.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("usual", "now", "is_stray"),
+    [
+        ((200_000, 20, 20, 20), (600_000, 60, 60, 60), False),  # all took three times as long
+        ((200_000, 20, 20, 20), (250_000, 20, 20, 20), False),  # the one that is nearly all of the lane
+        ((200_000, 20, 20, 20), (200_000, 50_020, 20, 20), True),
+        ((300, 100, 10), (600, 100, 10), True),  # the largest one of several that count
+        ((300, 100, 10), (600, 200, 20), False),
+        ((100, 100, 100), (400, 100, 100), True),
+    ],
+)
+def test_a_lane_hung_if_its_excess_is_in_one_transfer_that_is_not_nearly_all_of_it(
+    usual: tuple[int, ...], now: tuple[int, ...], is_stray: bool
+) -> None:
+    def iteration(number: int, took: tuple[int, ...]) -> list[dict[str, Any]]:
+        starts = [10_000_000 * number + sum(took[:turn]) for turn in range(len(took))]
+        return [
+            row(rank, start, start + ns, sequence=turn, iteration=number)
+            for rank in range(2)
+            for turn, (start, ns) in enumerate(zip(starts, took, strict=True))
+        ]
+
+    reference = learn_reference(graph_of(*iteration(0, usual)))
+    assert attribute(graph_of(*iteration(1, now)), 1, reference).lanes[WORLD].is_stray is is_stray
+
+
 def test_the_transfer_of_a_pair_is_that_of_its_recv() -> None:
     graph = graph_of(row(0, 5, 6, "send", peer=1), row(1, 0, 30, "recv", peer=0))
     assert {lane: usual.mean_ns for lane, usual in learn_reference(graph).lanes.items()} == {Lane("pair", 0, 1): 25}

@@ -38,3 +38,12 @@ def test_too_few_of_a_kind_and_lanes_of_other_sizes_say_nothing_of_it(sizes: lis
     own = usual_lanes(table(CALM, *others, sizes=sizes))[Lane("pair", 0, 100)]
     assert own.noise_ns < 0.02 * MS
     assert own.most_ns == pytest.approx(0.01 * MS)
+
+
+def test_bytes_that_change_are_no_noise_of_a_lane_that_takes_as_long_for_each() -> None:
+    sums = np.array([[4.0, 8.0, 6.0, 4.0, 8.0]]) * MS
+    sizes = sums / MS * 1e6
+    lane = Lane("collective", 0)
+    usual = usual_lanes(LaneTable([lane], np.arange(5), sums, np.ones_like(sums), sizes))[lane]
+    assert (usual.mean_ns, usual.noise_ns, usual.most_ns) == pytest.approx((6 * MS, 0.0, 0.0), abs=1e-6)
+    assert usual.size_bytes == 6e6

@@ -22,6 +22,7 @@ from irregulars.detectors.path.operator_classes import (
 from irregulars.detectors.path.operator_graph import build_graph, collective_rows
 from irregulars.detectors.path.usual_by_past import (
     _overlapped,
+    incomplete_ranks,
     learn_reference,
     learn_transfers,
     usual_times,
@@ -97,6 +98,17 @@ def test_what_is_usual_of_transfers_alone_is_what_is_usual_of_them_among_all(
         own = graph.communicator[rows] == communicator
         alone = learn_transfers(collective_rows(columns, [communicator], is_exact=True))
         np.testing.assert_array_equal(usual_transfers(graph, rows[own], alone), of_all[own])
+
+
+def test_an_operator_that_one_iteration_in_ten_has_is_missing_from_no_other() -> None:
+    rows = rows_of(12, {}, is_overlapped=False)
+    logged = rows_of(12, {}, is_overlapped=False)[-RANKS:]
+    logged = [one | {"communicator": 1, "iteration": 4, "sequence": 0} for one in logged]  # of a metric, each tenth
+    usual = [one for one in rows if one["iteration"] < 10 and (one["rank"], one["sequence"]) != (2, BUCKETS)]
+    reference = learn_reference(graph_of(*usual, *logged))
+    now = [one for one in rows if one["iteration"] >= 10 and (one["rank"], one["sequence"]) != (5, 11 * BUCKETS)]
+    assert incomplete_ranks(graph_of(*now), 10, reference) == set()
+    assert incomplete_ranks(graph_of(*now), 11, reference) == {5}
 
 
 @pytest.mark.parametrize(("since_apart_ns", "is_overlapped"), [(0.65, True), (0.8, False)])
