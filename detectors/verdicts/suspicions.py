@@ -55,7 +55,7 @@ def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> b
 
     By the binomial distribution for one of them, times as many as there are.
     """
-    share = len(device.ranks) / topology.world_size
+    share = topology.logged_share(device)
     chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
     return chance / share > VERDICTS.host_by_chance
 
@@ -79,7 +79,7 @@ class Suspicions:
         stage = topology.stage(lane.first) if lane.kind == "work" else None
         is_of_stage = (
             stage is not None
-            and len(stage.ranks) != topology.world_size  # of all ranks: there is no other one to be quicker
+            and topology.logged_share(stage) < 1  # of all ranks: there is no other one to be quicker
             and is_late_together(stage, [attribution], topology)
         )
         known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)

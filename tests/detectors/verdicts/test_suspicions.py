@@ -155,6 +155,8 @@ def test_ranks_of_a_slow_host_are_not_uneven_data_though_another_one_pauses(
     ranks: list[int], is_uneven: bool
 ) -> None:
     assert bool(late_in_turn(ranks).uneven(FOUR_HOSTS)) == is_uneven
+    two_log = replace(FOUR_HOSTS, unlogged=frozenset({*range(4), *range(8, 12)}))
+    assert late_in_turn([4, 5, 6, 13, 7, 4]).uneven(two_log)  # five of six on one of two hosts is chance
 
 
 @pytest.mark.parametrize("ranks", [[5, 130, 260, 390, 511, 7], [8, 130, 260, 390, 511, 70]])
