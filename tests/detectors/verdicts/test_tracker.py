@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause
@@ -29,11 +29,14 @@ from tests.stored_states import stored
 LATE_SIGMAS = IRREGULAR.late_sigmas
 
 
-def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0) -> list[Verdict]:
+def lived(
+    steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0, every: int = 1
+) -> list[Verdict]:
+    """What is told of iterations; `every`: one in as many numbers is judged."""
     tracker = tracker or VerdictTracker("j", 1)
     said = []
     for number, step in enumerate(steps, start=first):
-        said += tracker.observe(observation(number, step), TOPOLOGY)[0]
+        said += tracker.observe(observation(every * number, step), TOPOLOGY)[0]
     return said
 
 
@@ -390,6 +393,25 @@ def test_a_restored_tracker_says_the_same(steps: list[Step], cut: int) -> None:
     assert (twin.has_open, twin.has_standing) == (part.has_open, part.has_standing)
     said += lived(steps[cut:], twin, first=len(steps[:cut]))
     assert said + twin.close("finished", TOPOLOGY) == expected
+
+
+@given(steps=STEPS)
+@example(steps=[INTO_3] * 3)  # in a row
+@example(steps=[late(rank) for rank in (0, 2, 1, 3, 0, 2)])  # uneven data
+@example(steps=[late(2), *[None] * 8, late(1), late(1), late(1)])  # rivals
+def test_numbers_of_iterations_are_names_and_count_nothing(steps: list[Step]) -> None:
+    """A job of which every tenth iteration is profiled."""
+
+    def told(every: int) -> list[tuple[object, ...]]:
+        tracker = VerdictTracker("j", 1)
+        said = lived(steps, tracker, every=every) + tracker.close("finished", TOPOLOGY)
+        return [
+            (v.event, v.kind, v.suspects, v.iterations[0] // every, (v.iterations[1] - 1) // every,
+             v.severity, v.delta, v.lost_s, v.lasted_s)
+            for v in said
+        ]  # fmt: skip
+
+    assert told(10) == told(1)
 
 
 @given(steps=STEPS)
