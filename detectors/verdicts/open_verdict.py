@@ -138,6 +138,9 @@ class OpenVerdict:
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
             found = find_causes(attributions, topology, self.first_device)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
+            # Two slow NICs share a group: the other one is another verdict's, however much more it costs.
+            own = [one for one in about if one.suspects and one.suspects[0][0] == self.first_device and is_sure(one)]
+            about = own or about
             if about and is_sure(about[0]):
                 self.cause = about[0]
 

@@ -291,6 +291,30 @@ def test_a_device_that_is_well_again_takes_over_no_lane_that_another_one_slows()
     ]
 
 
+@pytest.mark.parametrize(("first", "second"), [(6, 1), (1, 6)])
+def test_of_two_slow_nics_each_has_its_verdict_whatever_their_numbers(first: int, second: int) -> None:
+    """A ring of pairs, and a group of all; the second NIC is twice as slow, and slow from iteration 10 on."""
+    ranks = range(8)
+    topology = Topology(8, {rank: Place(f"h{rank}", 0, "eth0") for rank in ranks}, {0: tuple(ranks)}, ("dp0", "pp0"))
+    ring, world = [Lane("pair", rank, (rank + 1) % 8) for rank in ranks], Lane("collective", 0)
+
+    def step(number: int) -> Observation:
+        cost_ms = {first: 50.0} | ({second: 100.0} if number >= 10 else {})
+        slow = {lane: max(cost_ms.get(rank, 0.0) for rank in (lane.first, lane.second)) for lane in ring}
+        slow[world] = max(cost_ms.values())
+        one = observation(number, {lane: ms for lane, ms in slow.items() if ms})
+        assert one.attribution is not None
+        lanes = {lane: LaneExcess(ms * MS, 10 * MS, 1000.0, 1e6) for lane, ms in slow.items()}
+        return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+    tracker = VerdictTracker("j", 1)
+    said = [one for n in range(30) for one in tracker.observe(step(n), topology)[0]]
+    accused = {one.verdict_id: set[tuple[str, tuple[int, ...]]]() for one in said}
+    for one in said:
+        accused[one.verdict_id].add((one.suspects[0].device, one.suspects[0].ranks))
+    assert list(accused.values()) == [{("nic", (first,))}, {("nic", (second,))}]
+
+
 def test_what_revisions_hold() -> None:
     # No more is lost than the iteration took longer: two pieces of a path may overlap what was hidden before: the
     # excess of the iteration bounds the loss.
