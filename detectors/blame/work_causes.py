@@ -83,7 +83,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     # A host with all ranks that log cannot be told from the job.
     if host is None or unexplained.topology.logged_share(host) == 1:
         return None
-    ranks = unexplained.topology.logged.intersection(host.ranks)
+    ranks = sorted(unexplained.topology.logged.intersection(host.ranks))
     # Whether its ranks have nearly all of the time lost to work, or of the whole excess, and most take part
     by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in ranks]
     own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)

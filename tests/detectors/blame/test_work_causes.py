@@ -112,7 +112,7 @@ def test_ranks_that_log_nothing_are_no_ranks_on_time() -> None:
 
 
 def test_the_one_host_that_logs_is_not_told_from_the_job() -> None:
-    """Storage holds up all hosts; of the others nobody knows it. Beside one that logs and is on time it is the host."""
+    """Storage holds up all hosts, of which one logs. Beside another one that logs and is on time it is the host."""
     stalled = [seen(n, {Lane("work", n % 8): 200.0}, {}, dict.fromkeys(range(8), 200.0)) for n in range(6)]
     assert blamed(stalled, replace(OF_EIGHT, unlogged=frozenset(range(8, 32)))) is None
     on_time = dict.fromkeys(range(8), 200.0) | dict.fromkeys(range(8, 16), 0.0)
