@@ -45,6 +45,13 @@ class Observation:
     recovers_ratio: float | None = None
     # The longest (`own_time.excess_pauses`); None: no rank logs any
     pauses: tuple[ExcessPause, ...] | None = None
+    # Its place among the judged iterations of training, by the tracker; None in a state of a worker without it
+    place: int | None = None
+
+    @property
+    def ordinal(self) -> int:
+        """Its place among the judged iterations: their numbers have gaps where only every tenth is profiled."""
+        return self.iteration if self.place is None else self.place
 
     @property
     def excess_ns(self) -> float:

@@ -80,42 +80,46 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         if owner is not None:
             by_host[owner] = by_host.get(owner, 0.0) + ns
     host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
-    # One rank takes no turns, and a host with all ranks cannot be told from the job.
-    if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
+    # A host with all ranks that log cannot be told from the job.
+    if host is None or unexplained.topology.logged_share(host) == 1:
         return None
+    ranks = sorted(unexplained.topology.logged.intersection(host.ranks))
     # Whether its ranks have nearly all of the time lost to work, or of the whole excess, and most take part
-    by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in host.ranks]
+    by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in ranks]
     own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
     all_ns = sum(
-        to_explain_ns(attribution, sum(works.get(rank, 0.0) for rank in host.ranks), sum(works.values()))
+        to_explain_ns(attribution, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
         for attribution, works in lost
     )
     taking = sum(ns >= BLAME.least_work_share * own_ns for ns in by_rank)
     take_turns = (
         len(lost) >= BLAME.min_work_iterations
         and own_ns >= BLAME.turns_share * all_ns > 0
-        and (own_ns >= BLAME.turns_share * works_ns or _are_others_on_time(host, unexplained.attributions))
-        and max(by_rank) <= BLAME.clearly_most * own_ns
-        and taking >= BLAME.taking_turns_share * len(host.ranks)
+        and (own_ns >= BLAME.turns_share * works_ns or _are_others_on_time(ranks, unexplained.attributions))
+        and max(by_rank) <= BLAME.clearly_most * own_ns  # one rank takes no turns
+        and taking >= BLAME.taking_turns_share * len(ranks)
     )
-    return host if take_turns and _are_all_late(host, unexplained.attributions) else None
+    return host if take_turns and _are_all_late(ranks, unexplained.attributions) else None
 
 
-def _are_others_on_time(host: Device, attributions: Sequence[Attribution]) -> bool:
-    """Whether in the typical iteration the median rank elsewhere works less than half as much longer as a host's."""
+def _are_others_on_time(ranks: Collection[int], attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration the median rank elsewhere works less than half as much longer as a host's.
+
+    `ranks`: of the host. Nobody is on time where no other rank is known.
+    """
     on_time = []
     for attribution in attributions:
-        own = [attribution.work_excess_ns.get(rank, 0.0) for rank in host.ranks]
-        others = [ns for rank, ns in attribution.work_excess_ns.items() if rank not in host.ranks]
-        on_time.append(median(others or [0.0]) < BLAME.late_share * median(own))
+        own = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
+        others = [ns for rank, ns in attribution.work_excess_ns.items() if rank not in ranks]
+        on_time.append(median(others or [math.inf]) < BLAME.late_share * median(own))
     return 2 * sum(on_time) > len(on_time)
 
 
-def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:
+def _are_all_late(ranks: Collection[int], attributions: Sequence[Attribution]) -> bool:
     """Whether in the typical iteration nearly all ranks of a host work longer, whoever else seems to."""
     shares = []
     for attribution in attributions:
-        late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in host.ranks]
+        late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
         if max(late_ns) > 0:
             shares.append(sum(ns >= BLAME.late_share * max(late_ns) for ns in late_ns) / len(late_ns))
     return bool(shares) and median(shares) >= BLAME.taking_turns_share
@@ -149,7 +153,7 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     """
     found, nearest = Device("gpu", (rank,)), max(BLAME.clearly_most, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
-        if device is None or not 1 < len(device.ranks) < topology.world_size:
+        if device is None or topology.logged_share(device) == 1:
             continue
         likeness = _likeness(late, device, topology)
         if likeness > nearest and is_late_together(device, attributions, topology):

@@ -147,6 +147,11 @@ class Topology:
         """The announced ranks whose operators come."""
         return frozenset(self.places) - self.unlogged
 
+    def logged_share(self, device: Device) -> float:
+        """Return which share of the ranks that log a device has; one that has all can't be told from the job."""
+        logged = self.logged
+        return len(logged.intersection(device.ranks)) / len(logged) if logged else 1.0
+
     def hides_late_ranks(self, lane: Lane) -> bool:
         """Whether a slow transfer in this lane looks the same as a rank that was late and logs nothing.
 

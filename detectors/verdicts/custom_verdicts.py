@@ -243,7 +243,8 @@ class CustomVerdicts:
         one.severity = one.severity_now(topology.world_size, self._limits, is_over=event == "closed")
         one.revision, one.said_seen, one.said_ranks = one.revision + 1, one.seen, one.ranks
         ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
-        is_job = 2 * len(one.ranks) > topology.world_size  # a finding that most ranks share is no device's
+        # A finding that most ranks share is no device's.
+        is_job = 2 * topology.logged_share(Device("gpu", one.ranks)) > 1
         suspect = suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology)
         return Verdict(
             verdict_id=one.verdict_id,

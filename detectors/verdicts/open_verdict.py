@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from types import MappingProxyType
 from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
@@ -137,6 +138,9 @@ class OpenVerdict:
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
             found = find_causes(attributions, topology, self.first_device)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
+            # Two slow NICs share a group: the other one is another verdict's, however much more it costs.
+            own = [one for one in about if one.suspects and one.suspects[0][0] == self.first_device and is_sure(one)]
+            about = own or about
             if about and is_sure(about[0]):
                 self.cause = about[0]
 
@@ -223,9 +227,12 @@ class OpenVerdict:
 Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
 
 
-def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:
+def verdict_on_recurring(
+    name: Name, cause: Cause, irregular: Iterable[Observation], before: Mapping[int, int] = MappingProxyType({})
+) -> OpenVerdict:
     """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
 
+    `before`: the ordinals, by number, of those that it explains besides, if any.
     An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical; the
     newest one always does, as it may be the only one that is known of those in which data were uneven.
     """
@@ -239,7 +246,8 @@ def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observati
         verdict.tried += observation.iteration >= verdict.first
         if observation.iteration in own:
             verdict.add(observation)
-    verdict.judged = verdict.last - first + 1
+    ordinals = {**before, **{one.iteration: one.ordinal for one in irregular}}
+    verdict.judged = ordinals[verdict.last] - ordinals[first] + 1
     known_ns = [one.elapsed_ns for one in irregular if first <= one.iteration <= verdict.last]
     usual_ns = median(one.reference_ns for one in verdict.kept)
     verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + (verdict.judged - len(known_ns)) * usual_ns

@@ -66,7 +66,8 @@ class Evidence:
         if _is_clear_run(cause, clear):
             return True
         if len(clear) >= VERDICTS.seen_twice and all(o.is_late(cause) and o.is_long for o in clear):
-            return stands_alone(cause, self.suspicions, self.topology, ("work",))
+            shown = [o for o in self.recent if o.iteration in cause.explained_ns]
+            return stands_alone(cause, shown, self.suspicions, self.topology, ("work",))
         return self._is_in_all(cause, seen)
 
     def _is_one_of_few(self, cause: Cause, seen: int) -> bool:
@@ -97,15 +98,20 @@ class Evidence:
 
 
 def stands_alone(
-    cause: Cause, suspicions: Suspicions, topology: Topology, kinds: Collection[str] = LANE_KINDS
+    cause: Cause,
+    shown: Sequence[Observation],
+    suspicions: Suspicions,
+    topology: Topology,
+    kinds: Collection[str] = LANE_KINDS,
 ) -> bool:
     """Whether nothing else in lanes of these kinds made iterations of late as long as this cause did.
 
-    A transfer that hung once is no reason to doubt a rank that was late twice, nor are other lanes of a device.
+    `shown`: the iterations that it explains. A transfer that hung once is no reason to doubt a rank that was late
+    twice, nor are other lanes of a device.
     """
     least_ns = min(cause.explained_ns.values())
     own = {lane for lane in suspicions.lanes if lane in cause.lanes or carries_lane(cause, lane, topology)}
-    return not suspicions.rivals(own, cause.explained_ns.keys(), least_ns, kinds)
+    return not suspicions.rivals(own, [one.ordinal for one in shown], least_ns, kinds)
 
 
 def _attributions(observations: Sequence[Observation]) -> list[Attribution]:
@@ -118,7 +124,7 @@ def _is_clear_run(cause: Cause, clear: Sequence[Observation]) -> bool:
     Nobody may be the suspect: a communicator that is slow as such is nobody's fault.
     """
     run = clear[-VERDICTS.seen_in_a_row :]
-    is_run = len(run) == VERDICTS.seen_in_a_row and run[-1].iteration - run[0].iteration < VERDICTS.seen_in_a_row
+    is_run = len(run) == VERDICTS.seen_in_a_row and run[-1].ordinal - run[0].ordinal < VERDICTS.seen_in_a_row
     is_clear = not cause.suspects or cause.suspects[0][1] >= VERDICTS.clear_certainty
     if not (is_run and is_clear) or cause.is_of_work:
         return False

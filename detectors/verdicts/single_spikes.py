@@ -33,11 +33,11 @@ class SpikeWatch:
         self._waiting.append(replace(spike, recovers_ratio=ratio))
 
     def take_due(self, newest: int | None) -> Iterator[Observation]:
-        """Take out those that can be decided when iteration `newest` has been judged; None: all, none follows.
+        """Take out those that can be decided when an iteration, by its ordinal, was judged; None: all, none follows.
 
         That is while they are of the recent ones, in which a cause that lasts is seen again.
         """
-        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - IRREGULAR.recent + 1):
+        while self._waiting and (newest is None or self._waiting[0].ordinal <= newest - IRREGULAR.recent + 1):
             yield self._waiting.popleft()
 
     def showing(self, cause: Cause) -> list[Observation]:

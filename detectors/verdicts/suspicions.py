@@ -27,7 +27,7 @@ class Suspicion(NamedTuple):
 
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
-    late with it.
+    late with it. `place`: as of an `Observation`.
     """
 
     iteration: int
@@ -36,6 +36,12 @@ class Suspicion(NamedTuple):
     work_ns: float
     total_ns: float
     is_of_stage: bool = False
+    place: int | None = None
+
+    @property
+    def ordinal(self) -> int:
+        """Its place among the judged iterations, as of an `Observation`."""
+        return self.iteration if self.place is None else self.place
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
@@ -55,7 +61,7 @@ def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> b
 
     By the binomial distribution for one of them, times as many as there are.
     """
-    share = len(device.ranks) / topology.world_size
+    share = topology.logged_share(device)
     chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
     return chance / share > VERDICTS.host_by_chance
 
@@ -66,8 +72,8 @@ class Suspicions:
     def __init__(self, known: Iterable[Suspicion] = ()) -> None:
         self._known: deque[Suspicion] = deque(known)
 
-    def note(self, attribution: Attribution, topology: Topology) -> None:
-        """Take in a suspect iteration that was looked into."""
+    def note(self, attribution: Attribution, place: int, topology: Topology) -> None:
+        """Take in a suspect iteration that was looked into; `place`: its ordinal."""
         lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
         # All ranks were slow together, or nothing was: no lane made it long.
         if not lost:
@@ -79,13 +85,13 @@ class Suspicions:
         stage = topology.stage(lane.first) if lane.kind == "work" else None
         is_of_stage = (
             stage is not None
-            and len(stage.ranks) != topology.world_size  # of all ranks: there is no other one to be quicker
+            and topology.logged_share(stage) < 1  # of all ranks: there is no other one to be quicker
             and is_late_together(stage, [attribution], topology)
         )
-        known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)
-        self._known.append(known)
+        number, work_ns = attribution.iteration, uneven_ns(attribution)
+        self._known.append(Suspicion(number, lane, lost[lane], work_ns, total_ns, is_of_stage, place))
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
-        while self._known[0].iteration <= attribution.iteration - 2 * VERDICTS.event_memory:
+        while self._known[0].ordinal <= place - 2 * VERDICTS.event_memory:
             self._known.popleft()
 
     @property
@@ -93,20 +99,25 @@ class Suspicions:
         """Lanes that some suspect iteration lost most to."""
         return {one.lane for one in self._known}
 
+    @property
+    def ordinals(self) -> dict[int, int]:
+        """The ordinal of each suspect iteration, by its number."""
+        return {one.iteration: one.ordinal for one in self._known}
+
     def rivals(
         self,
         lanes: Collection[Lane],
-        iterations: Collection[int],
+        ordinals: Collection[int],
         least_ns: float,
         kinds: Collection[str] = LANE_KINDS,
     ) -> int:
         """Count the iterations around these that lost as much, about `least_ns`, to other lanes of these kinds."""
-        first, last = min(iterations) - VERDICTS.event_memory, max(iterations) + VERDICTS.event_memory
+        first, last = min(ordinals) - VERDICTS.event_memory, max(ordinals) + VERDICTS.event_memory
         return sum(
             one.lane.kind in kinds
             and one.lane not in lanes
-            and one.iteration not in iterations
-            and first < one.iteration < last
+            and one.ordinal not in ordinals
+            and first < one.ordinal < last
             for one in self._known
             if one.lost_ns >= VERDICTS.event_alike * least_ns
         )
@@ -124,7 +135,7 @@ class Suspicions:
             # Lost to ranks' own work, by as large a share as any cause must explain. Where a batch is longer for
             # everybody, the rest is noise, and its largest part another rank's in each iteration.
             and all(o.lane.kind == "work" and o.work_ns >= BLAME.match_share * o.total_ns for o in newest)
-            and newest[-1].iteration - newest[0].iteration < 2 * IRREGULAR.recent  # most iterations are long
+            and newest[-1].ordinal - newest[0].ordinal < 2 * IRREGULAR.recent  # most iterations are long
             and len(set(ranks)) >= VERDICTS.uneven_ranks
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from irregulars.detectors.blame.causes import Cause, is_sure
@@ -108,10 +108,12 @@ class VerdictTracker:
         not known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns
         revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
+        # Counted here, as an iteration's number is a name and no count.
+        observation = replace(observation, place=self._recent[-1].ordinal + 1 if self._recent else 0)
         self._recent.append(observation)
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
         if observation.attribution is not None and is_suspect:
-            self._suspicions.note(observation.attribution, topology)
+            self._suspicions.note(observation.attribution, observation.ordinal, topology)
         # First, so that an iteration whose path passes another lane of a switch still shows its cause.
         for verdict in self._open:
             verdict.take_in_lanes(observation, topology)
@@ -124,7 +126,7 @@ class VerdictTracker:
             if not any(_claims(verdict) for verdict in seen_in):
                 self._spikes.add(observation, topology, what_if)
         # After verdicts went on and opened: one of them may explain a spike that is due.
-        revisions += self._decide_spikes(observation.iteration, topology)
+        revisions += self._decide_spikes(observation.ordinal, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
@@ -184,7 +186,7 @@ class VerdictTracker:
         opened: list[OpenVerdict] = []
         for cause in found.accusable:
             if not self._is_followed(cause) and not self._hardly_comes_back(cause):
-                verdict = verdict_on_recurring(self._name, cause, evidence.recent)
+                verdict = verdict_on_recurring(self._name, cause, evidence.recent, self._suspicions.ordinals)
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
                 # Else they would be published a second time, as single spikes.
@@ -217,7 +219,7 @@ class VerdictTracker:
                 verdict.tried += 1
                 verdict.add(other)
             # It was not open meanwhile, and so did not count the iterations in between.
-            verdict.judged = verdict.last - verdict.first + 1
+            verdict.judged = verdict.kept[-1].ordinal - spike.ordinal + 1
             self._open.append(verdict)
             revisions.append(self._revise(verdict, "opened", topology))
         return revisions
@@ -230,7 +232,7 @@ class VerdictTracker:
         cause = clear_cause(spike, topology)
         if around and cause is not None and cause.suspects and cause.suspects[0][0].kind == "gpu":
             return None  # where data are uneven, a heavy batch is no pause
-        if cause is None or self._is_followed(cause) or not stands_alone(cause, self._suspicions, topology):
+        if cause is None or self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered
         return None if hardly_comes_back else cause

@@ -87,7 +87,7 @@ def features_of(cause: Cause, evidence: Evidence) -> tuple[float, ...]:
 
     certainty = cause.suspects[0][1] if cause.suspects else 0.5
     seen = [one for one in recent if one.iteration in cause.explained_ns]
-    is_alone = bool(cause.explained_ns) and stands_alone(cause, evidence.suspicions, evidence.topology)
+    is_alone = bool(seen) and stands_alone(cause, seen, evidence.suspicions, evidence.topology)
     return (
         summed([1.0] * len(recent)), summed(share), summed(cost), summed([math.log1p(one) for one in sigmas]),
         summed([float(one.is_mainly(cause)) for one in recent]),

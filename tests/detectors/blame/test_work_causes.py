@@ -111,6 +111,20 @@ def test_ranks_that_log_nothing_are_no_ranks_on_time() -> None:
     assert blamed(late_by({0: 50.0}), logging_two) == "gpu"
 
 
+def test_the_one_host_that_logs_is_not_told_from_the_job() -> None:
+    """Storage holds up all hosts, of which one logs. Beside another one that logs and is on time it is the host."""
+    stalled = [seen(n, {Lane("work", n % 8): 200.0}, {}, dict.fromkeys(range(8), 200.0)) for n in range(6)]
+    assert blamed(stalled, replace(OF_EIGHT, unlogged=frozenset(range(8, 32)))) is None
+    on_time = dict.fromkeys(range(8), 200.0) | dict.fromkeys(range(8, 16), 0.0)
+    beside = [replace(one, work_excess_ns={rank: ms * MS for rank, ms in on_time.items()}) for one in stalled]
+    assert blamed(beside, replace(OF_EIGHT, unlogged=frozenset(range(16, 32)))) == "host"
+
+
+def test_of_a_host_in_turns_the_ranks_that_log_count() -> None:
+    """Four of its eight ranks log, and all ranks seem to work longer."""
+    assert turns([0, 1, 2, 3] * 2, late=range(4), unlogged=range(4, 8)) == "host"
+
+
 def test_five_ranks_of_a_host_and_one_of_another_are_no_host() -> None:
     """5 / 9 of all that are late or its."""
     assert blamed(late_by(dict.fromkeys((0, 1, 2, 3, 4, 8), 50.0))) is None
@@ -160,12 +174,16 @@ def test_an_accused_host_stays_so_to_a_quarter_of_the_latest() -> None:
 
 
 def turns(
-    last: Sequence[int], cost_ms: Mapping[int, float] | None = None, late: Collection[int] = range(8)
+    last: Sequence[int],
+    cost_ms: Mapping[int, float] | None = None,
+    late: Collection[int] = range(8),
+    unlogged: Collection[int] = (),
 ) -> str | None:
     """Whom iterations blame in which these ranks come last, each at its cost, and `late` work much longer."""
-    longer = {rank: 400.0 + 90.0 * (rank in late) for rank in range(32)}
+    longer = {rank: 400.0 + 90.0 * (rank in late) for rank in range(32) if rank not in unlogged}
     costs = dict.fromkeys(range(32), 60.0) | dict(cost_ms or {})
-    return blamed([seen(n, {Lane("work", rank): costs[rank]}, {}, longer) for n, rank in enumerate(last)])
+    some = [seen(n, {Lane("work", rank): costs[rank]}, {}, longer) for n, rank in enumerate(last)]
+    return blamed(some, replace(OF_EIGHT, unlogged=frozenset(unlogged)))
 
 
 @pytest.mark.parametrize(("iterations", "device"), [(4, "host"), (3, None)])

@@ -39,8 +39,9 @@ def recurring() -> OpenVerdict:
 def test_uneven_data_of_which_the_newest_iterations_lost_least_are_a_verdict() -> None:
     """Those before it are known by what they lost, and no longer as observations."""
     uneven = Cause("imbalance", (), frozenset(), None, {1: 40.0 * MS, 2: 40.0 * MS, 3: 40.0 * MS, 9: 1.0 * MS})
-    verdict = verdict_on_recurring(name, uneven, [replace(observation(9, late(1)), is_long=False)])
-    assert (verdict.first, verdict.last, verdict.seen) == (1, 9, 1)
+    newest = replace(observation(9, late(1)), is_long=False, place=4)  # the numbers between are evaluations
+    verdict = verdict_on_recurring(name, uneven, [newest], {1: 0, 2: 1, 3: 2})
+    assert (verdict.first, verdict.last, verdict.seen, verdict.judged) == (1, 9, 1, 5)
 
 
 def standing() -> OpenVerdict:

@@ -40,7 +40,7 @@ def evidence(
     suspicions = Suspicions()
     for one in sorted({o.iteration: o for o in (*before, *recent)}.values(), key=lambda o: o.iteration):
         if one.attribution is not None:
-            suspicions.note(one.attribution, TOPOLOGY)
+            suspicions.note(one.attribution, one.ordinal, TOPOLOGY)
     return Evidence(recent, suspicions, is_uneven, TOPOLOGY)
 
 
@@ -131,7 +131,7 @@ def test_rules_of_opening() -> None:
     # Other lanes of a device do not keep it from standing alone
     for beside, is_alone in ((WORLD, True), (Lane("pair", 0, 2), False)):
         suspicions = evidence(observation(0, {beside: 50.0})).suspicions
-        assert stands_alone(nic_cause(4), suspicions, TOPOLOGY) is is_alone
+        assert stands_alone(nic_cause(4), [slow(4)], suspicions, TOPOLOGY) is is_alone
 
 
 def cause(kind: str, device: Device | None, *lanes: Lane, probability: float = 0.8) -> Cause:

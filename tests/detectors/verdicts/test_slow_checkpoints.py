@@ -130,6 +130,20 @@ def test_its_own_past_goes_before_its_peers() -> None:
     assert (found.device.ranks, found.is_of_past, found.held_ns) == ((6,), False, 800.0 * MS)
 
 
+def test_the_one_host_of_a_job_is_not_told_from_its_storage() -> None:
+    """Every third checkpoint is a full one. One rank of the host, or the host beside another one, is late itself."""
+    one_host = Topology(8, {rank: Place(host="node-0") for rank in RANKS}, {})
+    usual, full = writes(dict.fromkeys(RANKS, 100.0)), writes(dict.fromkeys(RANKS, 300.0))
+    assert late_writers(full, [usual, usual], one_host, ALLOWED_NS) is None
+    late_alone = late_writers(writes(dict.fromkeys(RANKS, 100.0) | {6: 900.0}), [usual, usual], one_host, ALLOWED_NS)
+    assert late_alone is not None
+    assert late_alone.device.ranks == (6,)
+    two_hosts = Topology(8, {rank: Place(host=f"node-{rank // 7}") for rank in RANKS}, {})
+    beside = late_writers(writes(dict.fromkeys(RANKS, 300.0) | {7: 100.0}), [usual, usual], two_hosts, ALLOWED_NS)
+    assert beside is not None
+    assert beside.device.kind == "host"
+
+
 def test_what_was_late_is_not_usual_later() -> None:
     usual, slow = writes(dict.fromkeys(RANKS, 100.0)), writes(dict.fromkeys(RANKS, 100.0) | {6: 900.0})
     found = late_writers(slow, [usual, usual], TOPOLOGY, ALLOWED_NS)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause
@@ -29,11 +29,14 @@ from tests.stored_states import stored
 LATE_SIGMAS = IRREGULAR.late_sigmas
 
 
-def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0) -> list[Verdict]:
+def lived(
+    steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0, every: int = 1
+) -> list[Verdict]:
+    """What is told of iterations; `every`: one in as many numbers is judged."""
     tracker = tracker or VerdictTracker("j", 1)
     said = []
     for number, step in enumerate(steps, start=first):
-        said += tracker.observe(observation(number, step), TOPOLOGY)[0]
+        said += tracker.observe(observation(every * number, step), TOPOLOGY)[0]
     return said
 
 
@@ -288,6 +291,30 @@ def test_a_device_that_is_well_again_takes_over_no_lane_that_another_one_slows()
     ]
 
 
+@pytest.mark.parametrize(("first", "second"), [(6, 1), (1, 6)])
+def test_of_two_slow_nics_each_has_its_verdict_whatever_their_numbers(first: int, second: int) -> None:
+    """A ring of pairs, and a group of all; the second NIC is twice as slow, and slow from iteration 10 on."""
+    ranks = range(8)
+    topology = Topology(8, {rank: Place(f"h{rank}", 0, "eth0") for rank in ranks}, {0: tuple(ranks)}, ("dp0", "pp0"))
+    ring, world = [Lane("pair", rank, (rank + 1) % 8) for rank in ranks], Lane("collective", 0)
+
+    def step(number: int) -> Observation:
+        cost_ms = {first: 50.0} | ({second: 100.0} if number >= 10 else {})
+        slow = {lane: max(cost_ms.get(rank, 0.0) for rank in (lane.first, lane.second)) for lane in ring}
+        slow[world] = max(cost_ms.values())
+        one = observation(number, {lane: ms for lane, ms in slow.items() if ms})
+        assert one.attribution is not None
+        lanes = {lane: LaneExcess(ms * MS, 10 * MS, 1000.0, 1e6) for lane, ms in slow.items()}
+        return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+    tracker = VerdictTracker("j", 1)
+    said = [one for n in range(30) for one in tracker.observe(step(n), topology)[0]]
+    accused = {one.verdict_id: set[tuple[str, tuple[int, ...]]]() for one in said}
+    for one in said:
+        accused[one.verdict_id].add((one.suspects[0].device, one.suspects[0].ranks))
+    assert list(accused.values()) == [{("nic", (first,))}, {("nic", (second,))}]
+
+
 def test_what_revisions_hold() -> None:
     # No more is lost than the iteration took longer: two pieces of a path may overlap what was hidden before: the
     # excess of the iteration bounds the loss.
@@ -390,6 +417,25 @@ def test_a_restored_tracker_says_the_same(steps: list[Step], cut: int) -> None:
     assert (twin.has_open, twin.has_standing) == (part.has_open, part.has_standing)
     said += lived(steps[cut:], twin, first=len(steps[:cut]))
     assert said + twin.close("finished", TOPOLOGY) == expected
+
+
+@given(steps=STEPS)
+@example(steps=[INTO_3] * 3)  # in a row
+@example(steps=[late(rank) for rank in (0, 2, 1, 3, 0, 2)])  # uneven data
+@example(steps=[late(2), *[None] * 8, late(1), late(1), late(1)])  # rivals
+def test_numbers_of_iterations_are_names_and_count_nothing(steps: list[Step]) -> None:
+    """A job of which every tenth iteration is profiled."""
+
+    def told(every: int) -> list[tuple[object, ...]]:
+        tracker = VerdictTracker("j", 1)
+        said = lived(steps, tracker, every=every) + tracker.close("finished", TOPOLOGY)
+        return [
+            (v.event, v.kind, v.suspects, v.iterations[0] // every, (v.iterations[1] - 1) // every,
+             v.severity, v.delta, v.lost_s, v.lasted_s)
+            for v in said
+        ]  # fmt: skip
+
+    assert told(10) == told(1)
 
 
 @given(steps=STEPS)
