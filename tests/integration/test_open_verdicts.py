@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Deliver, Rules, decide
 from irregulars.sinks.tables import tables_of
 from tests.conftest import ClickHouseAddress
+from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.queries import FOLDER, query
 from tests.integration.pipelines import own_database, store
 from tests.integration.test_clickhouse import answer
@@ -154,6 +156,10 @@ def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: ClickH
             assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
         # What an open one lost since its revision is told at the share that was lost until then.
         assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
+        # Since its last revision it went on: who asks when it was seen is told the newest time.
+        assert verdict.time_ns is not None
+        for name, told in seen_says(client, verdict).items():
+            assert told.replace(tzinfo=UTC).timestamp() == pytest.approx(verdict.time_ns / 1e9, abs=0.001), name
         client.close_connections()
 
 
@@ -173,6 +179,18 @@ def lost_says(client: Client, verdict: Verdict) -> dict[str, tuple[float, int]]:
     found |= {name: (ask(), 3) for name, ask in asks.items()}
     found["show"] = (shown(client, verdict).gpu_hours, 6)
     return found
+
+
+def seen_says(client: Client, verdict: Verdict) -> dict[str, datetime]:
+    """Return who says when the cause was seen last."""
+    seen_s, job = (verdict.time_ns or 0) / 1e9, {"job": verdict.job, "attempt": str(verdict.attempt)}
+    begin, end = (datetime.fromtimestamp(seen_s + shift_s, UTC) for shift_s in (-1, 3600))
+    [span] = client.query(expand(query("verdict_spans"), View(begin, end, 1.0, job))).named_results()
+    return {
+        "red span": span["timeEnd"],
+        "cost_by_switch": answer(client, "cost_by_switch", days=9999)[0]["last_seen_at"],
+        "repeat_offenders": answer(client, "repeat_offenders", days=9999, at_least=1)[0]["last_seen_at"],
+    }
 
 
 def hourly_says(client: Client, verdict: Verdict, is_open: bool) -> dict[str, tuple[float, int]]:
