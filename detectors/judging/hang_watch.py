@@ -175,7 +175,7 @@ class OpenHangs:
         return over
 
     def stand(self, still_s: float) -> None:
-        """Take in for how long the job has not moved; what comes after its end, as a new start, takes nothing back."""
+        """Take in for how long the job has not moved; a new start after it takes nothing back."""
         self.open = tuple(replace(one, stood_s=max(one.stood_s, still_s)) for one in self.open)
 
     def go_on(self, rows: IterationRows) -> list[Verdict]:
