@@ -138,10 +138,15 @@ def _newly_lost_shares(newest: Iterable[IterationRows]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class OpenHang:
-    """The open verdict on a hang, and since when the job has hung (ns since the epoch; None: not known)."""
+    """The open verdict on a hang.
+
+    `since_ns`: since when the job has hung, ns since the epoch; None: not known. `stood_s`: for how long it had not
+    moved when last seen to stand.
+    """
 
     verdict: Verdict
     since_ns: int | None
+    stood_s: float = 0.0
 
 
 class OpenHangs:
@@ -169,6 +174,10 @@ class OpenHangs:
             self.open = (OpenHang(verdict, since_ns),)
         return over
 
+    def stand(self, still_s: float) -> None:
+        """Take in for how long the job has not moved; a new start after it takes nothing back."""
+        self.open = tuple(replace(one, stood_s=max(one.stood_s, still_s)) for one in self.open)
+
     def go_on(self, rows: IterationRows) -> list[Verdict]:
         """Close the hangs if an iteration shows that the job goes on, a later one that ended; return the revisions.
 
@@ -185,8 +194,8 @@ class OpenHangs:
         hangs, self.open = self.open, ()
         closed = []
         for one in hangs:
-            # Where no end is known, the loss of the first revision stays.
-            lasted_s = 0.0 if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
+            # No row tells when a job that is started again, or ends, was given up.
+            lasted_s = one.stood_s if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
             lost_s, revision = max(one.verdict.lost_s, round(lasted_s, 6)), one.verdict.revision + 1
             closed.append(replace(one.verdict, revision=revision, state="closed", event="closed", close_reason=reason,
                                   lost_s=lost_s))  # fmt: skip

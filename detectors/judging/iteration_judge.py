@@ -235,6 +235,10 @@ class IterationJudge:
         events = self._events.past
         self._log.verdicts[told:] = [with_events(one, events) for one in self._log.verdicts[told:]]
 
+    def stand(self, still_s: float) -> None:
+        """Take in for how long the job has not moved: so long has a hang lasted that no iteration ends."""
+        self._open_hangs.stand(still_s)
+
     def close_hangs(self, reason: str) -> None:
         """Close the verdicts on hangs, and no others."""
         self._log.verdicts += self._open_hangs.close(reason)

@@ -20,6 +20,7 @@ from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
 from irregulars.infra.console.heat_levels import UNKNOWN, Names, Places, Values, peers_of
 from irregulars.infra.console.heat_matrix import MOST_CELLS, HeatMatrix, Quantity, extended, matrix_of, sampled
+from irregulars.words import name_kind
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -106,12 +107,11 @@ FROM rank_iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration = {iteration:Int64}"""
 
 _MARKS: Final = """
-SELECT verdict_id, kind, state, first_iteration, past_last_iteration, name, ranks, probability, position
-FROM accused
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND first_iteration <= {last:Int64}
-    AND past_last_iteration > {first:Int64}
-ORDER BY (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE state = 'open') DESC, lost_s DESC,
-    verdict_id, position
+SELECT known.verdict_id, kind, state, first_iteration, past_last_iteration, name, ranks, probability, position
+FROM (SELECT * FROM incidents WHERE job = {job:String} AND attempt = {attempt:Int64}) AS known
+LEFT JOIN (SELECT * FROM newest_suspects WHERE job = {job:String}) AS named ON named.verdict_id = known.verdict_id
+WHERE first_iteration <= {last:Int64} AND past_last_iteration > {first:Int64}
+ORDER BY state = 'open' DESC, lost_s DESC, known.verdict_id, position
 LIMIT 200"""
 
 
@@ -303,10 +303,11 @@ def _places_in(ascending: Ints, wanted: Column) -> tuple[Ints, Flags]:
 
 
 def read_marks(client: Client, start: Start, first: int, last: int) -> list[dict[str, Any]]:
-    """Return verdicts whose range touches the window, with the ranks of each suspect."""
+    """Return verdicts whose range touches the window, with the ranks of each suspect; without one by their kind."""
     rows = client.query(_MARKS, parameters={**start.values, "first": first, "last": last}).result_rows
     names = ("verdict_id", "kind", "state", "first", "past", "name", "ranks", "probability", "position")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return [one | {"name": one["name"] or name_kind(one["kind"])} for one in found]
 
 
 def read_cell(client: Client, start: Start, iteration: int, rank: int, usual_iterations: Ints) -> dict[str, Any]:

@@ -207,14 +207,18 @@ class _Endpoints:
         oldest, newest = await self._store.span(start)
         first, last = (int(window.iterations[at]) if len(window.iterations) else newest for at in (0, -1))
         marks = await self._store.marks(start, _needed(request, "first", -(1 << 62), 1 << 62, first), last)
-        microseconds = np.round(window.reference_ns / 1e3)
+        microseconds, irregular = np.round(window.reference_ns / 1e3), np.flatnonzero(window.is_irregular).tolist()
         return _json(request, {
             "oldest": oldest, "newest": newest, "iterations": _compact(window.iterations),
             "is_cut": after is not None and len(window.iterations) == wanted,
             "elapsed_us": np.round(window.elapsed_ns / 1e3).astype(np.int64).tolist(),
             "reference_us": [None if np.isnan(one) else int(one) for one in microseconds.tolist()],
-            "irregular": np.flatnonzero(window.is_irregular).tolist(),
+            "irregular": irregular,
             "untrained": np.flatnonzero(~window.is_train).tolist(),
+            # Of irregular ones, by their numbers: the range of a verdict holds others, which it does not explain.
+            "verdicts": {
+                str(window.iterations[at]): window.verdict_ids[at] for at in irregular if window.verdict_ids[at]
+            },
             "marks": [
                 {name: one[name] for name in ("verdict_id", "kind", "state", "first", "past", "name")}
                 for one in marks

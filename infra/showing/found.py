@@ -317,7 +317,6 @@ class Screen:
     # before_ns, during_ns: Median iteration time before and with the cause; NaN where not known
     before_ns: float
     during_ns: float
-    without_ns: float  # estimated iteration time with the first suspect as usual; NaN where not known
     nic: str  # rates of the accused NIC in words; empty where not known
     places: Mapping[int, Place]
     gpus: Sequence[GpuState]
@@ -368,7 +367,6 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     # A start that is not known is far below 0.
     begun_ns = (one.started_ns for one in found.iterations if one.iteration >= first and one.started_ns > 0)
     since_ns = next(begun_ns, None)
-    ratio = verdict.recovers_ratio
     until_ns = found.now_ns if verdict.state == "open" else None
     stands_ns = None if until_ns is None or since_ns is None else until_ns - since_ns
     next_step = advise(verdict)
@@ -383,7 +381,6 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         cost=_cost(verdict, stands_ns),
         iterations=found.iterations,
         before_ns=before_ns, during_ns=during_ns,
-        without_ns=math.nan if ratio is None else during_ns - ratio * (during_ns - before_ns),
         nic=nic_text(found),
         places=found.places,
         gpus=[one for one in found.gpus if suspect is not None and one.rank in suspect.ranks],

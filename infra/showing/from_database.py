@@ -16,6 +16,7 @@ from irregulars.infra.showing.found import (
     BEFORE_SHOWN,
     BINS,
     GPU_STATE,
+    LOOKED_INTO,
     STRETCHES_SHOWN,
     WORK_KINDS,
     Cell,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 
-_MOST_ITERATIONS: Final = 20_000
+_MOST_ITERATIONS: Final = 20_000  # of one verdict: those around its begin, and the newest
 _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address
 _MOST_STANDING: Final = 100_000
 _EARLIER_DAYS: Final = 90
@@ -104,7 +105,7 @@ SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, i
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
     AND phase = 'train'
-ORDER BY iteration DESC
+ORDER BY iteration < {begun:Int64} DESC, iteration DESC
 LIMIT {limit:UInt32}"""
 
 _PLACES: Final = """
@@ -243,11 +244,12 @@ class _Reader:
     def read(self, source: str, now_ns: int) -> Found:
         verdict = self._verdict
         first, past = verdict.iterations
+        # Its begin must be among them, and what was before it, however long it has lasted.
         rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN,
-                         past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
+                         begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
         found = [
             Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
+            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in sorted(rows)
         ]
         iterations = with_first_ones(verdict, found)
         periods = periods_of(verdict, iterations)

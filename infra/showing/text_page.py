@@ -134,14 +134,15 @@ def cost_text(screen: Screen) -> str:
 
 
 def without_text(screen: Screen) -> str:
-    """Return the share of the loss that would come back without the cause; empty where no replay was made."""
+    """Return the share of the loss that would come back without the cause; empty where no replay was made.
+
+    How long an iteration would take then, and how many times the usual it takes, is the judge's to tell: the medians
+    of the iterations that are shown give other numbers than those that it judged by.
+    """
     ratio = screen.verdict.recovers_ratio
     if ratio is None or screen.device is None:
         return ""
-    text = f"{ratio:.0%} of the loss would come back with that device as usual"
-    if math.isfinite(screen.without_ns):
-        text += f": iterations of {duration(screen.without_ns)} in place of {duration(screen.during_ns)}"
-    return text
+    return f"{ratio:.0%} of the loss would come back with that device as usual"
 
 
 # --- iteration times ------------------------------------------------------------------------------------------------
@@ -183,8 +184,7 @@ def times_text(screen: Screen) -> str:
         marked += "; ' irregular otherwise"
     if not math.isfinite(screen.before_ns):
         return f"{marked}; median {duration(screen.during_ns)}, none before to compare with"
-    ratio = screen.during_ns / screen.before_ns
-    return f"{marked}; median {duration(screen.during_ns)}, {ratio:.2f}x the {duration(screen.before_ns)} before"
+    return f"{marked}; median {duration(screen.during_ns)}, {duration(screen.before_ns)} before"
 
 
 # --- who waited for whom --------------------------------------------------------------------------------------------

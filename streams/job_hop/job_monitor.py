@@ -192,6 +192,7 @@ class JobMonitor:
             now_s, until_s, oldest=oldest, is_stuck=is_stuck, has_later=bool(self._later),
             is_hanging=self._judge.is_hanging,
         )  # fmt: skip
+        self._judge.stand((self._clock.still_s or 0.0) - (now_s - until_s))
         if oldest is not None and self._clock.is_rank_overdue:
             self._roster.give_up(self._roster.lagging(oldest))
 

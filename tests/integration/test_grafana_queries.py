@@ -243,6 +243,17 @@ def test_a_suspect_s_nic_is_held_against_the_others(recorded: Client) -> None:
     assert row["suspect"] == pytest.approx(of_rank.pop(1))
     assert row["highest_of_others"] == pytest.approx(max(of_rank.values()))
     assert row["lowest_of_others"] == pytest.approx(min(of_rank.values()))
+    [row] = rows(recorded, query("nic_rates"), view(NIC, 86_400.0, verdict="accuses nobody"))
+    assert row["suspect"] is None
+    # Several ranks may share a NIC that is capped: none of them is one of the others.
+    suspects = columns(RACKS, "suspects")
+    is_first = (suspects["revision"] == suspects["revision"].max()) & (suspects["position"] == 0)
+    [shared] = suspects["ranks"][is_first]
+    found = rows(recorded, query("nic_rates"), view(RACKS, 86_400.0, verdict=verdict_of(RACKS)))
+    told = columns(RACKS, "bandwidth")
+    own = (told["path"] == "nic") & np.isin(told["rank"], list(shared))
+    peak = np.fmax(told["tx_bytes_per_s"].astype(float), told["rx_bytes_per_s"].astype(float))
+    assert max(row["suspect"] for row in found) == pytest.approx(float(np.nanmax(peak[own])))
 
 
 def test_a_job_s_name_is_never_sql(recorded: Client) -> None:

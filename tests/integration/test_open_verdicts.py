@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.text_page import cost_text, title_text
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
+from irregulars.messages.records import UNKNOWN
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings, connect
@@ -28,6 +30,7 @@ from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Deliver, Rules, decide
 from irregulars.sinks.tables import tables_of
 from tests.conftest import ClickHouseAddress
+from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.queries import FOLDER, query
 from tests.integration.pipelines import own_database, store
 from tests.integration.test_clickhouse import answer
@@ -75,14 +78,17 @@ def hang(job: str, **changes: Any) -> Verdict:
     )  # fmt: skip
 
 
-def stored(own: DatabaseSettings, verdict: Verdict) -> None:
-    """Store a job with a verdict on its last iteration."""
+def stored(own: DatabaseSettings, verdict: Verdict, *, has_times: bool = True) -> None:
+    """Store a job with a verdict on its last iteration; not `has_times`: no source tells when one began."""
     job = verdict.job
     announcements = [replace(made_up_job.announcement(rank), job=job) for rank in range(4)]
     iterations = [
-        replace(made_up_job.judged(at), job=job, verdict_ids=(), start_ns=(verdict.time_ns or 0) + at * 10**8)
+        replace(
+            made_up_job.judged(at), job=job, verdict_ids=(),
+            start_ns=(verdict.time_ns or 0) + at * 10**8 if has_times else UNKNOWN,
+        )
         for at in range(ITERATIONS)
-    ]
+    ]  # fmt: skip
     store(own, tables_of(Judgements(job, announcements, iterations, verdicts=[verdict])))
 
 
@@ -130,6 +136,28 @@ def test_a_hang_is_over_for_all_when_its_verdict_closes(own: DatabaseSettings, c
     assert client.query(query("open_counts")).first_row == (1, 0, 0)
 
 
+def test_a_hang_without_start_times_lost_what_was_published_and_began_at_no_known_time(
+    own: DatabaseSettings, client: Client
+) -> None:
+    stored(own, hang("timeless", time_ns=None), has_times=False)
+    [row] = answer(client, "open_now", job="timeless")
+    assert (row["since"], row["gpu_hours_lost"]) == (None, round(SILENCE_S * 4 / 3600, 3))
+    [job] = [one for one in answer(client, "jobs_now") if one["job"] == "timeless"]
+    [health] = [one for one in answer(client, "pipeline_health") if one["job"] == "timeless"]
+    assert (job["last_seen_at"], health["newest_at"], health["behind_s"]) == (None, None, None)
+
+
+def test_a_job_that_hangs_lost_no_more_than_it_had(own: DatabaseSettings, client: Client) -> None:
+    stored(own, hang("stands"))
+    begin, end = (datetime.fromtimestamp(NOW_NS / 1e9 + shift_s, UTC) for shift_s in (-86_400, 86_400))
+    drawn = client.query(expand(query("cost_by_job"), View(begin, end, 60.0, {}))).named_results()
+    [panel] = [row for row in drawn if row["job"] == "stands"]
+    [told] = [row for row in answer(client, "cost_by_job", days=9999) if row["job"] == "stands"]
+    assert panel["share_lost"] == pytest.approx(told["percent"] / 100, abs=1e-3)
+    assert 0.9 < panel["share_lost"] <= 1
+    assert panel["gpu_hours"] == pytest.approx(told["gpu_hours"], abs=0.01)
+
+
 # --- what does it cost? ---------------------------------------------------------------------------------------------
 
 
@@ -154,6 +182,10 @@ def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: ClickH
             assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
         # What an open one lost since its revision is told at the share that was lost until then.
         assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
+        # Since its last revision it went on: who asks when it was seen is told the newest time.
+        assert verdict.time_ns is not None
+        for name, told in seen_says(client, verdict).items():
+            assert told.replace(tzinfo=UTC).timestamp() == pytest.approx(verdict.time_ns / 1e9, abs=0.001), name
         client.close_connections()
 
 
@@ -173,6 +205,18 @@ def lost_says(client: Client, verdict: Verdict) -> dict[str, tuple[float, int]]:
     found |= {name: (ask(), 3) for name, ask in asks.items()}
     found["show"] = (shown(client, verdict).gpu_hours, 6)
     return found
+
+
+def seen_says(client: Client, verdict: Verdict) -> dict[str, datetime]:
+    """Return who says when the cause was seen last."""
+    seen_s, job = (verdict.time_ns or 0) / 1e9, {"job": verdict.job, "attempt": str(verdict.attempt)}
+    begin, end = (datetime.fromtimestamp(seen_s + shift_s, UTC) for shift_s in (-1, 3600))
+    [span] = client.query(expand(query("verdict_spans"), View(begin, end, 1.0, job))).named_results()
+    return {
+        "red span": span["timeEnd"],
+        "cost_by_switch": answer(client, "cost_by_switch", days=9999)[0]["last_seen_at"],
+        "repeat_offenders": answer(client, "repeat_offenders", days=9999, at_least=1)[0]["last_seen_at"],
+    }
 
 
 def hourly_says(client: Client, verdict: Verdict, is_open: bool) -> dict[str, tuple[float, int]]:

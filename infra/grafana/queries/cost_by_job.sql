@@ -1,4 +1,4 @@
--- What verdicts say each job lost in the time range, beside what it trained.
+-- What verdicts say each job lost in the time range, beside what it trained or hung: as the question cost_by_job counts it.
 WITH
     sizes AS
     (
@@ -20,7 +20,8 @@ WITH
     (
         SELECT
             job,
-            sum(lost_s * world_size) / 3600 AS gpu_hours,
+            sum(gpu_hours_lost) AS gpu_hours,
+            sumIf(gpu_hours_lost, kind IN ('hang', 'mismatch')) AS hung_gpu_hours,
             countIf(severity = 'page') AS pages,
             countIf(severity = 'ticket') AS tickets,
             countIf(ifNull(severity, 'note') = 'note') AS notes
@@ -30,9 +31,10 @@ WITH
     )
 SELECT
     trained.job AS job,
-    trained.gpu_hours AS gpu_hours,
+    -- The time that a job hung is in no iteration that ended
+    trained.gpu_hours + ifNull(lost.hung_gpu_hours, 0) AS gpu_hours,
     lost.gpu_hours AS gpu_hours_lost,
-    lost.gpu_hours / nullIf(trained.gpu_hours, 0) AS share_lost,
+    lost.gpu_hours / nullIf(trained.gpu_hours + ifNull(lost.hung_gpu_hours, 0), 0) AS share_lost,
     lost.pages AS pages,
     lost.tickets AS tickets,
     lost.notes AS notes

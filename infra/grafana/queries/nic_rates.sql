@@ -1,8 +1,9 @@
--- Peaks of the first suspect's NIC beside the highest and the lowest peak of the job's other NICs. A sick NIC's peak is
--- capped; its victims send less, and their peaks are not.
+-- Peaks of the first suspect's NICs (of a link: its sender's) beside the highest and the lowest peak of the job's others. A
+-- sick NIC's peak is capped; its victims send less, and their peaks are not.
 WITH
     (
-        SELECT max(rank) FROM accused WHERE verdict_id = {verdict:String} AND position = 0
+        -- An array: the largest of no rows would be rank 0, which nobody accuses
+        SELECT max(if(accused.device = 'link', [rank], ranks)) FROM accused WHERE verdict_id = {verdict:String} AND position = 0
     ) AS suspected,
     peaks AS
     (
@@ -16,9 +17,9 @@ WITH
     )
 SELECT
     time,
-    maxOrNullIf(peak, rank = suspected) AS suspect,
-    maxOrNullIf(peak, rank != suspected) AS highest_of_others,
-    minOrNullIf(peak, rank != suspected) AS lowest_of_others
+    maxOrNullIf(peak, has(suspected, rank)) AS suspect,
+    maxOrNullIf(peak, NOT has(suspected, rank)) AS highest_of_others,
+    minOrNullIf(peak, NOT has(suspected, rank)) AS lowest_of_others
 FROM peaks
 GROUP BY time
 ORDER BY time

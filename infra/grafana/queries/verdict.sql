@@ -6,7 +6,7 @@ SELECT
     first_accused.name AS device,
     first_accused.probability AS probability,
     known.delta AS times_usual,
-    begins.started_at AS since,
+    if(begins.started_at > toDateTime64(0, 9, 'UTC'), begins.started_at, NULL) AS since, -- earlier ones: not known
     known.last_seen_at AS last_seen_at,
     known.gpu_hours_lost AS gpu_hours_lost,
     known.gpu_hours_per_hour AS gpu_hours_per_hour,

@@ -21,7 +21,7 @@ SELECT
         ifNull(concat(named.name, ', ', toString(round(100 * named.probability)), '% sure'), 'nobody is accused')
     ) AS text,
     concat(ifNull(toString(known.severity), 'note'), ',', toString(known.state)) AS tags
-FROM (SELECT * FROM verdicts FINAL WHERE job = {job:String} AND attempt = {attempt:Int64}) AS known
+FROM (SELECT * FROM incidents WHERE job = {job:String} AND attempt = {attempt:Int64}) AS known
 INNER JOIN starts ON starts.iteration = known.first_iteration
 LEFT JOIN named ON named.verdict_id = known.verdict_id
 WHERE starts.begun_at <= $__toTime AND timeEnd >= $__fromTime

@@ -13,12 +13,10 @@ SELECT
     uniqExact(host) AS hosts,
     round(sum(gpu_hours_lost * probability), 3) AS expected_gpu_hours_lost,
     argMax(name, gpu_hours_lost * probability) AS costliest_device,
-    max(last_seen_at) AS last_seen_at
+    max(accused.last_seen_at) AS last_seen_at
 FROM accused
-WHERE (job, verdict_id) IN
-(
-    SELECT job, verdict_id FROM verdicts FINAL WHERE last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
-)
+WHERE accused.last_seen_at IS NULL
+    OR accused.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
 GROUP BY switch
 ORDER BY expected_gpu_hours_lost DESC, switch
 LIMIT {limit:UInt32}

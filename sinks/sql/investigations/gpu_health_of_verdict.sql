@@ -10,7 +10,7 @@
 WITH
     (
         SELECT (verdict_id, attempt, first_iteration, past_last_iteration)
-        FROM verdicts FINAL
+        FROM incidents
         WHERE job = {job:String} AND ({verdict_id:String} = '' OR verdict_id = {verdict_id:String})
         ORDER BY last_seen_at DESC, verdict_id
         LIMIT 1

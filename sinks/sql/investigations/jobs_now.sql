@@ -23,7 +23,7 @@ WITH
             job,
             attempt,
             toNullable(max(iteration)) AS last_iteration,
-            toNullable(max(started_at)) AS last_seen_at,
+            maxOrNullIf(started_at, started_at > toDateTime64(0, 9, 'UTC')) AS last_seen_at, -- earlier ones: not known
             arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, groupArray((iteration, elapsed_ns))), 1, 50).2) / 1e9
                 AS recent_iteration_s,
             countIf(is_irregular) AS irregular_iterations

@@ -29,7 +29,7 @@ SELECT
     first_accused.name AS device,
     round(first_accused.probability, 2) AS probability,
     open_ones.kind AS kind,
-    begins.started_at AS since,
+    if(begins.started_at > toDateTime64(0, 9, 'UTC'), begins.started_at, NULL) AS since, -- earlier ones: not known
     if(open_ones.kind IN ('hang', 'mismatch'), NULL, round(open_ones.delta, 2)) AS times_usual,
     round(open_ones.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(open_ones.gpu_hours_per_hour, 2) AS gpu_hours_per_hour,

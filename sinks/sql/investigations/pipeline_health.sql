@@ -30,7 +30,7 @@ WITH
             newest.job AS job,
             newest.attempt AS attempt,
             count() AS iterations,
-            toNullable(max(newest.started_at)) AS newest_at,
+            maxOrNullIf(newest.started_at, newest.started_at > toDateTime64(0, 9, 'UTC')) AS newest_at, -- earlier ones: not known
             toNullable(max(newest.stored_at)) AS newest_stored_at,
             countIf(newest.ranks_reported < announced.logged) AS missing
         FROM newest

@@ -26,7 +26,7 @@ SELECT
     name AS device,
     uniqExact(job, verdict_id) AS verdicts,
     uniqExact(job) AS jobs,
-    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE state = 'open')) AS open_verdicts,
+    uniqExactIf((job, verdict_id), state = 'open') AS open_verdicts,
     min(accused.last_seen_at) AS first_seen_at,
     max(accused.last_seen_at) AS last_seen_at,
     any(reported.times) AS reports,
@@ -46,10 +46,7 @@ LEFT JOIN reported
 WHERE (host IS NOT NULL OR switch IS NOT NULL)
     AND accused.device != 'stage'
     AND probability >= {percent:UInt32} / 100
-    AND (accused.job, accused.verdict_id) IN
-    (
-        SELECT job, verdict_id FROM verdicts FINAL WHERE last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
-    )
+    AND accused.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
 GROUP BY name
 HAVING verdicts >= {at_least:UInt32}
 ORDER BY verdicts DESC, expected_gpu_hours_lost DESC, device

@@ -475,7 +475,10 @@ WITH
         FROM open_ones
         INNER JOIN
         (
-            SELECT job, attempt, iteration, started_at, verdict_ids
+            -- Where no source gives start times, they are stored as one long before 1970: that is none.
+            SELECT
+                job, attempt, iteration, verdict_ids,
+                if(iterations.started_at > toDateTime64(0, 9, 'UTC'), iterations.started_at, NULL) AS started_at
             FROM iterations FINAL
             WHERE (job, attempt) IN (SELECT job, attempt FROM open_ones)
         ) AS times ON times.job = open_ones.job AND times.attempt = open_ones.attempt

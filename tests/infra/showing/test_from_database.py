@@ -23,8 +23,8 @@ NOT_IN_TIME, SYNTAX = 159, 62
 class Database:
     """Answers with the iterations of a long job; questions that name one of `failing` fail."""
 
-    def __init__(self, failing: Sequence[str] = (), code: int = NOT_IN_TIME) -> None:
-        self.failing, self.code = failing, code
+    def __init__(self, failing: Sequence[str] = (), code: int = NOT_IN_TIME, lasts_s: int = LASTS_S) -> None:
+        self.failing, self.code, self.lasts_s = failing, code, lasts_s
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
 
     def query(self, question: str, parameters: Mapping[str, Any], **_: Any) -> SimpleNamespace:
@@ -33,8 +33,11 @@ class Database:
             error = DatabaseError("Code: 159. DB::Exception: Timeout exceeded")
             error.code = self.code  # type: ignore[attr-defined]
             raise error
-        rows = list(reversed(list(iterations()))) if "FROM iterations" in question else []
-        return SimpleNamespace(result_rows=rows, column_names=())
+        rows: list[tuple[Any, ...]] = []
+        if "FROM iterations" in question:
+            assert "ORDER BY iteration < {begun:Int64} DESC, iteration DESC" in question
+            rows = sorted(iterations(self.lasts_s), key=lambda row: (row[0] >= parameters["begun"], -row[0]))
+        return SimpleNamespace(result_rows=rows[: parameters.get("limit")], column_names=())
 
     def spans_s(self, table: str) -> list[float]:
         """Return how much time the questions to a table read in all, s."""
@@ -43,15 +46,15 @@ class Database:
         return [sum(one[end] - one[begin] for begin, end in ends if begin in one) / S for one in own]
 
 
-def iterations() -> Iterator[tuple[object, ...]]:
-    for number in range(60, 100 + LASTS_S // 10):
+def iterations(lasts_s: int = LASTS_S) -> Iterator[tuple[Any, ...]]:
+    for number in range(60, 100 + lasts_s // 10):
         is_irregular = number >= 100
         yield number, BEGIN_NS + number * 10 * S, 10 * S, 10.0 * S, is_irregular, is_irregular
 
 
 def shown(database: Database, ranks: int) -> Screen:
-    own = verdict_of(iterations=(100, 100 + LASTS_S // 10), world_size=ranks)
-    return gather(found_in_database(cast(Client, database), own, "test", BEGIN_NS + 2 * LASTS_S * S))
+    own = verdict_of(iterations=(100, 100 + database.lasts_s // 10), world_size=ranks)
+    return gather(found_in_database(cast(Client, database), own, "test", BEGIN_NS + 2 * database.lasts_s * S))
 
 
 def test_samples_of_a_large_job_are_read_for_its_newest_minutes_and_of_a_small_one_whole() -> None:
@@ -64,6 +67,15 @@ def test_samples_of_a_large_job_are_read_for_its_newest_minutes_and_of_a_small_o
     (rates, samples) = (values for question, values in large.asked if "FROM bandwidth" in question)
     assert samples["end"] == BEGIN_NS + (100 * 10 + LASTS_S) * S  # the newest
     assert rates["before_end"] == BEGIN_NS + 100 * 10 * S
+
+
+def test_a_verdict_of_more_iterations_than_are_read_keeps_its_begin_and_what_was_before() -> None:
+    screen = shown(Database(lasts_s=21_000 * 10), 8)
+    assert len(screen.iterations) == 20_000
+    assert screen.since_ns == BEGIN_NS + 100 * 10 * S
+    assert screen.before_ns == 10 * S
+    assert screen.iterations[-1].iteration == 100 + 21_000 - 1
+    assert not any(text.startswith("before:") for text in screen.missing)
 
 
 def test_a_part_that_is_not_answered_in_time_is_left_out_and_told() -> None:

@@ -42,11 +42,6 @@ def test_what_it_costs_an_hour_is_the_share_of_the_time_that_was_lost() -> None:
     assert cost.gpu_hours_per_hour == pytest.approx(2.0)
 
 
-def test_without_it_iterations_would_take_what_a_replay_says() -> None:
-    found = Found(verdict_of(recovers_ratio=0.75), iterations=iterations_of([100.0] * 60 + [200.0] * 21, 60))
-    assert gather(found).without_ns == pytest.approx(125e6)
-
-
 def test_a_detector_s_verdict_is_marked_from_its_first_iteration_though_none_was_irregular() -> None:
     regular = [Iteration(at, at, 10, 10.0, False, at >= 63) for at in range(55, 70)]
     marked = with_first_ones(verdict_of(kind="custom", iterations=(60, 70)), regular)

@@ -56,7 +56,7 @@ FOUND: dict[str, Found | str] = {
                        "; rank 3 on node-0 waited ")),
         ("open", ("Since iteration 60, 1970-01-01 00:01:00Z (1 h ago), seen up to iteration 80",
                   "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far",
-                  "median 200 ms, 2.00x the 100 ms before")),
+                  "median 200 ms, 100 ms before")),
         ("nothing stored", ("its begin is not stored", "iterations: none of the verdict's range are stored",
                             "who waited: the judge read no operators", "GPU state: nothing is stored",
                             "Evidence seen", "Cost 2.0 GPU-hours an hour")),  # by delta

@@ -129,6 +129,8 @@ def test_a_job_that_hung_at_night_and_is_started_again_in_the_morning_hangs_no_m
         silent.tick(night_s + later_s)
     reason = "silent" if night_s > DAY_S else "restarted"
     assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, None), (2, reason)]
+    # All that the open verdict cost stays in the closed one: no start and no last word takes it back.
+    assert hangs(silent)[-1].lost_s == pytest.approx(TOLD_S + night_s / 2 + min(night_s, DAY_S), rel=0.05)
     assert not silent.monitor.is_ended
 
 
@@ -149,3 +151,4 @@ def test_a_hang_that_is_found_when_a_worker_catches_up_after_hours_is_kept(trace
 def test_a_job_that_is_ended_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
     silent.feed(last_words(trace))
     assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, None), (2, "finished")]
+    assert hangs(silent)[-1].lost_s == SILENCE_S + 4 * GRACE_S  # as far as ticks saw it stand

@@ -89,6 +89,7 @@ class Times {
     this.hold({
       ...behind, iterations: joined(this.x, numbers(behind.iterations)), irregular: places("irregular"), untrained: places("untrained"),
       elapsed_us: joined(this.data.elapsed_us, behind.elapsed_us), reference_us: joined(this.data.reference_us, behind.reference_us),
+      verdicts: { ...this.data.verdicts, ...behind.verdicts },
     });
     const { min, max } = this.chart.scales.x;
     this.chart.setData([this.x, this.elapsed, this.reference], !this.isZoomed);
@@ -129,11 +130,16 @@ class Times {
       make("th", { scope: "row" }, this.x[at].toLocaleString("en")),
       make("td", {}, duration(this.elapsed[at] * 1e6)),
       make("td", {}, this.reference[at] === null ? "none yet" : duration(this.reference[at] * 1e6)),
-      make("td", {}, this.data.marks.filter((mark) => mark.first <= this.x[at] && this.x[at] < mark.past).map((mark) => mark.name).join(", ") || "none"),
+      make("td", {}, this.verdictsIn(this.x[at]).join(", ") || "none"),
       make("td", {}, make("button", { type: "button", onclick: () => tellIteration(this.element, this.x[at], true) }, "in the heat map"))));
     const head = ["iteration", "took", "usual", "verdicts", ""].map((text) => make("th", { scope: "col" }, text));
     this.table.replaceChildren(...(rows.length ? [make("details", { open: isOpen }, make("summary", {}, "The longest irregular iterations"),
       make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)))] : []));
+  }
+
+  // Verdicts whose cause was seen in an iteration, by the devices that they accuse first.
+  verdictsIn(iteration) {
+    return (this.data.verdicts[iteration] || []).map((id) => this.data.marks.find((mark) => mark.verdict_id === id)?.name || id);
   }
 
   draw() {

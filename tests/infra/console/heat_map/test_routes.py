@@ -24,6 +24,7 @@ from irregulars.infra.console.heat_levels import HEADER
 from irregulars.infra.console.heat_routes import heat_map_routes
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
+from irregulars.words import name_kind
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import serving
 from tests.integration.pipelines import own_database, store
@@ -43,6 +44,7 @@ def ask(clickhouse: ClickHouseAddress) -> Iterator[Ask]:
         patch.setattr(reading, "_SETTLED_S", -1)
         rows = rows_of_recording(JOB)
         store(settings, rows, *(renamed(rows, name) for name in HOSTILE), with_holes(renamed(rows, "holes")))
+        store(settings, {name: table for name, table in renamed(rows, "uneven").items() if name != "suspects"})
         with served(settings) as client:
             yield Ask(client)
 
@@ -140,6 +142,16 @@ def test_the_chart_has_all_iterations_and_their_references(ask: Ask) -> None:
     assert [one["verdict_id"] for one in times["marks"]] == [f"{JOB}:0:60:0"]
     some = ask.get("iteration-times", around=100, iterations=20).json()
     assert some["iterations"] == {"first": 90, "count": 20}
+
+
+def test_a_verdict_that_accuses_nobody_is_marked_and_stands_beside_the_iterations_that_it_explains(ask: Ask) -> None:
+    times = ask.get("iteration-times", "uneven").json()
+    [mark] = times["marks"]
+    assert (mark["verdict_id"], mark["name"]) == (f"{JOB}:0:60:0", name_kind(mark["kind"]))
+    explained = [one for one in rows_of_recording(JOB)["iterations"].to_pylist() if one["is_irregular"]]
+    wanted = {str(one["iteration"]): one["verdict_ids"] for one in explained if one["verdict_ids"]}
+    assert times["verdicts"] == wanted != {}
+    assert [one["ranks"] for one in ask.window("uneven")["marks"]] == [[]]
 
 
 @pytest.mark.parametrize(("around", "first"), [(0, 0), (80, 75), (10**9, None), (-5, 0)])
