@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from glob import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +17,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused, TopicMismatch
-from irregulars.infra.console.database import ConsoleDatabase, newest_letters, say_on_topic
+from irregulars.infra.console.database import (
+    ConsoleDatabase,
+    KafkaAddress,
+    known_mutes,
+    newest_letters,
+    say_on_topic,
+)
 from irregulars.infra.console.jobs import named, seconds
 from irregulars.infra.console.rendering import (
     NAME,
@@ -34,8 +42,13 @@ from irregulars.infra.showing.found import Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import DEVICE_KINDS
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
-from irregulars.sinks.notices.mutes import WORDS
+from irregulars.sinks.notices.incidents import device_of, host_of
+from irregulars.sinks.notices.mutes import WORDS, Mute, mute_span, new_mute
+from irregulars.sinks.notices.state_log import StateLog
+from irregulars.words import name_kind
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -284,7 +297,8 @@ async def incident_page(request: Request) -> Response:
     return render(
         request, "incident.html", verdict=verdict, title=headline(screen),
         body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
-        revisions=table_of(history, _HISTORY_COLUMNS), said=said, thanks=asked if asked in WORDS else None,
+        revisions=table_of(history, _HISTORY_COLUMNS), said=said, thanks=asked if asked in (*WORDS, "muted") else None,
+        mutable=mutable_of(verdict), muted_for=MUTED_FOR, mutes=await mutes_on(console, verdict),
         now_s=time.time(),
     )  # fmt: skip
 
@@ -316,8 +330,67 @@ def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Mapping[str,
     ]
 
 
+MUTED_FOR: Final = ("1h", "4h", "1d", "1w")  # how long a mute may last that is made on a page
+_MUTES_S: Final = 1.0  # how long a page waits for the mutes: without Kafka it is shown without them
+
+
+def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return what can be muted of a verdict, by a word for forms: its name for people, and the patterns of a mute."""
+    alert = verdict.to_json()
+    kind = DEVICE_KINDS.get(verdict.suspects[0].device) if verdict.suspects else None
+    # Nobody accuses the host of a switch's first rank.
+    host = host_of(alert) if kind is not None and "host" in kind.named_by else None
+    found = {
+        "device": (f"this device in all jobs: {device_of(alert)}", {"device": device_of(alert)}),
+        "host": (f"all that is accused on {host}", {"host": host}),
+        "job": (f"{name_kind(verdict.kind)} in this job", {"job": verdict.job, "kind": verdict.kind}),
+    }
+    return {
+        word: (text, {name: escape(value) for name, value in patterns.items() if value is not None})
+        for word, (text, patterns) in found.items()
+        if None not in patterns.values()
+    }
+
+
+async def mutes_on(console: Console, verdict: Verdict) -> list[Mute]:
+    """Return the mutes that hold a verdict's notices back now; none where Kafka can't be asked in time."""
+    kafka = console.kafka
+    if kafka is None or not console.takes_feedback:  # else we may not read them
+        return []
+    try:
+        async with asyncio.timeout(_MUTES_S):
+            read = partial(asyncio.to_thread, known_mutes, kafka)
+            known = await console.answers.get("mutes", read, _HEALTH_KEPT_S)
+    except (ServiceError, TimeoutError):
+        return []
+    now_ns, alert = time.time_ns(), verdict.to_json()
+    return [one for one in known if one.is_active(now_ns) and one.matches(alert)]
+
+
 async def feedback(request: Request) -> Response:
     """Record an opinion on a verdict, and redirect to its page."""
+    kafka, who, verdict, fields = await _said_by(request)
+    word, note = fields.get("word", ""), fields.get("note", "")
+    await _publish(kafka, "feedback", lambda log: log.record_opinion(verdict, word, who, note))
+    return RedirectResponse(f"{incident_path(verdict.verdict_id)}?said={word}#said", 303)
+
+
+async def mute(request: Request) -> Response:
+    """Mute the notices of what a verdict is about, and redirect to its page."""
+    kafka, who, verdict, fields = await _said_by(request)
+    lasting, mutable = fields.get("lasting", ""), mutable_of(verdict)
+    # Patterns are made of the stored verdict: a form names one of them, and can't mute everything.
+    if fields.get("about") not in mutable or lasting not in MUTED_FOR:
+        raise InputError(f"mute must be of {', '.join(mutable)}, for {', '.join(MUTED_FOR)}; got another one")
+    span = mute_span(time.time_ns(), lasting, None, None)
+    made = new_mute(span, fields.get("reason", ""), who, **mutable[fields["about"]][1])
+    await _publish(kafka, "mutes", lambda log: log.set_mute(made))
+    console_of(request).answers.forget("mutes")
+    return RedirectResponse(f"{incident_path(verdict.verdict_id)}?said=muted#said", 303)
+
+
+async def _said_by(request: Request) -> tuple[KafkaAddress, str, Verdict, dict[str, str]]:
+    """Return where a person's word on a verdict goes, who says it, on which one, and the form's fields."""
     console, visitor = console_of(request), visitor_of(request)
     fields = await read_own_form(request)
     if not console.takes_feedback or console.kafka is None or visitor is None:
@@ -330,19 +403,22 @@ async def feedback(request: Request) -> Response:
     # A job's name finds its newest verdict, which need not be the one that the author has seen.
     if verdict.verdict_id != verdict_id:
         raise InputError(f"verdict must be given by its id; got {verdict_id!r}")
-    said = (console.kafka, verdict, fields.get("word", ""), who, fields.get("note", ""))
+    return console.kafka, who, verdict, fields
+
+
+async def _publish(kafka: KafkaAddress, topic: str, say: Callable[[StateLog], None]) -> None:
     try:
-        await asyncio.to_thread(say_on_topic, *said)
+        await asyncio.to_thread(say_on_topic, kafka, topic, say)
     except (ServiceRefused, TopicMismatch) as error:  # a topic that we may not describe looks like none
         raise HTTPException(
             403, f"{error}. Whoever runs the console can grant it: irregulars topics grant operator User:NAME"
         ) from None
-    return RedirectResponse(f"{incident_path(verdict_id)}?said={fields['word']}#said", 303)
 
 
 ROUTES: Final[Sequence[BaseRoute]] = (
     Route(f"/incidents/{{verdict_id:{NAME}}}", incident_page, name="incident"),
     Route("/feedback", feedback, methods=["POST"], name="feedback"),
+    Route("/mutes", mute, methods=["POST"], name="mute"),
     Route("/devices", devices_page, name="devices"),
     Route("/devices/history", device_page, name="device"),
     Route(f"/hosts/{{host:{NAME}}}", host_page, name="host"),
