@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from glob import escape
 from itertools import groupby
@@ -44,11 +45,12 @@ from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import DEVICE_KINDS
+from irregulars.sinks.alerts import gives_alert
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.mutes import WORDS, Mute, mute_span, new_mute
 from irregulars.sinks.notices.state_log import StateLog
-from irregulars.words import name_kind
+from irregulars.words import amount, name_kind, percent
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -269,6 +271,7 @@ async def _of_kafka(console: Console) -> tuple[Letters | None, str | None]:
 _OPEN_S: Final = 4.0
 _CLOSED_S: Final = 60.0  # a closed verdict gets nothing new but opinions
 _REVISIONS: Final = 200
+_SUSPECTS: Final = 3  # of a revision that its line names
 
 _SAID: Final = """
 SELECT who, is_right, said_at, note
@@ -277,16 +280,83 @@ WHERE job = {job:String} AND verdict_id = {verdict_id:String}
 ORDER BY said_at DESC
 LIMIT 50"""
 
-_HISTORY_COLUMNS: Final = (
-    "revision", "seen_at", "event", "severity", "gpu_hours_lost", "device", "host", "rank", "probability",
-)  # fmt: skip
+# What was reported of a device, and of its host: a burst of the same is one line.
+_REPORTED: Final = """
+SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind, code,
+    argMax(detail, reported_at) AS newest_detail
+FROM events FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64}
+    AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
+    AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
+    AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+GROUP BY host, device, kind, code
+ORDER BY first_at
+LIMIT 50"""
+
+_BEFORE_NS: Final = 3600 * 10**9  # what was reported so long before an incident may be its cause
+_AFTER_NS: Final = 600 * 10**9
+_MOST_RANKS: Final = 500  # they stand in the question's address
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One line of an incident's timeline."""
+
+    time_s: float | None  # seconds since the epoch; None: not known
+    kind: str  # ``alert``, ``verdict`` (a revision that gave no alert), ``device`` or ``person``
+    text: str
+
+
+def timeline_of(
+    history: Answer, reported: Sequence[Sequence[Any]], said: Sequence[Mapping[str, Any]]
+) -> list[Moment]:  # fmt: skip
+    """Return what happened, in its order: revisions, reports of devices, people's words. Pure.
+
+    `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers.
+    """
+    found = [Moment(one["said_s"], "person", f"{one['who']}: {one['word']}{_behind(one['note'])}") for one in said]
+    for first_at, newest_at, times, host, device, kind, code, detail in reported:
+        what = f"{kind.replace('_', ' ')}{'' if code is None else f' {code}'}{_behind(detail)}"
+        again = f" ({times:,} times until {newest_at:%H:%M:%S})" if times > 1 else ""
+        where = " on ".join(one for one in (device, host) if one)
+        found.append(Moment(seconds(first_at), "device", f"{where}: {what}{again}"))
+    for revision, rows in groupby(named(history), lambda row: row["revision"]):
+        own = list(rows)
+        event, severity, lost = (own[0][name] for name in ("event", "severity", "gpu_hours_lost"))
+        suspects = [f"{row['device']}, {percent(row['probability'])}" for row in own if row["device"] is not None]
+        facts = ["; or ".join(suspects[:_SUSPECTS]) or "no device is accused"]
+        facts += [] if lost is None else [f"{amount(lost)} GPU-hours lost until then"]
+        head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
+        kind = "alert" if gives_alert(event, severity) else "verdict"
+        found.append(Moment(seconds(own[0]["seen_at"]), kind, f"{head}: {'; '.join(facts)}"))
+    return sorted(found, key=lambda one: (one.time_s is None, one.time_s or 0.0))
+
+
+def _behind(text: str) -> str:
+    return f": {text}" if text else ""
+
+
+def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
+    """Return what was reported of the first suspect's ranks and host, from before the incident until it was over."""
+    verdict = screen.verdict
+    begin_ns = verdict.time_ns if screen.since_ns is None else screen.since_ns
+    end_ns = screen.now_ns if verdict.state == "open" else verdict.time_ns
+    if begin_ns is None or end_ns is None or not verdict.suspects:
+        return ()
+    first = verdict.suspects[0]
+    values = {
+        "job": verdict.job, "attempt": verdict.attempt, "ranks": list(first.ranks[:_MOST_RANKS]),
+        "hosts": [] if first.host is None else [first.host],
+        "begin": begin_ns - _BEFORE_NS, "end": end_ns + _AFTER_NS,
+    }  # fmt: skip
+    return client.query(_REPORTED, parameters=values).result_rows
 
 
 async def incident_page(request: Request) -> Response:
     """Show a verdict; a job's name leads to its newest one."""
     which, console = request.path_params["verdict_id"], console_of(request)
     try:
-        screen, history = await read_incident(console, which)
+        screen, history, reported = await read_incident(console, which)
     except InputError:
         raise HTTPException(404, f"No verdict of the name {which!r} is stored.") from None
     verdict = screen.verdict
@@ -297,23 +367,27 @@ async def incident_page(request: Request) -> Response:
     return render(
         request, "incident.html", verdict=verdict, title=headline(screen),
         body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
-        revisions=table_of(history, _HISTORY_COLUMNS), said=said, thanks=asked if asked in (*WORDS, "muted") else None,
+        timeline=timeline_of(history, reported, said),
+        thanks=asked if asked in (*WORDS, "muted") else None,
         mutable=mutable_of(verdict), muted_for=MUTED_FOR, mutes=await mutes_on(console, verdict),
         now_s=time.time(),
     )  # fmt: skip
 
 
-async def read_incident(console: Console, which: str) -> tuple[Screen, Answer]:
-    """Return a verdict's screen and history. Raises `InputError` where it is not stored, and `ServiceError`."""
+async def read_incident(console: Console, which: str) -> tuple[Screen, Answer, Sequence[Sequence[Any]]]:
+    """Return a verdict's screen, its history, and what devices reported.
+
+    Raises `InputError` where it is not stored, and `ServiceError`.
+    """
     verdict = await console.database.ask(("verdict", which), lambda client: find_verdict(client, which))
     if verdict is None:
         raise InputError(f"verdict must be one that is stored; got {which!r}")
 
-    def read(client: Client) -> tuple[Screen, Answer]:
+    def read(client: Client) -> tuple[Screen, Answer, Sequence[Sequence[Any]]]:
         found = found_in_database(client, verdict, console.database.source, time.time_ns())
         screen = gather(found, console.runbook_url)
         wanted = {"verdict_id": verdict.verdict_id, "limit": _REVISIONS}
-        return screen, run(client, "suspicion_history", wanted)
+        return screen, run(client, "suspicion_history", wanted), reported_on(client, screen)
 
     keep_s = _CLOSED_S if verdict.state == "closed" else _OPEN_S
     # The revision is part of the key, so that a new one is read at once.

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -28,14 +29,45 @@ PATH = incident_path(ID)
 TOPICS = TopicSettings()
 
 
+def at(second: int) -> datetime:
+    return datetime(2026, 11, 28, 3, 0, second, tzinfo=UTC)
+
+
+COLUMNS = (
+    "revision",
+    "seen_at",
+    "event",
+    "severity",
+    "gpu_hours_lost",
+    "device",
+    "host",
+    "rank",
+    "peer",
+    "probability",
+)
+LINK, NIC_NAME = "link from eth0 on node-0 to node-1", "NIC eth0 on node-0"
+HISTORY = Answer(COLUMNS, (
+    (1, at(10), "opened", "note", 0.0004, LINK, "node-0", 1, 3, 0.63),
+    (1, at(10), "opened", "note", 0.0004, NIC_NAME, "node-0", 1, None, 0.3),
+    (2, at(30), "raised", "ticket", 0.0009, LINK, "node-0", 1, 3, 0.76),
+    (3, at(50), "continued", "ticket", 0.002, None, None, None, None, None),
+))  # fmt: skip
+REPORTED = [
+    (at(5), at(5), 1, "node-0", "gpu1", "xid", 79, "GPU has fallen off the bus."),
+    (at(40), at(45), 1200, "node-0", "", "out_of_memory", None, ""),
+]
+SAID = [{"who": "ann", "word": "wrong", "said_s": at(35).timestamp(), "note": "NIC fine"}]
+
+
 @pytest.fixture(autouse=True)
 def stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the database: the second revision of a made-up verdict, of which nobody has said anything."""
+    """In place of the database: the second revision of a made-up verdict, with what happened to it."""
     monkeypatch.setattr(ConsoleDatabase, "_connected", lambda self: object())
     monkeypatch.setattr(tables, "find_verdict", lambda client, which: made_up_job.verdict(2))
     monkeypatch.setattr(tables, "found_in_database", lambda client, verdict, source, now_ns: Found(verdict))
-    monkeypatch.setattr(tables, "run", lambda client, question, values: Answer(("revision",), ()))
-    monkeypatch.setattr(tables, "words_on", lambda client, job, verdict_id: [])
+    monkeypatch.setattr(tables, "run", lambda client, question, values: HISTORY)
+    monkeypatch.setattr(tables, "reported_on", lambda client, screen: REPORTED)
+    monkeypatch.setattr(tables, "words_on", lambda client, job, verdict_id: SAID)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +94,24 @@ def state_of(kafka: KafkaAddress) -> Iterator[StateLog]:
 def say(somebody: Visit, path: str, **fields: str) -> Any:
     given = {"csrf": somebody.csrf(PATH), "verdict_id": ID, "who": "ann", **fields}
     return somebody.client.post(path, data=given)
+
+
+def test_what_happened_is_told_in_one_order_of_time() -> None:
+    told = [(one.kind, one.text) for one in tables.timeline_of(HISTORY, REPORTED, SAID)]
+    assert told == [
+        ("device", "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
+        ("verdict", f"opened, note: {LINK}, 63%; or {NIC_NAME}, 30%; 0.0004 GPU-hours lost until then"),
+        ("alert", f"raised, ticket: {LINK}, 76%; 0.0009 GPU-hours lost until then"),
+        ("person", "ann: wrong: NIC fine"),
+        ("device", "node-0: out of memory (1,200 times until 03:00:45)"),
+        ("verdict", "continued, ticket: no device is accused; 0.002 GPU-hours lost until then"),
+    ]
+    with visit() as somebody:
+        somebody.log_in()
+        text = text_of(somebody.get(PATH))
+        places = [text.index(f"{kind} {what}") for kind, what in told]
+        assert places == sorted(places)
+        assert "2026-11-28 03:00:05" in text
 
 
 def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAddress) -> None:
