@@ -309,7 +309,7 @@ class Moment:
 
 def timeline_of(
     history: Answer, reported: Sequence[Sequence[Any]], said: Sequence[Mapping[str, Any]]
-) -> list[Moment]:  # fmt: skip
+) -> list[Moment]:
     """Return what happened, in its order: revisions, reports of devices, people's words. Pure.
 
     `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers.
@@ -414,7 +414,7 @@ def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
     kind = DEVICE_KINDS.get(verdict.suspects[0].device) if verdict.suspects else None
     # Nobody accuses the host of a switch's first rank.
     host = host_of(alert) if kind is not None and "host" in kind.named_by else None
-    found = {
+    found: dict[str, tuple[str, Mapping[str, str | None]]] = {
         "device": (f"this device in all jobs: {device_of(alert)}", {"device": device_of(alert)}),
         "host": (f"all that is accused on {host}", {"host": host}),
         "job": (f"{name_kind(verdict.kind)} in this job", {"job": verdict.job, "kind": verdict.kind}),
