@@ -221,7 +221,7 @@ class Settings:
         False, "Let other machines reach the console unencrypted, where the network in between is yours alone"
     )
     console_feedback: bool = _setting(
-        False, "Let people say in the console whether a verdict was right; needs the rights of the role operator"
+        False, "Let people judge and mute verdicts in the console; needs the rights of the role operator"
     )
     data_dir: Path = _setting(
         Path(".irregulars"), "Where a worker keeps files, and `irregulars up --keep-data` its database"

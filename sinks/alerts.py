@@ -27,6 +27,12 @@ LEAST_SEVERITY: Final = "ticket"
 _WORTH_NAMING: Final = 0.1
 
 
+def gives_alert(event: str | None, severity: str | None, least_severity: str = LEAST_SEVERITY) -> bool:
+    """Return whether a revision of a verdict gives an alert."""
+    is_urgent = severity is None or SEVERITIES.index(urgency_of(severity)) >= SEVERITIES.index(least_severity)
+    return event in ALERTING_EVENTS and is_urgent
+
+
 def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | None:
     """Make the message of the topic ``alerts``, or None where the policy lets nothing through.
 
@@ -36,10 +42,7 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
     time. `least_severity`: less urgent verdicts give no alert. A severity never falls, so each alerted verdict also
     gets its closing alert. A verdict without a severity passes.
     """
-    if verdict.event not in ALERTING_EVENTS or (
-        verdict.severity is not None
-        and SEVERITIES.index(urgency_of(verdict.severity)) < SEVERITIES.index(least_severity)
-    ):
+    if not gives_alert(verdict.event, verdict.severity, least_severity):
         return None
     step = advise(verdict)
     message = {

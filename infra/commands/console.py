@@ -53,7 +53,7 @@ def console(
     ] = None,
     takes_feedback: Annotated[
         bool | None,
-        typer.Option("--feedback/--no-feedback", help="Let people say if a verdict was right.", show_default=False),
+        typer.Option("--feedback/--no-feedback", help="Let people judge and mute verdicts.", show_default=False),
     ] = None,
     reads_kafka: Annotated[
         bool, typer.Option("--kafka/--no-kafka", help="Read alerts and dead letters from Kafka.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from irregulars.infra.runs.scoring import JobFrames
     from irregulars.infra.settings import Settings
 
+
+_MISSED_SHOWN = 20
 
 plugins = typer.Typer(
     help="Detector plug-ins: which are there, whether they are right, and new ones.\n\n"
@@ -185,6 +188,10 @@ def backtest(
     counts = results[0].counts
     truth = f"{counted(counts.iterations, 'iteration')}, {counted(counts.faults, 'fault')}"
     print(f"\n{truth}. Alarm: 1 or more in 4 of 6 iterations.")
+    if missed := results[0].missed():
+        left = len(missed) - _MISSED_SHOWN
+        shown = ", ".join(missed[:_MISSED_SHOWN]) + (f" and {left} more (see --json)" if left > 0 else "")
+        print(textwrap.fill(printable(f"A fault was missed in {shown}."), 80, break_on_hyphens=False))
     if job:
         print(f"Truth: what Irregulars judged of {printable(job)}, right or wrong; not what was true.")
     if plot is not None:

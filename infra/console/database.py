@@ -20,10 +20,10 @@ from irregulars.infra.runs.dead_letters import DeadLetter, follow_alerts
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
-from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import decode_alert
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
-from irregulars.sinks.notices.state_log import opened
+from irregulars.sinks.notices.mutes import Mute, silences
+from irregulars.sinks.notices.state_log import StateLog, opened
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -64,6 +64,10 @@ class SharedAnswers:
             task = self._kept[key] = loop.create_task(answer())
             task.add_done_callback(finish)
         return cast(T, await asyncio.shield(task))
+
+    def forget(self, key: Hashable) -> None:
+        """Ask anew at the next question: what is asked for was changed."""
+        self._kept.pop(key, None)
 
     def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
         # Another task may have this key by now, if this one was dropped before its time.
@@ -321,11 +325,11 @@ def since_s(alert: Alert) -> float | None:
 _SAY_S: Final = 10.0
 
 
-def say_on_topic(kafka: KafkaAddress, verdict: Verdict, word: str, who: str, note: str) -> None:
-    """Publish an opinion on a verdict; waits for the broker at most `_SAY_S`.
+def say_on_topic(kafka: KafkaAddress, topic: str, say: Callable[[StateLog], None]) -> None:
+    """Publish what a person says, as the commands do: `say` writes to `topic`; waits for the broker at most `_SAY_S`.
 
-    Raises `InputError` if a text is too long, or there is nothing to withdraw; `ServiceError` if Kafka does not
-    answer, refuses us, or lacks the topic.
+    Raises `InputError` if what is said can't be kept; `ServiceError` if Kafka does not answer, refuses us, or lacks
+    the topic.
     """
     # A broker that is away is waited for until the event is set.
     over = threading.Event()
@@ -333,7 +337,13 @@ def say_on_topic(kafka: KafkaAddress, verdict: Verdict, word: str, who: str, not
     deadline.daemon = True
     deadline.start()
     try:
-        with opened(kafka.bootstrap, kafka.topics, kafka.security, "feedback", is_stopping=over) as log:
-            log.record_opinion(verdict, word, who, note)
+        with opened(kafka.bootstrap, kafka.topics, kafka.security, topic, is_stopping=over) as log:
+            say(log)
     finally:
         deadline.cancel()
+
+
+def known_mutes(kafka: KafkaAddress) -> list[Mute]:
+    """Return all mutes, those that follow from opinions too; waits for the broker. Raises `ServiceError`."""
+    with opened(kafka.bootstrap, kafka.topics, kafka.security, "mutes", "feedback") as log:
+        return [*log.mutes(), *silences(log.opinions())]

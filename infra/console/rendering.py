@@ -51,7 +51,7 @@ class Console:
     kafka: KafkaAddress | None
     alerts: RecentAlerts | None
     answers: SharedAnswers  # of Kafka, shared as those of the database are
-    takes_feedback: bool  # whether people may say if a verdict was right
+    takes_feedback: bool  # whether people may say if a verdict was right, and mute it
     silence_s: float  # seconds without a message after which a job counts as over
     runbook_url: str  # where people find what to do
     templates: Environment

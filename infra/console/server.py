@@ -54,7 +54,7 @@ class ConsoleSettings:
     database: DatabaseSettings
     policy: AccessPolicy
     kafka: KafkaAddress | None = None  # alerts, dead letters and feedback; None: Kafka is left alone
-    takes_feedback: bool = False  # people may record whether a verdict was right, which publishes to Kafka
+    takes_feedback: bool = False  # people may say if a verdict was right, and mute it, which publishes to Kafka
     silence_s: float = 600.0  # without a message a job counts as over
     runbook_url: str = RUNBOOK
 

@@ -41,11 +41,16 @@ class Result:
     counts: Counts = field(default_factory=Counts)
     took_s: float = 0.0
     rows: int = 0
+    by_job: dict[str, Counts] = field(default_factory=dict)
 
     @property
     def us_per_row(self) -> float:
         """Microseconds of one core, to score and to learn a row."""
         return self.took_s * 1e6 / self.rows if self.rows else math.nan
+
+    def missed(self) -> list[str]:
+        """Return the jobs of which a fault was not found."""
+        return [name for name, one in self.by_job.items() if one.found < one.faults]
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` prints it; unknown is null."""
@@ -65,6 +70,10 @@ class Result:
             "false_alarms": counts.false_alarms,
             "iterations": counts.iterations,
             "rows": self.rows,
+            "jobs": [
+                {"job": name, "faults": one.faults, "found": one.found, "false_alarms": one.false_alarms}
+                for name, one in self.by_job.items()
+            ],
         }
 
 
@@ -90,7 +99,10 @@ def backtest(detectors: Mapping[str, MakeDetector], jobs: Iterable[JobFrames]) -
             except PluginError as error:
                 raise PluginError(f"detector {name}: {error} ({job.name})") from error
             result = results[name]
-            result.counts += count_job(one.job, job.faults)
+            counts = count_job(one.job, job.faults)
+            result.counts += counts
+            # Names need not be the only ones: two folders may hold a recording of one name each.
+            result.by_job[job.name] = result.by_job.get(job.name, Counts()) + counts
             result.took_s += one.took_s
             result.rows += one.rows
     return list(results.values())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, carried_by, median_of
+from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, carried_by, median_of, span_of
 from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
     checks_of,
@@ -180,7 +180,15 @@ def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> s
     labels = _spaced(map(label, [*(one for one in bins if one in own), *bins]))
     title = f"Time between operators by rank and iteration, {duration(low)} to {duration(high)}"
     below = (f"iteration {columns[0]}", str(columns[-1]))
-    return _plot(max(len(bins) * tall, _LINE), title, parts, labels, below)
+    chart = _plot(max(len(bins) * tall, _LINE), title, parts, labels, below)
+    return chart + _colour_scale(duration(low), duration(high))
+
+
+def _colour_scale(low: str, high: str) -> str:
+    """Return the scale of a heat map's colours."""
+    steps = "".join(_rect(level * 14, 0, 14, 10, f"heat{level}") for level in range(_LEVELS))
+    scale = f'<svg width="{14 * _LEVELS}" height="10" aria-hidden="true">{steps}</svg>'
+    return f'<p class="dim">{escape(low)} {scale} {escape(high)}</p>'
 
 
 def ways_chart(ways: Sequence[Way]) -> str:
@@ -198,7 +206,8 @@ def ways_chart(ways: Sequence[Way]) -> str:
                 level = _level(took_ns / way.usual_ns if way.usual_ns else 1.0, 1.0, high)
                 parts.append(_rect(at * wide, row * tall, wide, tall, f"heat{level}", title))
     below = (f"iteration {columns[0]}", str(columns[-1]))
-    return _plot(len(ways) * tall, "Transfers by way and iteration", parts, labels, below)
+    chart = _plot(len(ways) * tall, "Transfers by way and iteration", parts, labels, below)
+    return chart + _colour_scale("as usual", f"{high:.1f} times that")
 
 
 def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
@@ -295,8 +304,11 @@ def chain_list(texts: Sequence[str]) -> str:
     return f'<ol class="chain">{"".join(rows)}</ol>'
 
 
-def rate_chart(samples: Sequence[RateSample], direction: str) -> str:
-    """Draw the peaks of the accused NIC in one direction over the range and the median of all others."""
+def rate_chart(samples: Sequence[RateSample], direction: str, lasted: tuple[int, int]) -> str:
+    """Draw the peaks of the accused NIC in one direction over the range and the median of all others.
+
+    `lasted`: begin and end of the verdict's iterations, ns; a line each, where the samples go on before and behind.
+    """
     own = [one for one in samples if one.direction == direction]
     height = 132.0
     most = max((v for one in own for v in (one.own, one.others_most) if math.isfinite(v)), default=1.0) or 1.0
@@ -314,6 +326,11 @@ def rate_chart(samples: Sequence[RateSample], direction: str) -> str:
         f'<polygon points="{" ".join(band)}" class="band"/>',
         f'<polyline points="{" ".join(place(one, one.others_median) for one in beside)}" class="others"/>',
         f'<polyline points="{" ".join(place(o, o.own) for o in own if math.isfinite(o.own))}" class="own"/>',
+        *(
+            _rect(_WIDTH * (at - first) / (last - first) - 0.6, 0, 1.2, height, "odd", f"it {word}")
+            for at, word in zip(lasted, ("began", "ended"), strict=True)
+            if first < at < last
+        ),
     ]
     title = f"Peaks of what NICs {direction}: the accused one, and all others"
     return _plot(height, title, parts, _scale(height, rate(most)), ("0 s", duration(last - first)))
@@ -406,11 +423,12 @@ def _charts(screen: Screen) -> Iterator[str]:
     # The direction of the NIC's line, so that text and chart show the same.
     direction = "received" if f" {'received'} at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
-        chart = rate_chart(screen.rate_samples, direction)
+        chart = rate_chart(screen.rate_samples, direction, span_of(screen.iterations, range(*verdict.iterations)))
         first = screen.verdict.suspects[0]
         own = f"of {name_ranks(carried_by(first))}"
         accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
         legend = f"Red: {accused}; blue: the median of all others, within their least and most."
+        legend += " Yellow lines: where it began and ended." if 'class="odd"' in chart else ""
         legend += f" {screen.nic}." if screen.nic else ""
         yield _section(f"What NICs {direction}", chart, legend)
 

@@ -90,7 +90,9 @@ def device_text(screen: Screen) -> str:
     if screen.device is None:
         where = f"; communicator {verdict.communicator}" if verdict.communicator else ""
         return f"none is accused{where}: {verdict.evidence}"
-    return f"{screen.device}, {percent(verdict.suspects[0].probability)} sure"
+    # A detector says who is strange, and not how likely they are to blame: the judge gives each the same probability.
+    fixed = " (as every detector's verdict is)" if verdict.kind == "custom" else ""
+    return f"{screen.device}, {percent(verdict.suspects[0].probability)} sure{fixed}"
 
 
 def since_text(screen: Screen) -> str:

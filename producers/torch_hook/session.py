@@ -198,6 +198,9 @@ class Session:
                 "training=unaffected",
                 *(rows, recorded, self.lost_rows, is_passing_on, self.troubles.last),
             )
+        elif not self.groups.all:
+            reason = "no process group was made in this process: without one there is nothing to record"
+            _LOG.warning("event=torch_comms_empty reason=%r training=unaffected", reason)
         count, text = self._hook.errors()
         if count:
             self.troubles.count += count

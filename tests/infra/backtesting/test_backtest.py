@@ -28,3 +28,10 @@ def test_the_picture_is_xml_with_a_bar_for_each_number() -> None:
     widths = [one.get("width") for one in picture.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[3:5] == ["240", "120"], "precision 0.80 and recall 0.40 of 300"
     assert "<b>&" in [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_jobs_of_which_a_fault_was_not_found_are_named() -> None:
+    by_job = {"slow": Counts(faults=2, found=1), "well": Counts(faults=1, found=1), "clean": Counts(false_alarms=3)}
+    result = Result("peers", by_job=by_job)
+    assert result.missed() == ["slow"]
+    assert result.to_json()["jobs"][2] == {"job": "clean", "faults": 0, "found": 0, "false_alarms": 3}

@@ -37,6 +37,8 @@ def test_scripts_get_numbers(run: Run) -> None:
     assert (status, found["truth"]) == (0, "labels")
     (result,) = found["results"]
     assert (result["detector"], result["found"], result["faults"]) == ("river_gaussian", 1, 1)
+    (own,) = result["jobs"]
+    assert (own["job"], own["found"], own["faults"]) == ("gloo-slow-rank", 1, 1)
 
 
 def test_a_module_of_the_working_directory_is_found(

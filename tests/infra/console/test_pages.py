@@ -15,7 +15,7 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.text_page import headline
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run, shipped_investigations
-from irregulars.sinks.tables import tables_of
+from irregulars.sinks.tables import table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.filled import HEALTHY, HUNG, LIVE, OVER
 from tests.infra.console.visits import Visit, text_of, visit
@@ -106,6 +106,18 @@ def test_numbers_that_a_job_sent_are_drawn_and_stand_in_for_times_where_they_are
     assert "Time between operators" in job.text
     assert "Time between operators" not in incident.text
     assert "Gradient norm" not in somebody.get(job_path(SLOW)).text  # it sent none
+
+
+def test_an_incident_tells_what_was_reported_of_its_device(clickhouse: ClickHouseAddress) -> None:
+    with own_database(clickhouse) as own:
+        rows = tables_of(made_up_job.judgements()) | {"events": table_of_samples([made_up_job.events()])}
+        store(own, rows)
+        with visit(own) as reader:
+            assert reader.log_in().status_code == 303
+            text = text_of(reader.get(incident_path(made_up_job.VERDICT_ID)))
+    assert "device gpu1 on node-0: xid 79: GPU has fallen off the bus." in text
+    assert "alert closed, ticket: link from eth0 on node-0 to node-1, 89%" in text
+    assert text.index("xid 79") < text.index("raised, ticket") < text.index("closed, ticket")
 
 
 def test_devices_and_hosts_are_those_that_cost_time(somebody: Visit, client: object) -> None:

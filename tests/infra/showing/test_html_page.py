@@ -47,6 +47,16 @@ def test_a_page_fetches_nothing_and_runs_nothing(name: str) -> None:
     assert not parsed.attributes & {"src", "href", "xlink:href", "style", "onload", "onclick"}
 
 
+def test_rates_are_marked_where_the_verdict_began_and_ended_and_heat_maps_have_their_scale() -> None:
+    page = page_of(gather(found_in("gloo-slow-nic")))
+    assert len(re.findall('class="odd"><title>it (began|ended)</title>', page)) == 2
+    assert "Yellow lines: where it began and ended." in page
+    page = page_of(gather(found_in("torch-slow-rank")))
+    (scale,) = re.findall(r'<p class="dim">([^<]*) <svg[^>]*>(.*?)</svg> ([^<]*)</p>', page)
+    assert re.findall(r"heat\d", scale[1]) == [f"heat{level}" for level in range(6)]
+    assert all("ms" in scale[end] or "s" in scale[end] for end in (0, 2))
+
+
 def test_all_four_charts_are_drawn_as_sound_svg_with_irregular_iterations_marked_in_the_reader_s_colours() -> None:
     page = page_of(gather(found_in("gloo-slow-nic")))
     assert len(re.findall('class="cause"><title>iteration (6|7|80)', page)) == 21

@@ -63,6 +63,7 @@ FOUND: dict[str, Found | str] = {
         ("hang", ("Cost 4.0 GPU-hours an hour, on 4 GPUs",)),
         ("hang without a loss", ("on 4 GPUs; how long it stood is not known",)),
         ("detector's", ("Verdict quiet_loss (detector) in job (open, ticket)",
+                        "% sure (as every detector's verdict is)",
                         "Cost none counted: no iteration with it was irregular without another verdict;")),
         ("nobody", ("Device none is accused: seen", "Earlier no device is accused")),
         ("others", ("Others 5 more open in this job: slow rank [job:0:0:0], slow rank [job:0:1:0], ", "and 2 more")),

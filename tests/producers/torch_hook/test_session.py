@@ -94,3 +94,18 @@ def test_a_recording_that_reaches_nobody_is_one_warning_with_its_rows_and_holds_
     if "bootstrap" in way:
         assert "Kafka at 127.0.0.1:1 must answer" in line
         assert "torch_comms_trouble" not in log
+
+
+NO_GROUP = """
+from irregulars import torch_comms
+assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
+with torch_comms.iteration(0):
+    pass
+torch_comms.stop()
+"""
+
+
+def test_a_script_without_a_process_group_is_told_why_it_leaves_no_trace(tmp_path: Path) -> None:
+    (line,) = [line for line in run(NO_GROUP, tmp_path).splitlines() if "event=torch_comms_" in line]
+    assert "event=torch_comms_empty reason='no process group was made" in line
+    assert not list((tmp_path / "trace").glob("*"))

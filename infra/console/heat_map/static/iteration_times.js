@@ -147,13 +147,18 @@ class Times {
     const style = (name) => colour(this.element, `--hm-${name}`);
     this.colours = { odd: style("odd"), accused: style("accused"), dim: style("dim"), line: style("line"), bg: style("bg") };
     const axis = { stroke: style("dim"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") }, font: "11px system-ui, sans-serif" };
-    const ms = (chart, value) => (value === null || value === undefined ? "–" : duration(value * 1e6));
+    // Where nobody points at an iteration, the legend has the newest.
+    const told = (write) => (chart, value, series, at) => {
+      const one = at === null || at === undefined ? chart.data[series].at(-1) : value;
+      return one === null || one === undefined ? "–" : write(one);
+    };
+    const ms = told((value) => duration(value * 1e6));
     this.chart = new uPlot({
       width: this.plot.clientWidth || 600, height: HEIGHT - LEGEND_PX,
       scales: { x: { time: false } },
       axes: [{ ...axis }, { ...axis, size: 66, values: (chart, ticks) => ticks.map((tick) => duration(tick * 1e6)) }],
       series: [
-        { label: "iteration", value: (chart, value) => (value === null || value === undefined ? "–" : value.toLocaleString("en")) },
+        { label: "iteration", value: told((value) => value.toLocaleString("en")) },
         { label: "took", stroke: style("fg"), width: 1, points: { show: false }, value: ms },
         { label: "usual", stroke: style("cursor"), width: 1, dash: [6, 4], points: { show: false }, value: ms },
       ],

@@ -1,0 +1,204 @@
+"""An incident's page without a database: what it shows of one verdict, and what people say of it there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from irregulars.infra.console import tables
+from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress
+from irregulars.infra.console.rendering import incident_path
+from irregulars.infra.showing.found import Found
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.sinks.investigations import Answer
+from irregulars.sinks.notices.mutes import Mute, encode_mute
+from irregulars.sinks.notices.state_log import StateLog
+from tests.infra.console.visits import NOWHERE, Visit, text_of, visit
+from tests.sinks import made_up_job
+
+ID = made_up_job.VERDICT_ID
+PATH = incident_path(ID)
+TOPICS = TopicSettings()
+
+
+def at(second: int) -> datetime:
+    return datetime(2026, 11, 28, 3, 0, second, tzinfo=UTC)
+
+
+COLUMNS = (
+    "revision",
+    "seen_at",
+    "event",
+    "severity",
+    "gpu_hours_lost",
+    "device",
+    "host",
+    "rank",
+    "peer",
+    "probability",
+)
+LINK, NIC_NAME = "link from eth0 on node-0 to node-1", "NIC eth0 on node-0"
+HISTORY = Answer(COLUMNS, (
+    (1, at(10), "opened", "note", 0.0004, LINK, "node-0", 1, 3, 0.63),
+    (1, at(10), "opened", "note", 0.0004, NIC_NAME, "node-0", 1, None, 0.3),
+    (2, at(30), "raised", "ticket", 0.0009, LINK, "node-0", 1, 3, 0.76),
+    (3, at(50), "continued", "ticket", 0.002, None, None, None, None, None),
+))  # fmt: skip
+REPORTED = [
+    (at(5), at(5), 1, "node-0", "gpu1", "xid", 79, "GPU has fallen off the bus."),
+    (at(40), at(45), 1200, "node-0", "", "out_of_memory", None, ""),
+]
+SAID = [{"who": "ann", "word": "wrong", "said_s": at(35).timestamp(), "note": "NIC fine"}]
+
+
+@pytest.fixture(autouse=True)
+def stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the database: the second revision of a made-up verdict, with what happened to it."""
+    monkeypatch.setattr(ConsoleDatabase, "_connected", lambda self: object())
+    monkeypatch.setattr(tables, "find_verdict", lambda client, which: made_up_job.verdict(2))
+    monkeypatch.setattr(tables, "found_in_database", lambda client, verdict, source, now_ns: Found(verdict))
+    monkeypatch.setattr(tables, "run", lambda client, question, values: HISTORY)
+    monkeypatch.setattr(tables, "reported_on", lambda client, screen: REPORTED)
+    monkeypatch.setattr(tables, "words_on", lambda client, job, verdict_id: SAID)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaAddress]:
+    """The client library's own broker, which lives as long as its producer."""
+    broker = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+    for topic in ("mutes", "feedback"):
+        broker.produce(TOPICS.name(topic), b"none of ours", partition=0)
+    assert broker.flush(10) == 0
+    (one,) = broker.list_topics(timeout=10).brokers.values()
+    yield KafkaAddress(f"{one.host}:{one.port}", TOPICS)
+    del broker
+
+
+@contextmanager
+def state_of(kafka: KafkaAddress) -> Iterator[StateLog]:
+    log = StateLog(kafka.bootstrap, kafka.topics, {}, threading.Event())
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def say(somebody: Visit, path: str, **fields: str) -> Any:
+    given = {"csrf": somebody.csrf(PATH), "verdict_id": ID, "who": "ann", **fields}
+    return somebody.client.post(path, data=given)
+
+
+def test_what_happened_is_told_in_one_order_of_time() -> None:
+    told = [(one.kind, one.text) for one in tables.timeline_of(HISTORY, REPORTED, SAID)]
+    assert told == [
+        ("device", "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
+        ("verdict", f"opened, note: {LINK}, 63%; or {NIC_NAME}, 30%; 0.0004 GPU-hours lost until then"),
+        ("alert", f"raised, ticket: {LINK}, 76%; 0.0009 GPU-hours lost until then"),
+        ("person", "ann: wrong: NIC fine"),
+        ("device", "node-0: out of memory (1,200 times until 03:00:45)"),
+        ("verdict", "continued, ticket: no device is accused; 0.002 GPU-hours lost until then"),
+    ]
+    with visit() as somebody:
+        somebody.log_in()
+        text = text_of(somebody.get(PATH))
+        places = [text.index(f"{kind} {what}") for kind, what in told]
+        assert places == sorted(places)
+        assert "2026-11-28 03:00:05" in text
+
+
+def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAddress) -> None:
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        begun_ns = time.time_ns()
+        answer = say(somebody, "/mutes", about="job", lasting="4h", reason="I exchange \n the cable")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{PATH}?said=muted#said")
+        with state_of(kafka) as log:
+            (made,) = log.mutes()
+        assert (made.patterns, made.who) == ({"job": made_up_job.JOB, "kind": "slow_link"}, "ann")
+        assert made.reason == "I exchange the cable"
+        assert begun_ns <= made.from_ns <= time.time_ns()
+        assert made.until_ns - made.from_ns == 4 * 3600 * 10**9
+        text = text_of(somebody.get(f"{PATH}?said=muted"))
+        assert f"Nobody is notified of it: {made.describe()}." in text
+        assert f"irregulars mutes remove {made.mute_id}" in text
+
+
+REFUSED = (
+    ({"about": "everything", "lasting": "1h", "reason": "a"}, "mute must be of"),
+    ({"about": "job", "lasting": "99999w", "reason": "a"}, "mute must be of"),
+    ({"about": "job", "lasting": "1h", "reason": " "}, "reason"),
+    ({"about": "job", "lasting": "1h", "reason": "a", "who": " "}, "name must be given"),
+    ({"about": "job", "lasting": "1h", "reason": "a", "verdict_id": made_up_job.JOB}, "by its id"),
+)
+
+
+def test_a_mute_that_can_not_be_made_is_refused_with_a_reason(kafka: KafkaAddress) -> None:
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        for fields, told in REFUSED:
+            answer = say(somebody, "/mutes", **fields)
+            assert (answer.status_code, told in answer.text) == (400, True), (fields, text_of(answer))
+
+
+def test_other_sites_and_strangers_mute_nothing(kafka: KafkaAddress) -> None:
+    mute = {"verdict_id": ID, "who": "ann", "about": "job", "lasting": "1h", "reason": "a"}
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        assert somebody.client.post("/mutes", data=mute).status_code == 401
+        somebody.log_in()
+        assert somebody.client.post("/mutes", data=mute).status_code == 403
+        mute["csrf"] = somebody.csrf(PATH)
+        headers = {"origin": "https://elsewhere.example"}
+        assert somebody.client.post("/mutes", data=mute, headers=headers).status_code == 403
+        assert somebody.get("/mutes").status_code in (404, 405)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_console_that_only_reads_shows_no_buttons_and_publishes_nothing(kafka: KafkaAddress, is_open: bool) -> None:
+    given: dict[str, Any] = {"kafka": kafka} if is_open else {"takes_feedback": True}
+    with visit(NOWHERE, **given) as somebody:
+        somebody.log_in()
+        page = somebody.get(PATH)
+        assert 'action="/feedback"' not in page.text
+        assert 'action="/mutes"' not in page.text
+        assert "irregulars console --feedback" in page.text
+        answer = say(somebody, "/mutes", about="job", lasting="1h", reason="a")
+        assert answer.status_code == 403
+        assert "console_feedback" in answer.text
+
+
+def test_without_kafka_the_page_is_there_at_once(kafka: KafkaAddress) -> None:
+    with visit(NOWHERE, KafkaAddress("127.0.0.1:1", TOPICS), takes_feedback=True) as somebody:
+        somebody.log_in()
+        assert somebody.get(PATH).status_code == 200
+
+
+NIC = Suspect("nic", 3, (3,), 0.9, host="node-[0]", gpu=1, nic="mlx5_1", switch="leaf-1")
+
+
+@pytest.mark.parametrize(
+    ("suspects", "patterns"),
+    [
+        ((NIC,), {"device": {"device": "nic:node-[[]0]/mlx5_1"}, "host": {"host": "node-[[]0]"}}),
+        ((Suspect("switch", 3, (3,), 0.9, host="node-0", switch="leaf-1"),), {"device": {"device": "switch:leaf-1"}}),
+        ((), {}),
+    ],
+)
+def test_a_mute_is_of_the_names_that_a_verdict_has_and_of_no_others(
+    suspects: tuple[Suspect, ...], patterns: dict[str, dict[str, str]]
+) -> None:
+    verdict = Verdict(**{name: getattr(made_up_job.verdict(2), name) for name in Verdict.__slots__}
+                      | {"suspects": suspects})  # fmt: skip
+    of_job = {"job": {"job": made_up_job.JOB, "kind": "slow_link"}}
+    assert {word: own for word, (_, own) in tables.mutable_of(verdict).items()} == patterns | of_job
+    for own in (patterns | of_job).values():
+        mute = Mute("m", 0, 1, "why", "ann", **own)
+        assert mute.matches(verdict.to_json())
+        assert encode_mute(mute)
