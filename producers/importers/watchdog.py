@@ -25,7 +25,7 @@ from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dum
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
 from irregulars.producers.importers.megatron import MegatronLog
 from irregulars.producers.importers.nccl_log import NcclLog
-from irregulars.producers.trace.foreign_files import LOG_SIGNS
+from irregulars.producers.trace.foreign_files import BREAKS, LOG_SIGNS
 
 _BLOCK_BYTES: Final = 8 << 20
 _LONGEST_LINE: Final = 64 << 10  # bytes kept of a line that a block's end cuts
@@ -144,8 +144,11 @@ class WatchdogLog:
         self._died: list[str] = []  # the process that ended first, of each start of the job
         self._error = ""  # the first line of another library that names no rank
 
-    def read(self, stream: IO[bytes]) -> None:
-        """Read one log, in blocks that end with a line. InputError if there are too many lines of watchdogs."""
+    def read(self, stream: IO[bytes]) -> str | None:
+        """Read one log, in blocks that end with a line; return the error at which it breaks off, None: it does not.
+
+        Its lines before that count. Raises InputError if there are too many lines of watchdogs.
+        """
         rest = b""
         self._begin_file()
         self.nccl.begin_file()
@@ -156,9 +159,12 @@ class WatchdogLog:
                 rest = block[past:][-_LONGEST_LINE:]
                 self._read(block[:past])
             self._read(rest)
-        finally:  # the groups of a log that breaks off are kept, and so are its ranks
+        except BREAKS as error:  # `rest` is then the part of a line, and may end within a number
+            return str(error)
+        finally:  # the ranks of a log with too many lines are kept, as its groups are
             self._heard |= self._heard_in_file
             self._died += self._died_in_file
+        return None
 
     def _read(self, block: bytes) -> None:
         if b"orld" in block or b"ORLD" in block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers import watchdog
-from irregulars.producers.importers.importing import import_trace, read_hang
+from irregulars.producers.importers.importing import import_trace, read_hang, take_anything
 from irregulars.producers.importers.watchdog import WatchdogLog
 from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.foreign_files import Unpacked
 from tests.producers.importers.test_flight_recorder import dump, entry
 
 WORK = "WorkNCCL(SeqNum={0}, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=600000) ran for 600034 milliseconds"
@@ -350,8 +352,27 @@ def test_a_log_that_breaks_off_keeps_the_ranks_before_the_damage() -> None:
             return block
 
     log = WatchdogLog()
-    with pytest.raises(EOFError):
-        log.read(Cut(f"{caught(1)}\n{died}".encode()))
-    log.read(io.BytesIO(f"{caught(2)}\n".encode()))
+    assert str(log.read(Cut(f"{caught(1)}\n{died}".encode()))).startswith("Compressed file ended")
+    assert log.read(io.BytesIO(f"{caught(2)}\n".encode())) is None
     assert [one.rank for one in log.dumps()] == [1, 2, 3]
     assert any("rank 3 on node1" in note for note in log.notes)
+
+
+def test_a_packed_log_that_is_cut_counts_up_to_there(tmp_path: Path) -> None:
+    noise = "".join(f"step {step} loss {step * 7919 % 1000}\n" for step in range(50_000))
+    whole = gzip.compress(f"{caught(0)}\n{caught(1)}\n{noise}".encode())
+    path = tmp_path / "train.log.gz"
+    for share in (0.02, 0.5, 0.99):  # within the head by which its kind is found, and behind it
+        path.write_bytes(whole[: int(share * len(whole))])
+        scratch = tmp_path / f"scratch-{share}"
+        scratch.mkdir()
+        taken = take_anything(path, scratch)
+        assert any("note: train.log.gz breaks off, and its lines before count" in line for line in taken.lines)
+        assert sorted(read_hang({"watchdog": [path]}, "job").ranks) == [0, 1]
+
+
+def test_of_a_packed_log_the_line_that_the_cut_goes_through_does_not_count() -> None:
+    log = WatchdogLog()
+    value = gzip.compress(f"{caught(0)}\n".encode() + caught(1, 652).encode())
+    assert log.read(Unpacked(fileobj=io.BytesIO(value[:-8]))) is not None
+    assert [one.rank for one in log.dumps()] == [0]
