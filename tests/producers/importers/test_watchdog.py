@@ -240,6 +240,23 @@ def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path
     assert sorted(imported.ranks) == [0, 1]
 
 
+def test_lines_of_a_killed_start_are_not_told_of_the_newer_one() -> None:
+    def report(rank: int) -> str:
+        return f"| MnRtt/Rnk: 10.0ms/0 | MxRtt/Rnk: 90.0ms/{rank} |"
+
+    old, new = (["Last error:", f"{name} failed", f"WORLD_SIZE={size}", report(rank), caught(1)]
+                for name, size, rank in (("old", 512, 500), ("new", 128, 70)))  # fmt: skip
+    log = WatchdogLog()
+    log.read(io.BytesIO("\n".join([*old, AGAIN, *new, ""]).encode()))
+    log.read(io.BytesIO(f"WORLD_SIZE=64\n{report(65)}\n".encode()))
+    assert (log.world_size, [note for note in log.notes if "the log says" in note]) == (
+        128, ["the log says: Last error: new failed"],
+    )  # fmt: skip
+    reports = log.reports.job("job", 1)
+    assert reports is not None
+    assert reports.ranks.keys() == {*range(62), 65, 70}
+
+
 def test_reports_of_a_desync_are_read(tmp_path: Path) -> None:
     begun = "\t   #5 started ranks:\n\t     [0, 1, 3] started ALLREDUCE"
     behind = "\t     [2] finished collective #4, but didn't join collective #5 (count from 1)"
