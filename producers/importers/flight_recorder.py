@@ -179,12 +179,10 @@ def _is_numbered_through(rows: Sequence[Mapping[str, Any]]) -> bool:
     return is_told and all(later - one == 1 for one, later in pairwise(numbers))
 
 
-def _counted(
-    entries: Sequence[Entry], keys: Iterable[Any], first: int, since: Mapping[Any, int]
-) -> dict[int, int]:
+def _counted(entries: Sequence[Entry], keys: Iterable[Any], first: int, since: Mapping[Any, int]) -> dict[int, int]:
     """Number the entries of each key by themselves; by place. None as key: not numbered.
 
-    `since`: by key the place from which on all ranks have the same entries; the one there, or the next, has the number
+    `since`: by key the place from which on all ranks have the same entries: the first one there has the number
     `first`. Of other keys the first entry that never ended has the same number on all ranks.
     """
     places: dict[Any, list[int]] = {}
