@@ -394,7 +394,7 @@ def begin_of_both(one: Dump, other: Dump, ids: Mapping[int, Mapping[str, str]]) 
         places.append(np.flatnonzero((rows["source"] < 0) & ~np.isnan(rows["elapsed_ns"])))
         own = [codes.setdefault(ids[dump.rank][name], len(codes)) for name in dump.entries.names]
         keys.append(np.array(own, np.int64)[rows["group"][places[-1]]] << 32 | rows["sequence"][places[-1]])
-    _, first, second = np.intersect1d(*keys, return_indices=True)
+    _, first, second = np.intersect1d(keys[0], keys[1], return_indices=True)
     if not len(first):
         return None
     newest = np.argmax(places[0][first])
