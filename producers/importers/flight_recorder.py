@@ -132,9 +132,8 @@ def read_dump(value: Any, rank: int | None) -> Dump:
     good = _with_ends([entry for _, entry in whole if entry is not None], has_states=has_states or bool(status))
     is_whole = bool(rows) and _integer(rows[0].get("record_id")) == 0
     if _is_numbered_through(rows):
-        first = 1 if is_whole else None
-        names = (entry.group if entry.ends is None else None for entry in good)
-        for at, number in _counted(good, names, first).items():
+        names = [entry.group if entry.ends is None else None for entry in good]
+        for at, number in _counted(good, names, 1, dict.fromkeys(names, 0) if is_whole else {}).items():
             good[at] = good[at]._replace(sequence=number)
     skipped = len(listed) - len(good)
     completed, enqueued = _by_status(status if isinstance(status, dict) else {}, rows, groups)
@@ -180,20 +179,25 @@ def _is_numbered_through(rows: Sequence[Mapping[str, Any]]) -> bool:
     return is_told and all(later - one == 1 for one, later in pairwise(numbers))
 
 
-def _counted(entries: Sequence[Entry], keys: Iterable[Any], first: int | None = None) -> dict[int, int]:
+def _counted(entries: Sequence[Entry], keys: Iterable[Any], first: int, since: Mapping[Any, int]) -> dict[int, int]:
     """Number the entries of each key by themselves; by place. None as key: not numbered.
 
-    `first`: number of the first one. None: the first one that never ended has the same number on all ranks.
+    `since`: by key the place from which on all ranks have the same entries: the first one there has the number
+    `first`. Of other keys the first entry that never ended has the same number on all ranks.
     """
     places: dict[Any, list[int]] = {}
     for at, key in enumerate(keys):
         if key is not None:
             places.setdefault(key, []).append(at)
     numbers: dict[int, int] = {}
-    for own in places.values():
-        ended = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
-        begin = _FIRST_OPEN - ended if first is None else first
-        numbers.update((at, begin + n) for n, at in enumerate(own))
+    for key, own in places.items():
+        begin = since.get(key)
+        if begin is None:
+            ended = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
+            number = _FIRST_OPEN - ended
+        else:
+            number = first - sum(at < begin for at in own)
+        numbers.update((at, number + n) for n, at in enumerate(own))
     return numbers
 
 
@@ -314,9 +318,9 @@ def _integer(value: Any) -> int | None:
 
 
 ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
-# Number of the first send or recv of a pair if both dumps begin with their rank's first call, else of the first one
-# that never ended. The recorder's own numbers differ at the two ends. Those that both have completed are the same but
-# for the last one: NCCL ends a small send before it is received, so the first calls count where they are known.
+# Number of the first send or recv of a pair from which on both dumps hold all (`begin_of_both`); where that is not
+# known, of the first one that never ended. The recorder's own numbers differ at the two ends. Those that both have
+# completed are the same but for the last one: NCCL ends a small send before it is received.
 _FIRST_OPEN: Final = UNTOLD_CALLS.stop + (1 << 20)
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 
@@ -351,8 +355,7 @@ def job_of_dumps(
         told = rows[~is_pair & (rows["operator"] != UNKNOWN_OPERATOR)]
         keys = zip(of_group[told["group"]], told["sequence"].tolist(), strict=True)
         called.update(zip(keys, told["operator"].tolist(), strict=True))
-    whole = {rank for rank, dump in by_rank.items() if dump.is_whole}
-    ranks = {rank: _rows(dump, ids[rank], with_pairs, called, whole) for rank, dump in by_rank.items()}
+    ranks = {rank: _rows(dump, by_rank, ids, with_pairs, called) for rank, dump in by_rank.items()}
     for rank, until_ns in (dumped_ns or {}).items():
         # The iteration lasts while operators are issued; a rank that issued none enters it at its end.
         start_ns = by_rank[rank].entries.columns["start_ns"]
@@ -373,24 +376,58 @@ def job_of_dumps(
     )
 
 
+def begin_of_both(one: Dump, other: Dump, ids: Mapping[int, Mapping[str, str]]) -> int | None:
+    """Return the place in a dump from which on it and another one hold all; None: not known.
+
+    Rings that have dropped their first calls begin at different ones, but are complete behind the newest collective
+    that both ranks have ended: a send is issued before it if its recv is.
+
+    `ids`: of each rank the communicators by the names of its groups.
+    """
+    if one.is_whole and other.is_whole:
+        return 0
+    codes: dict[str, int] = {}
+    keys, places = [], []
+    in_order = sorted((one, other), key=lambda dump: dump.rank)  # so that both ends find the same collective
+    for dump in in_order:
+        rows = dump.entries.columns
+        places.append(np.flatnonzero((rows["source"] < 0) & ~np.isnan(rows["elapsed_ns"])))
+        own = [codes.setdefault(ids[dump.rank][name], len(codes)) for name in dump.entries.names]
+        keys.append(np.array(own, np.int64)[rows["group"][places[-1]]] << 32 | rows["sequence"][places[-1]])
+    _, first, second = np.intersect1d(keys[0], keys[1], return_indices=True)
+    if not len(first):
+        return None
+    newest = np.argmax(places[0][first])
+    return int(places[0][first[newest]] if in_order[0] is one else places[1][second[newest]])
+
+
 def _rows(
-    dump: Dump, ids: Mapping[str, str], with_pairs: set[str], called: Mapping[tuple[str, int], int], whole: set[int]
+    dump: Dump,
+    by_rank: Mapping[int, Dump],
+    all_ids: Mapping[int, Mapping[str, str]],
+    with_pairs: set[str],
+    called: Mapping[tuple[str, int], int],
 ) -> RankRows:
     """Return the rows of a dump; an operator that it does not name is the one that `called` has of other ranks.
 
-    `ids`: communicators by the names of the dump's groups; `with_pairs`, `called` go by them. `whole`: ranks whose
-    dump begins with their first call.
+    `by_rank`: all dumps. `all_ids`: of each rank the communicators by the names of its groups; `with_pairs`, `called`
+    go by them.
     """
-    rows, names, found = RankRows(), dump.entries.names, dump.entries.columns
+    rows, names, found, ids = RankRows(), dump.entries.names, dump.entries.columns, all_ids[dump.rank]
     own = {name for name, group in dump.groups.items() if dump.rank in group.ranks}
     group, operator, number = found["group"], found["operator"].copy(), found["sequence"].copy()
     is_pair = found["source"] >= 0
-    # Sends and recvs count from the first of their pair that both ends know: the first of all, or that never ended.
+    # Sends and recvs count from the first of their pair that both ends know.
     paired = [entry for entry in dump.entries if entry.ends] if is_pair.any() else []
-    keys = [((e.group, e.ends), whole.issuperset(e.ends or ())) for e in paired]
-    counted = _counted(paired, (key if is_whole else None for key, is_whole in keys), _FIRST_OPEN)
-    counted |= _counted(paired, (None if is_whole else key for key, is_whole in keys))
-    number[np.flatnonzero(is_pair)[list(counted)]] = list(counted.values())
+    keys, pairs = [(entry.group, entry.ends) for entry in paired], np.flatnonzero(is_pair)
+    since = {}
+    for key in dict.fromkeys(keys):
+        others = [by_rank[end] for end in key[1] or () if end != dump.rank and end in by_rank]
+        begin = begin_of_both(dump, others[0], all_ids) if others else None
+        if begin is not None:
+            since[key] = int(np.searchsorted(pairs, begin))
+    counted = _counted(paired, keys, _FIRST_OPEN, since)
+    number[pairs[list(counted)]] = list(counted.values())
     is_own = np.array([name in own for name in names], bool)[group]
     for at in np.flatnonzero(is_own & (operator == UNKNOWN_OPERATOR)).tolist():
         known = called.get((ids[names[group[at]]], int(number[at])))

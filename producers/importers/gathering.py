@@ -32,7 +32,7 @@ except ImportError:  # a Python built without liblzma: `tarfile` then takes an x
 MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the largest jobs known writes one or two
 MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full disk stops more than this program
 MOST_DEPTH: Final = 16  # folders in folders, and archives in archives
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 16  # of its last member a cut archive loses at most as much
 _NUMBERS: Final = re.compile(r"\d+")
 TRACE: Final = "trace"  # a trace directory, kept by its folder
 

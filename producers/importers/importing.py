@@ -143,16 +143,18 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     """Join dumps and lines of watchdogs, each a list of files by its kind; a rank with a dump needs no lines."""
     log = WatchdogLog()
 
-    def read_log_file(path: Path) -> None:
+    def read_log_file(path: Path) -> str | None:
         with naming(path), open_plain(path) as stream:
-            log.read(stream)
+            return log.read(stream)
 
     of_dumps = files.get("flight-recorder", [])
     read, broken = read_each(of_dumps, read_dump_file, in_parallel=True) if of_dumps else ([], [])
     who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
     dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
     of_logs = files.get("watchdog", [])
-    broken += read_each(of_logs, read_log_file)[1] if of_logs else []
+    read_logs, broken_logs = read_each(of_logs, read_log_file) if of_logs else ([], [])
+    broken += broken_logs
+    cut = [f"{path.name} breaks off, and its lines before count: {reason}" for path, reason in read_logs if reason]
     known = {group for dump in dumps for group in dump.groups.values()}
     with_dump = {dump.rank for dump in dumps}
     told = [one for one in log.dumps(known) if one.rank not in with_dump]
@@ -161,11 +163,11 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     if not dumps and not told:
         reports = log.reports.job(job, log.world_size)
         if reports is not None:
-            return replace(reports, left_out=broken)
+            return replace(reports, left_out=broken, notes=(*cut, *reports.notes))
         rule = "must hold a line of a watchdog, or of Megatron's checks, that names a rank"
-        raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *log.notes))}")
+        raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *cut, *log.notes))}")
     imported = job_of_dumps([*dumps, *told], job)
-    notes = (*who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
+    notes = (*cut, *who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
     # NCCL's lines name hosts and GPUs, which dumps do not.
     places = {**imported.places, **log.nccl.places(imported.world_size)}
     return replace(

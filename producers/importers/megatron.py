@@ -93,10 +93,23 @@ class MegatronLog:
 
     def __init__(self) -> None:
         self._reports: list[Report] = []
+        self._first_of_file = 0  # place of the first report of the file that is read
         self._results: dict[tuple[int, int], Result] = {}  # by rank and iteration
         self._iteration: int | None = None
         self._time_ns = 0
         self._most_throughput = 0.0  # least of the newest report, which took the most time
+
+    def begin_file(self) -> None:
+        """Begin to read another log."""
+        self._first_of_file = len(self._reports)
+
+    def forget_file(self) -> None:
+        """Forget the reports of the log so far: they are of an earlier start of the job.
+
+        Rejected results stay: the job is started anew to compute them on another GPU.
+        """
+        del self._reports[self._first_of_file :]
+        self._iteration = None
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line. InputError if more results were rejected than runs have."""
@@ -113,7 +126,9 @@ class MegatronLog:
             if time := _TIME.search(block, max(start - 60, block.rfind(b"\n", 0, start) + 1), start):
                 self._time_ns = _ns_of(time[1].decode()) or self._time_ns
             take(one)
-        del self._reports[:-_MOST_REPORTS]
+        over = max(len(self._reports) - _MOST_REPORTS, 0)
+        del self._reports[:over]
+        self._first_of_file = max(self._first_of_file - over, 0)
         if len(self._results) > _MOST_RESULTS:
             raise InputError(f"results that Megatron rejected must be at most {_MOST_RESULTS}; got more")
 

@@ -25,7 +25,7 @@ from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dum
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
 from irregulars.producers.importers.megatron import MegatronLog
 from irregulars.producers.importers.nccl_log import NcclLog
-from irregulars.producers.trace.foreign_files import LOG_SIGNS
+from irregulars.producers.trace.foreign_files import BREAKS, LOG_SIGNS
 
 _BLOCK_BYTES: Final = 8 << 20
 _LONGEST_LINE: Final = 64 << 10  # bytes kept of a line that a block's end cuts
@@ -142,13 +142,19 @@ class WatchdogLog:
         self._died_in_file: list[str] = []
         self.nccl = NcclLog()
         self._died: list[str] = []  # the process that ended first, of each start of the job
-        self._error = ""  # the first line of another library that names no rank
+        self._error = self._error_in_file = ""  # the first line of another library that names no rank
+        self._world_in_file, self._is_world_of_earlier = 0, False  # the latter: of an earlier start in this file
 
-    def read(self, stream: IO[bytes]) -> None:
-        """Read one log, in blocks that end with a line. InputError if there are too many lines of watchdogs."""
+    def read(self, stream: IO[bytes]) -> str | None:
+        """Read one log, in blocks that end with a line; return the error at which it breaks off, None: it does not.
+
+        Its lines before that count. Raises InputError if there are too many lines of watchdogs.
+        """
         rest = b""
         self._begin_file()
         self.nccl.begin_file()
+        self.reports.begin_file()
+        self._error_in_file, self._world_in_file, self._is_world_of_earlier = "", 0, False
         try:
             while block := stream.read(_BLOCK_BYTES):
                 block = rest + block
@@ -156,32 +162,42 @@ class WatchdogLog:
                 rest = block[past:][-_LONGEST_LINE:]
                 self._read(block[:past])
             self._read(rest)
-        finally:  # the groups of a log that breaks off are kept, and so are its ranks
+        except BREAKS as error:  # `rest` is then the part of a line, and may end within a number
+            return str(error)
+        finally:  # the ranks of a log with too many lines are kept, as its groups are
             self._heard |= self._heard_in_file
             self._died += self._died_in_file
+            self._error = self._error or self._error_in_file
+            self.world_size = max(self.world_size, self._world_in_file)
+        return None
 
     def _read(self, block: bytes) -> None:
-        if b"orld" in block or b"ORLD" in block:
-            sizes = [int(found[1]) for found in _WORLD.finditer(block[: 4 << 20])]
-            self.world_size = max([self.world_size, *(size for size in sizes if size < MAX_RANKS)])
         # Only the newest start of the job counts: the part of the file before it is forgotten.
         *before, last = block.split(_AGAIN)
         for one in before:
             self._read_start(one)
             self._forget_file()
-            # Not by `_forget_file`: where a message shows a new start, NCCL's lines behind it have been read already.
+            # Not by `_forget_file`: where a message shows a new start, such lines behind it have been read already.
             self.nccl.forget_file()
+            self.reports.forget_file()
+            self._error_in_file, self._is_world_of_earlier = "", True
         self._read_start(last)
 
     def _read_start(self, block: bytes) -> None:
         """Read a part of a log that is of one start of the job."""
+        if b"orld" in block or b"ORLD" in block:
+            sizes = [size for found in _WORLD.finditer(block[: 4 << 20]) if (size := int(found[1])) < MAX_RANKS]
+            # The size of an earlier start counts until this one names its own.
+            if sizes:
+                before = 0 if self._is_world_of_earlier else self._world_in_file
+                self._world_in_file, self._is_world_of_earlier = max(before, *sizes), False
         if b"NCCL " in block:
             self.nccl.read(block)
         if not any(sign in block for sign in LOG_SIGNS):
             return
         self.reports.read(block)
-        if not self._error and (error := _ERROR.search(block)):
-            self._error = " ".join(error[0].decode(errors="replace").split())
+        if not self._error_in_file and (error := _ERROR.search(block)):
+            self._error_in_file = " ".join(error[0].decode(errors="replace").split())
         self._read_messages(_COLOURS.sub(b"", block) if b"\x1b" in block else block)
         # Behind the messages, which may show that the job was started anew: torchrun's report is at a log's end.
         for found in _DIED.finditer(block):

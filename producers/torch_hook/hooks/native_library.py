@@ -105,8 +105,8 @@ class NativeHook:
         self._library.irregulars_take.restype = ctypes.c_uint64
         self._library.irregulars_errors.restype = ctypes.c_uint64
         self._library.irregulars_open_ring(ctypes.c_uint64(CAPACITY))
-        # 1 MiB: while it comes back full, `take` reads on.
-        self._buffer = np.zeros(1 << 14, dtype=ROW)
+        # As many as the ring holds, so that one reading gets all; pages that no reading reaches take no memory.
+        self._buffer = np.zeros(CAPACITY, dtype=ROW)
         self._dropped = ctypes.c_uint64()
 
     @property
@@ -141,10 +141,7 @@ class NativeHook:
     def take(self) -> np.ndarray:
         """Take the rows that ended since the last call."""
         self._library.irregulars_ask_devices()
-        pieces = [self._read(is_open=False)]
-        while len(pieces[-1]) == len(self._buffer):
-            pieces.append(self._read(is_open=False))
-        return np.concatenate(pieces)
+        return self._read(is_open=False)
 
     def still_open(self) -> np.ndarray:
         """Copy the rows that have not ended."""

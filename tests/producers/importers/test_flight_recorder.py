@@ -149,6 +149,19 @@ def test_ends_of_which_one_has_lost_its_first_entries_count_from_the_first_open_
     assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
 
 
+@pytest.mark.parametrize("enqueued", ["scheduled", ""])
+def test_rings_that_have_wrapped_count_from_the_newest_collective_that_both_have_ended(
+    tmp_path: Path, enqueued: str
+) -> None:
+    """Each ring begins at another call, and counted from the open ones each end waited for a recv of the other."""
+    sender = rounds(0, [DONE, DONE, ("completed", "scheduled")], first=40)
+    receiver = rounds(1, [DONE, DONE, DONE, ("scheduled", enqueued)], first=70)
+    for one, at in ((sender, 2), (receiver, 4)):
+        one["entries"].insert(at, entry(9, "completed"))
+    (verdict,) = verdicts(tmp_path, sender, receiver)
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+
+
 def test_ends_of_a_send_are_ranks_of_the_group() -> None:
     """Group rank 0 of ``pp`` is global rank 2; the recorder's numbers differ at the two ends."""
     pair = {"is_p2p": True, "process_group": ["1", "pp"]}

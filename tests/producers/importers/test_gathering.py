@@ -94,6 +94,17 @@ def test_a_cut_archive_gives_what_came_before(tmp_path: Path) -> None:
     assert any("must be a complete archive" in one.reason for one in found.left_out)
 
 
+def test_of_a_packed_archive_that_is_cut_the_begin_of_the_last_member_is_read(tmp_path: Path) -> None:
+    lines = b"[Rank 3] Watchdog caught collective operation timeout\n" + Random(3).randbytes(300_000).hex().encode()
+    whole = tar_of(tmp_path / "whole.tar.gz", {"train.log": lines}, "w:gz")
+    path = tmp_path / "cut.tar.gz"
+    path.write_bytes(whole.read_bytes()[:100_000])
+    found = gather(path, scratch(tmp_path))
+    (log,) = found.files["watchdog"]
+    assert 100_000 < log.stat().st_size < len(lines)
+    assert ["must be a complete archive" in one.reason for one in found.left_out] == [True]
+
+
 @pytest.mark.parametrize(("mode", "ending"), [("w:xz", ".tar.xz"), ("w:bz2", ".tar.bz2"), ("w:gz", ".tar.gz")])
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 def test_a_damaged_archive_is_left_out_with_its_reason(tmp_path: Path, mode: str, ending: str, share: float) -> None:

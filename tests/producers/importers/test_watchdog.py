@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers import watchdog
-from irregulars.producers.importers.importing import import_trace, read_hang
+from irregulars.producers.importers.importing import import_trace, read_hang, take_anything
 from irregulars.producers.importers.watchdog import WatchdogLog
 from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.foreign_files import Unpacked
 from tests.producers.importers.test_flight_recorder import dump, entry
 
 WORK = "WorkNCCL(SeqNum={0}, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=600000) ran for 600034 milliseconds"
@@ -238,6 +240,23 @@ def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path
     assert sorted(imported.ranks) == [0, 1]
 
 
+def test_lines_of_a_killed_start_are_not_told_of_the_newer_one() -> None:
+    def report(rank: int) -> str:
+        return f"| MnRtt/Rnk: 10.0ms/0 | MxRtt/Rnk: 90.0ms/{rank} |"
+
+    old, new = (["Last error:", f"{name} failed", f"WORLD_SIZE={size}", report(rank), caught(1)]
+                for name, size, rank in (("old", 512, 500), ("new", 128, 70)))  # fmt: skip
+    log = WatchdogLog()
+    log.read(io.BytesIO("\n".join([*old, AGAIN, *new, ""]).encode()))
+    log.read(io.BytesIO(f"WORLD_SIZE=64\n{report(65)}\n".encode()))
+    assert (log.world_size, [note for note in log.notes if "the log says" in note]) == (
+        128, ["the log says: Last error: new failed"],
+    )  # fmt: skip
+    reports = log.reports.job("job", 1)
+    assert reports is not None
+    assert reports.ranks.keys() == {*range(62), 65, 70}
+
+
 def test_reports_of_a_desync_are_read(tmp_path: Path) -> None:
     begun = "\t   #5 started ranks:\n\t     [0, 1, 3] started ALLREDUCE"
     behind = "\t     [2] finished collective #4, but didn't join collective #5 (count from 1)"
@@ -350,8 +369,27 @@ def test_a_log_that_breaks_off_keeps_the_ranks_before_the_damage() -> None:
             return block
 
     log = WatchdogLog()
-    with pytest.raises(EOFError):
-        log.read(Cut(f"{caught(1)}\n{died}".encode()))
-    log.read(io.BytesIO(f"{caught(2)}\n".encode()))
+    assert str(log.read(Cut(f"{caught(1)}\n{died}".encode()))).startswith("Compressed file ended")
+    assert log.read(io.BytesIO(f"{caught(2)}\n".encode())) is None
     assert [one.rank for one in log.dumps()] == [1, 2, 3]
     assert any("rank 3 on node1" in note for note in log.notes)
+
+
+def test_a_packed_log_that_is_cut_counts_up_to_there(tmp_path: Path) -> None:
+    noise = "".join(f"step {step} loss {step * 7919 % 1000}\n" for step in range(50_000))
+    whole = gzip.compress(f"{caught(0)}\n{caught(1)}\n{noise}".encode())
+    path = tmp_path / "train.log.gz"
+    for share in (0.02, 0.5, 0.99):  # within the head by which its kind is found, and behind it
+        path.write_bytes(whole[: int(share * len(whole))])
+        scratch = tmp_path / f"scratch-{share}"
+        scratch.mkdir()
+        taken = take_anything(path, scratch)
+        assert any("note: train.log.gz breaks off, and its lines before count" in line for line in taken.lines)
+        assert sorted(read_hang({"watchdog": [path]}, "job").ranks) == [0, 1]
+
+
+def test_of_a_packed_log_the_line_that_the_cut_goes_through_does_not_count() -> None:
+    log = WatchdogLog()
+    value = gzip.compress(f"{caught(0)}\n".encode() + caught(1, 652).encode())
+    assert log.read(Unpacked(fileobj=io.BytesIO(value[:-8]))) is not None
+    assert [one.rank for one in log.dumps()] == [0]

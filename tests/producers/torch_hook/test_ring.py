@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
+from irregulars.producers.torch_hook.hooks.native_library import NativeHook
+from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, ROW, PythonRing
 
 
 def add(ring: PythonRing, issued_ns: int) -> int:
@@ -99,3 +103,20 @@ def test_several_threads_write_while_one_takes(threads: int) -> None:
     taken += ring.take()["issued"].tolist()
     assert len(set(taken)) == len(taken)
     assert len(taken) + ring.dropped_rows == threads * each
+
+
+def test_all_open_rows_of_the_native_ring_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They went into a buffer of a quarter of the ring: of more, the newest were in no evidence of a hang."""
+    rows = np.zeros(CAPACITY, ROW)
+    rows["id"] = np.arange(CAPACITY) + 1
+
+    def take(target: ctypes.c_void_p, most: ctypes.c_uint64, _is_open: int, _dropped: object) -> int:
+        count = min(most.value, len(rows))
+        ctypes.memmove(target, rows.ctypes.data, count * ROW.itemsize)
+        return count
+
+    library = SimpleNamespace(
+        irregulars_take=take, irregulars_errors=lambda *_: 0, irregulars_open_ring=lambda _capacity: 0
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda _path: library)
+    assert NativeHook(Path("hook.so")).still_open()["id"].tolist() == rows["id"].tolist()
