@@ -33,7 +33,7 @@ from irregulars.sinks.notices.policy import DeliveryRecord, Rules, decode_delive
 LOG: Final = logging.getLogger("irregulars.notify")
 _READ_S: Final = 10.0  # for each message
 _STOP_S: Final = 5.0  # how long a broker that is away delays the process's end; one that is there needs less
-# Failures for which a message is sent again. Of those that a producer gives out `KafkaError.retriable` is always false.
+# A message that fails so is sent again. Of the errors of a producer `KafkaError.retriable` is always false.
 _AWAY: Final = PASSING | {
     KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
