@@ -143,19 +143,20 @@ class OperatorReader:
 
     def build_now(self, rows: IterationRows, columns: Mapping[str, Column]) -> OperatorGraph:
         """Build the graph of one iteration, with the clocks as it shows them itself."""
-        return self.build([rows], columns, follow_clocks(self.clocks, columns, self._host_of))
+        return self.build([rows], columns, follow_clocks(self.clocks, columns, self._host_of(columns)))
 
     def compare_clocks(self, columns: Mapping[str, Column]) -> None:
         """Estimate how far each rank's clock is ahead, unless all share one."""
         if self._has_one_clock:
             self.clocks = Clocks()
             return
-        self.clocks = estimate_clocks(columns, self._host_of)
+        self.clocks = estimate_clocks(columns, self._host_of(columns))
 
-    @property
-    def _host_of(self) -> dict[int, str]:
-        # A rank of unknown host is taken to have a clock of its own.
-        return {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
+    def _host_of(self, columns: Mapping[str, Column]) -> dict[int, str]:
+        """Return the host of each rank: a rank of unknown host, or without announcement, has a clock of its own."""
+        ranks = {*np.unique(columns["rank"]).tolist(), *self.clocks.ahead_ns, *self._announcements}
+        hosts = {rank: announcement.host for rank, announcement in self._announcements.items()}
+        return {rank: hosts.get(rank) or f"rank {rank}" for rank in ranks}
 
     # --- where the time went ----------------------------------------------------------------------------------------
 
