@@ -68,7 +68,7 @@ WITH
             FROM accusing
             LEFT JOIN starts ON starts.attempt = accusing.attempt
             LEFT JOIN checked ON checked.attempt = accusing.attempt
-            GROUP BY attempt
+            GROUP BY accusing.attempt
         )
     ) AS doubts
 SELECT

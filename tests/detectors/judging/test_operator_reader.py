@@ -23,11 +23,11 @@ from irregulars.producers.simulator.truth import measure
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.local_pipeline import LocalPipeline
-from tests.detectors.job.test_clocks import MS, S
 from tests.detectors.operator_graphs import columns_of, row
 from tests.room_thresholds import moved
 from tests.sinks import made_up_job
 from tests.stored_states import stored
+from tests.streams.lockstep_job import MS
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +42,9 @@ def large_from_32() -> Iterator[None]:
 
 
 def test_a_rank_that_was_not_announced_has_a_clock_of_its_own() -> None:
-    ends_ns = [(rank, number * S + (7 * MS if rank == 3 else 0)) for number in range(1, 20) for rank in range(4)]
-    rows = [row(rank, end_ns - MS, end_ns, sequence=end_ns // S, iteration=end_ns // S) for rank, end_ns in ends_ns]
+    second_ns = 1000 * MS
+    ends_ns = [(rank, number * second_ns + 7 * MS * (rank == 3)) for number in range(1, 20) for rank in range(4)]
+    rows = [row(rank, end_ns - MS, end_ns, sequence=end_ns // second_ns) for rank, end_ns in ends_ns]
     reader, columns = OperatorReader(), columns_of(rows)
     reader.set_announcements(
         {rank: replace(made_up_job.announcement(rank), host=f"host-{rank // 2}") for rank in range(3)}

@@ -92,7 +92,8 @@ def test_of_one_partition_the_newest_of_a_rank_holds_and_of_no_other_job() -> No
 
 
 def test_many_jobs_that_begin_anew_read_the_topic_once_and_each_its_own_part() -> None:
-    ranks = [replace(OLD, job=f"a/{job}", rank=rank) for job in range(30) for rank in range(4)]
+    wide = replace(OLD, world_size=10, logged_ranks=10)
+    ranks = [replace(wide, job=f"a/{job}", rank=rank) for job in range(30) for rank in range(4)]
     sent = [[Message(one, 10) for one in ranks if one.rank % 2 == half] for half in (0, 1)]
     reader = Reader(dict(enumerate(sent)))
     topics = JobTopics(reader, TopicSettings())  # type: ignore[arg-type]  # all that it uses
@@ -100,5 +101,5 @@ def test_many_jobs_that_begin_anew_read_the_topic_once_and_each_its_own_part() -
         found = announcements(topics.announced(f"a/{job}", ()))
         assert sorted(one.rank for one in found) == [0, 1, 2, 3]
     assert len(reader.read) == 2 * len(ranks)
-    sent[1].append(Message(replace(OLD, job="a/7", rank=9), 20))
+    sent[1].append(Message(replace(wide, job="a/7", rank=9), 20))
     assert {one.rank for one in announcements(topics.announced("a/7", ()))} == {0, 1, 2, 3, 9}
