@@ -153,6 +153,10 @@ class IterationJudge:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last
 
+    def pass_over(self, number: int) -> None:
+        """Take in that an iteration is not judged; its rows that are still to come are late."""
+        self._last = number
+
     def add_late(self, rows: IterationRows) -> None:
         """Take in the rows of ranks that came after their iteration was judged without them."""
         self._hangs.add_late(rows)
@@ -284,10 +288,12 @@ class IterationJudge:
         """Judge an iteration, and learn from it."""
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
-        # Where many ranks are late at once, the latest ones don't show whether an accused one still is.
-        rank, ranks_late_ns = lateness
-        is_accused = np.isin(rank, list(self._tracker.accused))
-        accused_ns = late_ns | dict(zip(rank[is_accused].tolist(), ranks_late_ns[is_accused].tolist(), strict=True))
+        # Where many ranks are late at once, the latest ones don't show whether an accused one still is. Of one
+        # without a row, whose source died say, it is not known.
+        (rank, ranks_late_ns), accused = lateness, self._tracker.accused
+        is_accused = np.isin(rank, list(accused))
+        known_ns = dict(zip(rank[is_accused].tolist(), ranks_late_ns[is_accused].tolist(), strict=True))
+        accused_ns = {**late_ns, **dict.fromkeys(accused, math.nan), **known_ns}
         observation, suspicion, finding = self._observe(rows, late_ns, accused_ns, read_back)
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)

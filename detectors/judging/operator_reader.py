@@ -148,12 +148,13 @@ class OperatorReader:
 
     def clocks_of(self, columns: Mapping[str, Column]) -> Clocks:
         """Estimate by these operators how far each rank's clock is ahead, unless all share one."""
-        return Clocks() if self._has_one_clock else estimate_clocks(columns, self._host_of)
+        return Clocks() if self._has_one_clock else estimate_clocks(columns, self._host_of(columns))
 
-    @property
-    def _host_of(self) -> dict[int, str]:
-        # A rank of unknown host is taken to have a clock of its own.
-        return {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
+    def _host_of(self, columns: Mapping[str, Column]) -> dict[int, str]:
+        """Return the host of each rank: a rank of unknown host, or without announcement, has a clock of its own."""
+        ranks = {*np.unique(columns["rank"]).tolist(), *self.clocks.ahead_ns, *self._announcements}
+        hosts = {rank: announcement.host for rank, announcement in self._announcements.items()}
+        return {rank: hosts.get(rank) or f"rank {rank}" for rank in ranks}
 
     # --- where the time went ----------------------------------------------------------------------------------------
 

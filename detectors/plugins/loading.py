@@ -41,6 +41,7 @@ GROUP: Final = "irregulars.detectors"
 LIBRARIES: Final = ("river", "sklearn")  # before a colon: whose models are adapted
 _ADAPT: Final = "irregulars.detectors.plugins.adapters.naming:adapt"  # a floor above: found by name
 _WITH: Final = re.compile(r"(?<=[\w)])\s+with\s+")
+_QUOTED: Final = re.compile(r"""'(?:\\.|[^'\\])*'|["](?:\\.|[^"\\])*["]""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ def parse_detector(text: str) -> DetectorName:
     True
     """
     plain = text.strip().removesuffix("!").rstrip()
-    named, *behind = _WITH.split(plain, maxsplit=1)
+    # A text among the options may hold the word as well: blanks stand for texts, as long as these.
+    word = _WITH.search(_QUOTED.sub(lambda quoted: " " * len(quoted[0]), plain))
+    named, behind = (plain, "") if word is None else (plain[: word.start()], plain[word.end() :].strip())
     target, bracket, options = named.partition("(")
     names = target.replace(":", ".", 1).split(".")
     if not all(name.isidentifier() for name in names) or (":" in target and len(names) < 2):
@@ -83,13 +86,12 @@ def parse_detector(text: str) -> DetectorName:
     name = DetectorName(
         target, _parse_options("f(" + options, text) if bracket else {}, opens_verdicts=text.strip().endswith("!")
     )
-    if not behind:
+    if word is None:
         return name
     if name.library is None:
         raise PluginError(f"options behind 'with' must be those of {' or '.join(LIBRARIES)} models; got {text!r}")
-    inside = behind[0].strip()
-    is_bracketed = inside.startswith("(") and inside.endswith(")")  # as a list of settings needs it, split at commas
-    return replace(name, adapter=_parse_options(f"f{inside}" if is_bracketed else f"f({inside})", text))
+    is_bracketed = behind.startswith("(") and behind.endswith(")")  # as a list of settings needs it, split at commas
+    return replace(name, adapter=_parse_options(f"f{behind}" if is_bracketed else f"f({behind})", text))
 
 
 def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:

@@ -354,8 +354,8 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
 def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:
     """Return by how much the accused ranks were late, the median of those that are known, ns; NaN: none is.
 
-    A rank that `late_ns` leaves out counts as on time. Of an open verdict's ranks it leaves out only those without a
-    row. A history holds only the latest ranks: one that it leaves out may have been late, and is not accused of it.
+    A rank that `late_ns` leaves out counts as on time. Of an open verdict's ranks it leaves out none. A history holds
+    only the latest ranks: one that it leaves out may have been late, and is not accused of it.
     """
     known = [ns for rank in cause.suspects[0][0].ranks if not math.isnan(ns := late_ns.get(rank, 0.0))]
     return median(known) if known else math.nan

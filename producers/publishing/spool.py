@@ -107,14 +107,11 @@ class Spool:
             self._on_drop(messages)
             return False
         self._segments.append(segment)
-        # The newest segment stays, also where it is above the limit alone.
+        # The newest segment stays, also where it is above the limit alone. One at a time: of segments behind one that
+        # can't be read none must go that would have room without it.
         while self.size_bytes > self._limit_bytes and len(self._segments) > 1:
-            taken = self.take()
-            # None could be read, and all were left out.
-            if taken is None:
-                break
-            oldest, dropped = taken
-            self._on_drop(dropped)
+            oldest = self._segments.popleft()
+            self._on_drop(self._read(oldest) or ())
             self.remove(oldest)
         return True
 
@@ -134,15 +131,22 @@ class Spool:
         """Read the oldest segment, which is then no longer part of the queue; its file stays until `remove`."""
         while self._segments:
             segment = self._segments.popleft()
-            self.size_bytes -= segment.size_bytes
-            try:
-                return segment, _unframe(segment.path.read_bytes())
-            except (OSError, ValueError, struct.error) as error:
-                # A damaged segment is left out: it must not hold up those behind it.
-                self.unreadable_segments += 1
-                _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
-                self.remove(segment)
+            messages = self._read(segment)
+            if messages is not None:
+                return segment, messages
+            # It must not hold up those behind it.
+            self.remove(segment)
         return None
+
+    def _read(self, segment: Segment) -> list[Message] | None:
+        """Read a segment that is no longer part of the queue; None: it is damaged, and counted."""
+        self.size_bytes -= segment.size_bytes
+        try:
+            return _unframe(segment.path.read_bytes())
+        except (OSError, ValueError, struct.error) as error:
+            self.unreadable_segments += 1
+            _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
+            return None
 
     def remove(self, segment: Segment) -> None:
         """Delete the file of a segment that was taken, once all its messages are delivered.

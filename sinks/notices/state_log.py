@@ -18,6 +18,7 @@ from irregulars.kafka.dead_letters import REASON_CHARACTERS
 from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
 from irregulars.kafka.lasting_producer import Record as Sent
 from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import HEADER_BYTES, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
@@ -32,7 +33,11 @@ from irregulars.sinks.notices.policy import DeliveryRecord, Rules, decode_delive
 LOG: Final = logging.getLogger("irregulars.notify")
 _READ_S: Final = 10.0  # for each message
 _STOP_S: Final = 5.0  # how long a broker that is away delays the process's end; one that is there needs less
-_AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
+# A message that fails so is sent again. Of the errors of a producer `KafkaError.retriable` is always false.
+_AWAY: Final = PASSING | {
+    KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}  # fmt: skip
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
 _KeyValue = tuple[bytes | None, bytes | None]
@@ -192,7 +197,7 @@ class StateLog:
                     f"Kafka at {self._bootstrap} must acknowledge a record within {_STOP_S:g} s of a stop; "
                     "it did not. The next process begins at the same alerts"
                 )
-            if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
+            if is_refusal(outcome, self._security) or outcome.code() not in _AWAY:
                 raise service_error(outcome, self._bootstrap)
             LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
 

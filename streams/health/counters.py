@@ -75,6 +75,9 @@ class Counters:
         self.attempt_over_rows: Final = self._counter(
             "attempt_over_rows", "Operators of attempts that are over: not judged"
         )
+        self.given_up_iterations: Final = self._counter(
+            "given_up_iterations", "Iterations that are not judged, as too many waited for ranks of unread partitions"
+        )
         self.contradictions: Final = self._counter(
             "contradictions",
             "How often a job began to contradict itself: ranks in two places, or two jobs of one name",

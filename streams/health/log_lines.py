@@ -49,6 +49,13 @@ def log_overtaken(job: str, starts: int) -> None:
     )  # fmt: skip
 
 
+def log_given_up(job: str) -> None:
+    """Log that iterations of a job are not judged, as too many of them wait for ranks."""
+    LOG.warning(
+        "event=iterations_given_up job=%s reason=%r", _name(job), "ranks are waited for whose partitions are not read"
+    )
+
+
 def log_verdict(verdict: Verdict) -> None:
     """Log that a verdict opened or closed; its other revisions are on the topic ``verdicts`` alone."""
     if verdict.event in ("opened", "closed"):

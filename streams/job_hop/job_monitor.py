@@ -30,6 +30,10 @@ from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
 from irregulars.streams.job_hop.job_starts import Contradiction, JobStarts, StartsState, without_places
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
 
+_MOST_PENDING_BYTES: Final = 256 << 20
+"""Evidence of a job's iterations that wait for ranks; above it the oldest are given up. Nothing else ends the wait
+for a rank whose partition no worker reads: it is not silent. 10,000 ranks fill it in some 30 iterations."""
+
 _SEVERITY: Final = "alert_"  # before the name of each limit of `SeverityLimits`, in the names of settings
 
 
@@ -83,6 +87,8 @@ class JobMonitor:
         self._roster = JobRoster()
         self._judge = IterationJudge(job, 0, settings)
         self._pending: dict[int, list[IterationRows]] = {}
+        self._pending_bytes = 0
+        self.given_up = 0  # iterations that are not judged, as too much waited; since the state was restored
         self._announced: list[Announcement] = []
         self._is_ended = False
         self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
@@ -220,7 +226,7 @@ class JobMonitor:
         reason, parts, ends = self._reason_to_end(), [], []
         roster = self._roster
         while self._pending and (reason is not None or (roster.is_complete and roster.has_all(min(self._pending)))):
-            rows = join_rows(self._pending.pop(min(self._pending)))
+            rows = join_rows(self._take_oldest())
             values = values_in_force(self._changes, rows.start_ns)
             # Drained first: verdicts so far were judged by the thresholds before.
             if values != self._in_force:
@@ -233,6 +239,10 @@ class JobMonitor:
                 parts.append(self._drain([]))
                 self._judge = self._judge.successor(self._current)
             self._judge.judge(rows, self._roster.announcements, read_back)
+        while self._pending_bytes > _MOST_PENDING_BYTES and len(self._pending) > 1:
+            # Not judged without the ranks that lack: it may be theirs to tell who is to blame.
+            self._judge.pass_over(self._take_oldest()[0].number)
+            self.given_up += 1
         if reason is not None:
             # A silent job may go on: it has no end yet.
             if reason != "silent":
@@ -247,6 +257,15 @@ class JobMonitor:
             self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
         announced, self._announced = self._announced, []
         return [*parts, replace(self._drain(announced), ends=ends)]
+
+    def _take_oldest(self) -> list[IterationRows]:
+        rows = self._pending.pop(min(self._pending))
+        self._pending_bytes -= sum(one.size_bytes for one in rows)
+        return rows
+
+    def _wait_for_ranks(self, rows: IterationRows) -> None:
+        self._pending.setdefault(rows.number, []).append(rows)
+        self._pending_bytes += rows.size_bytes
 
     def _drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return the new judgements, with changed thresholds in verdicts, and without suspects in a contradiction."""
@@ -270,7 +289,7 @@ class JobMonitor:
         self._attempt = attempt
         self._roster = JobRoster()
         self._judge = IterationJudge(self.job, attempt, self._current)
-        self._pending, self._announced = {}, []
+        self._pending, self._pending_bytes, self._announced = {}, 0, []
         self._is_ended = False
         self._clock.begin()
 
@@ -292,7 +311,7 @@ class JobMonitor:
         is_new[own] = self._roster.deliver(*(columns[name][own].astype(np.int64) for name in ("rank", "iteration")))
         for rows in split_by_iteration(evidence, is_new):
             if self._judge.is_before(rows.number):
-                self._pending.setdefault(rows.number, []).append(rows)
+                self._wait_for_ranks(rows)
             else:
                 self._judge.add_late(rows)
 
@@ -317,7 +336,7 @@ class JobMonitor:
         monitor._starts = JobStarts(state.starts)
         monitor._roster = JobRoster.from_state(state.roster)
         for rows in (part.value for part in state.pending):
-            monitor._pending.setdefault(rows.number, []).append(rows)
+            monitor._wait_for_ranks(rows)
         monitor._judge = IterationJudge.from_state(put_back(state.judge, state.attributions), settings)
         monitor._announced = [monitor._roster.newest(rank) for rank in state.announced]
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,11 +106,11 @@ class JobRoster:
         """
         if not self._moved:
             return False
-        ends_ns = dict(zip(rank.tolist(), end_ns.tolist(), strict=True))
+        ends_ns, latest_ns = dict(zip(rank.tolist(), end_ns.tolist(), strict=True)), int(end_ns.max())
         now: dict[int, Announcement] = {}
         for moved in self._moved:
             # A rank without a row in it goes by the iteration's latest end.
-            own, until_ns = self._all[moved], ends_ns.get(moved, max(ends_ns.values()))
+            own, until_ns = self._all[moved], ends_ns.get(moved, latest_ns)
             since_ns = max((one for one in own if one < until_ns), default=min(own))
             # A rank does not go back to a place that it has left, though clocks of hosts differ.
             since_ns = self._in_force[moved] = max(since_ns, self._in_force.get(moved, since_ns))
@@ -191,8 +191,9 @@ class JobRoster:
         np.maximum.at(self._through, place, iteration)
         newest = int(iteration.max())
         self._newest = newest if self._newest is None else max(newest, self._newest)
-        if self._given_up:
-            self._given_up.difference_update(self._ranks[place].tolist())
+        back = self._given_up.intersection(self._ranks[place].tolist()) if self._given_up else ()
+        if back:  # not for the messages of all others, while a rank stays away for days
+            self._given_up.difference_update(back)
             self._is_awaited = None
 
     def _places(self, rank: Ints) -> Ints:
@@ -234,9 +235,10 @@ class JobRoster:
         return self._is_awaited
 
     @property
-    def _logging(self) -> list[int]:
+    def _logging(self) -> Iterator[int]:
         """The ranks that log, without those that are beyond the size to which the group was resized."""
-        return [rank for rank, one in self.announcements.items() if one.is_logged and rank < self._resized[1]]
+        # One by one: with each message it is asked whether all have ended, and mostly the first has not.
+        return (rank for rank, one in self.announcements.items() if one.is_logged and rank < self._resized[1])
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Wait no longer for these ranks, until they deliver again, nor for ranks that were never announced."""

@@ -256,6 +256,7 @@ class JobStage(Stage[JobMonitor]):
         await self._publish(state, judgements)
         work.note_end(tracked)
         work.note_overtaken(tracked)
+        self.services.counters.given_up_iterations.inc(work.note_given_up(tracked))
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)

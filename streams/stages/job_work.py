@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.messages.announcements import code_of_start
 from irregulars.messages.evidence import Evidence, Membership
-from irregulars.streams.health.log_lines import log_contradiction, log_job, log_overtaken
+from irregulars.streams.health.log_lines import log_contradiction, log_given_up, log_job, log_overtaken
 from irregulars.streams.health.monitor_faults import hear_start
 from irregulars.streams.health.watchdog import Guard, Watchdog
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -50,6 +50,7 @@ class JobWork:
     was_ended: bool = False
     contradicts: str | None = None  # in which respect, as it was logged
     overtaken: int = 0  # starts that are not judged, as it was logged
+    given_up: int = 0  # iterations that are not judged, as they were counted
 
     @property
     def is_slow(self) -> bool:
@@ -71,6 +72,13 @@ class JobWork:
         if found > self.overtaken:
             log_overtaken(tracked.key.decode(), found)
         self.overtaken = found
+
+    def note_given_up(self, tracked: TrackedJob) -> int:
+        """Return how many more iterations of a job are not judged; log the first ones."""
+        before, self.given_up = self.given_up, tracked.monitor.given_up
+        if self.given_up > before == 0:
+            log_given_up(tracked.key.decode())
+        return max(self.given_up - before, 0)
 
     def note_end(self, tracked: TrackedJob) -> None:
         """Log once that the job ended; it may begin again with another attempt."""

@@ -575,6 +575,24 @@ def test_doubt_begins_one_round_of_checksums_before_the_verdict_unless_people_ca
         assert set(trusted(client, checksum_steps=64).values()) == {wanted}
 
 
+def test_where_nothing_was_checked_before_a_verdict_doubt_begins_with_the_attempt(
+    own: DatabaseSettings, client: Client
+) -> None:
+    def never(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        return np.full(len(rank), UNKNOWN)
+
+    spike = numeric_verdict("loss_spike", 60, attempt=1, suspects=SUSPECT)
+    store(
+        own,
+        numeric_job(0, 0, 50, checkpoints=[20], parameters_checksum=never),
+        numeric_job(1, 21, 70, checkpoints=[21, 40], verdicts=[spike], parameters_checksum=never),
+        numeric_job(2, 41, 50, checkpoints=[45], parameters_checksum=never),
+        numeric_job(3, 21, 50, checkpoints=[30], parameters_checksum=never),  # it went back
+    )
+    yes, no = (True, None), (False, "loss_spike-60")
+    assert trusted(client) == {(0, 20): yes, (1, 21): no, (1, 40): no, (2, 45): no, (3, 30): yes}
+
+
 def test_a_spike_of_one_rank_is_a_doubt_and_one_of_all_ranks_is_none(own: DatabaseSettings, client: Client) -> None:
     spikes = [numeric_verdict("loss_spike", 10), numeric_verdict("loss_spike", 20, suspects=SUSPECT)]
     store(own, numeric_job(checkpoints=[15, 25], verdicts=spikes))

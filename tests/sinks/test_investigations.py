@@ -49,6 +49,13 @@ def test_each_reads_merged_rows_and_is_bounded() -> None:
         assert "LIMIT {limit:UInt32}" in sql, name
 
 
+def test_doubt_begins_with_the_attempt_where_nothing_was_checked_before_a_verdict() -> None:
+    """A left join fills in 0 where nothing was checked, as if iteration 0 was, unless its column may be NULL."""
+    sql = SHIPPED["trusted_checkpoints"].sql
+    assert sql.count("SELECT attempt, toNullable(max(iteration)) AS passed") == 2
+    assert "ifNull(min(checked.passed) + 1, any(starts.first))" in sql
+
+
 def test_none_reads_all_rows_of_a_job_to_find_its_newest_attempt() -> None:
     newest = re.compile(r"SELECT attempt FROM \w+ WHERE job = \{job:String\} ORDER BY attempt DESC LIMIT 1")
     for name in SHIPPED:

@@ -2,10 +2,10 @@
 -- theme: jobs and cost
 -- description: Checkpoints of a job, and whether they were written before the first doubtful iteration: before any
 --     verdict of corruption, or of a loss spike that names a rank, unless feedback calls it wrong. An error may have
---     waited for a while: doubt begins after the last checksum and the last audit before the verdict, and one round of
---     checksums (checksum_steps) before it. It lasts over later attempts until one begins at or before that iteration, by
---     the job's own numbers: it went back. is_trusted is NULL where the attempt sent nothing to judge by (checked_by is
---     empty); without audits it says nothing of small errors before the reduction.
+--     waited for a while: doubt begins after the last checksum and the last audit before the verdict, or with the attempt
+--     where there is none, and one round of checksums (checksum_steps) before it. It lasts over later attempts until one
+--     begins at or before that iteration, by the job's own numbers: it went back. is_trusted is NULL where the attempt
+--     sent nothing to judge by (checked_by is empty); without audits it says nothing of small errors before the reduction.
 -- empty: No checkpoint of this job is stored: the trainer must name the phase checkpoint of its iterations.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: checksum_steps UInt32 = 64 | iterations in which all parameters are summed once (watch_numerics)
@@ -31,13 +31,13 @@ WITH
     -- The newest checks before each verdict, among the thousand iterations before it.
     checked AS
     (
-        SELECT attempt, max(iteration) AS passed
+        SELECT attempt, toNullable(max(iteration)) AS passed
         FROM rank_iterations FINAL
         WHERE job = {job:String} AND parameters_checksum IS NOT NULL
             AND (attempt, iteration) IN (SELECT attempt, arrayJoin(range(seen_in - 1000, seen_in)) FROM accusing)
         GROUP BY attempt
         UNION ALL
-        SELECT attempt, max(iteration) AS passed
+        SELECT attempt, toNullable(max(iteration)) AS passed
         FROM audits FINAL
         WHERE job = {job:String}
             AND (attempt, iteration) IN (SELECT attempt, arrayJoin(range(seen_in - 1000, seen_in)) FROM accusing)
@@ -62,11 +62,13 @@ WITH
             SELECT accusing.attempt AS attempt, any(accuser) AS accuser, any(accused_of) AS accused_of,
                 least(
                     any(seen_in) - greatest({checksum_steps:UInt32}, 1) + 1,
-                    ifNull(min(toNullable(checked.passed)) + 1, any(seen_in))
+                    -- Where nothing was checked before it, the error may be as old as the attempt.
+                    ifNull(min(checked.passed) + 1, any(starts.first))
                 ) AS since
             FROM accusing
+            LEFT JOIN starts ON starts.attempt = accusing.attempt
             LEFT JOIN checked ON checked.attempt = accusing.attempt
-            GROUP BY attempt
+            GROUP BY accusing.attempt
         )
     ) AS doubts
 SELECT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -136,6 +137,21 @@ def test_nothing_tells_the_offsets() -> None:
     assert offsets([]) == {"h0": 0, "h1": 0, "h2": 0}
     assert offsets([row(0, None, None)]) == {"h0": 0, "h1": 0, "h2": 0}
     assert clocks([row(0, None, None)]) == Clocks(dict.fromkeys(range(6), 0))
+
+
+def test_messages_between_some_of_many_hosts_take_no_room_for_all_pairs_of_them() -> None:
+    hosts = 3000
+    rows = messages({}, 0, 2, way_ns=80 * US) + messages({}, 2, 0, way_ns=80 * US)
+    names = {0: hosts - 1, 2: hosts - 2}
+    for one in rows:
+        one["rank"], one["peer"] = names[one["rank"]], names[one["peer"]]
+    columns, host_of = columns_of(rows), {rank: f"h{rank:04}" for rank in range(hosts)}
+    tracemalloc.start()
+    found = estimate_offsets(columns, host_of)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(found), found["h2999"] - found["h2998"]) == (hosts, pytest.approx(0, abs=5 * US))
+    assert peak < 8 << 20  # one number for each pair would take 72 MB
 
 
 @settings(max_examples=25)

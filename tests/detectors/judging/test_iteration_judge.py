@@ -182,6 +182,25 @@ def test_of_an_accused_rank_the_lateness_is_known_where_many_others_are_later(
     assert verdict.close_reason == reason
 
 
+def test_an_accused_rank_whose_source_died_is_not_said_to_have_recovered() -> None:
+    job = LockstepJob({"world": ("world", tuple(range(8)))})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            one.work(rank, 100 * MS + 50 * MS * (rank == 2) + (number * 3 + rank * 5) % 11 * 50_000)
+        one.collective("world", MS)
+
+    job.iterate(range(50), body)
+    read = ReadJob(job.trace())
+    judge = IterationJudge("lockstep", 1, JudgeSettings())
+    for rows in read.rows:
+        left = rows.take(rows.columns["rank"] != 2) if rows.number >= 20 else rows
+        judge.judge(left, read.reader.announcements, read.read_back)
+    judge.close("finished", read.reader.announcements, read.read_back)
+    *_, verdict = (one for one in judge.drain([]).verdicts if one.suspects)
+    assert (verdict.suspects[0].ranks, verdict.iterations, verdict.close_reason) == ((2,), (0, 20), "finished")
+
+
 def test_operators_of_irregular_iterations_are_kept() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.evidence import decode_evidence, encode_evidence
@@ -22,8 +23,11 @@ from irregulars.producers.simulator.truth import measure
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.local_pipeline import LocalPipeline
+from tests.detectors.operator_graphs import columns_of, row
 from tests.room_thresholds import moved
+from tests.sinks import made_up_job
 from tests.stored_states import stored
+from tests.streams.lockstep_job import MS
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +39,18 @@ JOB = SimulatorSettings(dp=20, pp=2, tp=1, micro_batches=2, iterations=34, seed=
 def large_from_32() -> Iterator[None]:
     with moved(JUDGING, "whole_ranks", 32):
         yield
+
+
+def test_a_rank_that_was_not_announced_has_a_clock_of_its_own() -> None:
+    second_ns = 1000 * MS
+    ends_ns = [(rank, number * second_ns + 7 * MS * (rank == 3)) for number in range(1, 20) for rank in range(4)]
+    rows = [row(rank, end_ns - MS, end_ns, sequence=end_ns // second_ns) for rank, end_ns in ends_ns]
+    reader, columns = OperatorReader(), columns_of(rows)
+    reader.set_announcements(
+        {rank: replace(made_up_job.announcement(rank), host=f"host-{rank // 2}") for rank in range(3)}
+    )
+    reader.compare_clocks(columns)
+    assert reader.clocks.ahead_ns[3] - reader.clocks.ahead_ns[0] == pytest.approx(7 * MS, abs=1000)
 
 
 class Stream:

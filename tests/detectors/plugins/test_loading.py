@@ -58,6 +58,11 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("a.b:C", DetectorName("a.b:C")),
         (" a.b.C(x=1, y='two', z=None) ", DetectorName("a.b.C", {"x": 1, "y": "two", "z": None})),
         ("peers()", DetectorName("peers")),
+        ("peers(x='1 with 2')", DetectorName("peers", {"x": "1 with 2"})),
+        (
+            """river:a.B(x='it\\'s with y', y="3 with '") with (level='a with b')""",
+            DetectorName("river:a.B", {"x": "it's with y", "y": "3 with '"}, {"level": "a with b"}),
+        ),
     ],
 )
 def test_names_and_options_are_read(text: str, name: DetectorName) -> None:

@@ -100,6 +100,21 @@ def test_a_segment_that_is_not_whole_is_named_and_left_out(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("damaged", "kept"), [([0], [1, 2]), ([0, 1], [2])])
+def test_above_the_bound_a_damaged_segment_goes_and_none_behind_it(
+    tmp_path: Path, dropped: Dropped, damaged: list[int], kept: list[int]
+) -> None:
+    spool = Spool(tmp_path, 2 * (message(0).size_bytes + 12), dropped)
+    for ordinal in (0, 1):
+        spool.append(ordinal, [message(ordinal)])
+    for ordinal in damaged:
+        (tmp_path / f"{ordinal:020d}.spool").write_bytes(b"a bad block")
+    spool.append(2, [message(2)])
+    assert (dropped.messages, spool.unreadable_segments) == ([], 1)
+    assert drain(spool) == [message(one) for one in kept]
+    assert (spool.size_bytes, spool.unreadable_segments) == (0, len(damaged))
+
+
 def test_half_a_segment_and_files_of_others_are_no_segments(tmp_path: Path, dropped: Dropped) -> None:
     (tmp_path / "00000000000000000001.part").write_bytes(b"half")
     (tmp_path / "notes.spool").write_bytes(b"mine")

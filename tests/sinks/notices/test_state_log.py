@@ -1,20 +1,38 @@
-"""The state of notices on a real broker."""
+"""The state of notices: on a real broker, and where sending to one fails."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
+from confluent_kafka import KafkaError
 
+from irregulars.errors import ServiceError
+from irregulars.kafka.lasting_producer import LastingProducer
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
 from irregulars.sinks.notices.state_log import StateLog
 
-pytestmark = pytest.mark.integration
+
+@pytest.mark.parametrize(("code", "passes"), [
+    (KafkaError._MSG_TIMED_OUT, True), (KafkaError._RESOLVE, True), (KafkaError.NOT_ENOUGH_REPLICAS, True),
+    (KafkaError.NOT_LEADER_FOR_PARTITION, True), (KafkaError.MSG_SIZE_TOO_LARGE, False),
+])  # fmt: skip
+def test_a_record_is_sent_again_after_errors_that_pass(
+    monkeypatch: pytest.MonkeyPatch, code: int, passes: bool
+) -> None:
+    outcomes = [KafkaError(code), None]
+    assert not KafkaError(code).retriable()
+    monkeypatch.setattr(LastingProducer, "deliver", lambda *_, **__: outcomes.pop(0))
+    refused = nullcontext() if passes else pytest.raises(ServiceError, match="MSG_SIZE_TOO_LARGE")
+    with closing(StateLog("127.0.0.1:1", TopicSettings(), {}, threading.Event())) as log, refused:
+        log.erase_mute("one")
+    assert len(outcomes) == (0 if passes else 1)
 
 
+@pytest.mark.integration
 def test_the_largest_dead_letter_with_the_longest_reason_is_published(
     kafka_bootstrap: str, topic_prefix: str
 ) -> None:

@@ -17,6 +17,7 @@ from irregulars.messages.judgements import JudgedIteration, Judgements
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import trace_batches
 from irregulars.settings import JudgeSettings
+from irregulars.streams.job_hop import job_monitor
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from tests.conftest import examples
 from tests.stored_states import stored
@@ -113,6 +114,20 @@ def test_what_is_judged_of_what_came(steps: list[Step], is_ended: bool) -> None:
             monitor.tick(one) if isinstance(one, float) else monitor.add([one])
         assert judged(monitor) == expected
     assert monitor.is_ended == is_ended
+
+
+def test_above_a_bound_the_oldest_iterations_that_wait_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [evidence_of(0, {number: 10}) for number in range(20)]
+    monkeypatch.setattr(job_monitor, "_MOST_PENDING_BYTES", 5 * rows[0].size_bytes)
+    monitor = made(came(0), came(1), *rows)
+    assert (judged(monitor), monitor.given_up) == ([], 15)
+    monitor = JobMonitor.from_state(stored(monitor.state()), JudgeSettings())
+    monitor.add([evidence_of(1, dict.fromkeys(range(10), 10))])
+    assert judged(monitor) == []  # these came too late
+    monitor.add([evidence_of(1, dict.fromkeys(range(10, 20), 10)), evidence_of(0, {20: 10})])
+    assert (judged(monitor), monitor.given_up) == (list(range(15, 20)), 0)
 
 
 def test_a_rank_that_skips_an_iteration_is_not_waited_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,31 @@ def test_those_are_behind_who_are_to_deliver_still() -> None:
     assert made.lagging(5) == [1]
     assert made.lagging(4) == []
     assert (made.has_all(4), made.has_all(5)) == (True, False)
+
+
+class Counted(dict[int, Announcement]):
+    """Announcements that count how many of them were looked at, one by one."""
+
+    looked_at = 0
+
+    def items(self) -> Any:
+        for one in super().items():
+            self.looked_at += 1
+            yield one
+
+
+def test_messages_of_the_others_do_not_go_through_all_ranks_while_one_stays_away() -> None:
+    made = roster(*range(100))
+    made.give_up([99])
+    made.announcements = counted = Counted(made.announcements)
+    for rank in range(50):
+        deliver(made, (rank, 0))
+        assert (made.has_all(0), made.is_ended) == (False, False)
+    assert counted.looked_at <= 100 + 50
+    deliver(made, *((rank, 0) for rank in range(50, 99)))
+    assert made.has_all(0)
+    deliver(made, (99, 0))  # it is back, and awaited again
+    assert (made.lagging(1)[-1], counted.looked_at <= 2 * 100 + 52) == (99, True)
 
 
 def test_reasons_are_said_worst_first() -> None:

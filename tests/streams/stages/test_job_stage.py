@@ -121,3 +121,14 @@ def test_a_start_that_is_not_judged_is_logged_once(services: Services, caplog: p
         work.note_overtaken(tracked)
     (line,) = [one for one in caplog.messages if one.startswith("event=starts_not_judged")]
     assert "job='j' starts=1" in line
+
+
+def test_iterations_that_are_given_up_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    work, tracked = JobWork(), Tracked(b"j", JobMonitor("j", JudgeSettings()))
+    counted = []
+    for given_up in (0, 3, 3, 5):
+        tracked.monitor.given_up = given_up
+        counted.append(work.note_given_up(tracked))
+    tracked.monitor = JobMonitor("j", JudgeSettings())  # it began anew
+    assert [*counted, work.note_given_up(tracked)] == [0, 3, 0, 2, 0]
+    assert len([one for one in caplog.messages if one.startswith("event=iterations_given_up job='j'")]) == 1

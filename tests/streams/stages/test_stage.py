@@ -95,6 +95,7 @@ class SlowJob:
     is_ended = False
     contradiction = None
     overtaken = 0
+    given_up = 0
     size = 0
     add_raises: Exception | None = None
     advance_raises: Exception | None = None
