@@ -46,8 +46,9 @@ class CaptureMode:
 
     def ignore_other_threads(self) -> None:
         """Set the mode of the calling thread, once CUDA is used; called by the same thread before each query."""
-        torch = sys.modules.get("torch")
-        if self._is_set or torch is None or not torch.cuda.is_initialized():
+        # Where another thread is importing torch, a part of it is not there yet.
+        is_initialized = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", bool)
+        if self._is_set or not is_initialized():
             return
         try:
             mode = ctypes.c_int(_THREAD_LOCAL)

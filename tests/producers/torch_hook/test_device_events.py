@@ -211,3 +211,11 @@ def test_without_a_driver_there_is_nothing_to_capture(gpu: Gpu) -> None:
     for _ in range(2):
         capture.ignore_other_threads()
     assert names == ["libcuda.so.1"]
+
+
+@pytest.mark.parametrize("there", [{}, {"cuda": ModuleType("torch.cuda")}], ids=["not yet", "half of it"])
+def test_while_another_thread_imports_torch_no_device_is_asked(
+    there: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**there))
+    CaptureMode(pytest.fail).ignore_other_threads()
