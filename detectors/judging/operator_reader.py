@@ -142,7 +142,9 @@ class OperatorReader:
         moved since.
         """
         if clocks is None:
-            clocks = self.clocks if self._has_one_clock else follow_clocks(self.clocks, columns, self._host_of)
+            clocks = (
+                self.clocks if self._has_one_clock else follow_clocks(self.clocks, columns, self._host_of(columns))
+            )
         entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
         return build_graph(on_one_clock(columns, clocks), entries)
 

@@ -249,7 +249,9 @@ class _Reader:
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
         found = [
             Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in sorted(rows)
+            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in sorted(
+                rows, key=lambda row: row[0]
+            )
         ]
         iterations = with_first_ones(verdict, found)
         periods = periods_of(verdict, iterations)

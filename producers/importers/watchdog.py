@@ -189,8 +189,8 @@ class WatchdogLog:
             sizes = [size for found in _WORLD.finditer(block[: 4 << 20]) if (size := int(found[1])) < MAX_RANKS]
             # The size of an earlier start counts until this one names its own.
             if sizes:
-                before = 0 if self._is_world_of_earlier else self._world_in_file
-                self._world_in_file, self._is_world_of_earlier = max(before, *sizes), False
+                known = 0 if self._is_world_of_earlier else self._world_in_file
+                self._world_in_file, self._is_world_of_earlier = max(known, *sizes), False
         if b"NCCL " in block:
             self.nccl.read(block)
         if not any(sign in block for sign in LOG_SIGNS):
