@@ -188,6 +188,7 @@ class Ignoring:
     is_ended = False
     contradiction = None
     overtaken = 0
+    given_up = 0
     size = 0
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:

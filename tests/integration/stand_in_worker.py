@@ -125,6 +125,7 @@ class EveryRowAccused:
 
     contradiction = None
     overtaken = 0
+    given_up = 0
 
     @property
     def size(self) -> int:

@@ -246,9 +246,9 @@ def test_a_suspect_s_nic_is_held_against_the_others(recorded: Client) -> None:
     [row] = rows(recorded, query("nic_rates"), view(NIC, 86_400.0, verdict="accuses nobody"))
     assert row["suspect"] is None
     # Several ranks may share a NIC that is capped: none of them is one of the others.
-    suspects = columns(RACKS, "suspects")
-    is_first = (suspects["revision"] == suspects["revision"].max()) & (suspects["position"] == 0)
-    [shared] = suspects["ranks"][is_first]
+    [shared] = recorded.query(
+        "SELECT ranks FROM accused WHERE verdict_id = %(verdict)s AND position = 0", {"verdict": verdict_of(RACKS)}
+    ).first_row
     found = rows(recorded, query("nic_rates"), view(RACKS, 86_400.0, verdict=verdict_of(RACKS)))
     told = columns(RACKS, "bandwidth")
     own = (told["path"] == "nic") & np.isin(told["rank"], list(shared))
