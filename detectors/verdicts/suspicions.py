@@ -61,7 +61,8 @@ def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> b
 
     By the binomial distribution for one of them, times as many as there are.
     """
-    share = topology.logged_share(device)
+    # Ranks that were not announced have no share of those that log.
+    share = topology.logged_share(device) or len(device.ranks) / max(topology.world_size, len(device.ranks))
     chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
     return chance / share > VERDICTS.host_by_chance
 

@@ -13,10 +13,10 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
-from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
-from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
+from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions, is_by_chance
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
 from tests.stored_states import stored
@@ -164,6 +164,13 @@ def test_of_many_hosts_one_has_some_of_the_late_ranks_by_chance(ranks: list[int]
     """That a certain host of 128 has one of six is rare, but some host always has."""
     hosts = {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in range(512)}
     assert late_in_turn(ranks).uneven(Topology(512, hosts, {0: tuple(range(512))}))
+
+
+def test_of_a_rank_that_nobody_announced_chance_is_known_too() -> None:
+    announced = Topology(8, {rank: PAIRED.places[rank] for rank in range(7)}, {})
+    assert not is_by_chance(Device("gpu", (7,)), 5, 6, announced)
+    assert is_by_chance(Device("gpu", (7,)), 1, 6, announced)
+    assert is_by_chance(Device("gpu", (0,)), 5, 6, Topology(0, {}, {}))
 
 
 def test_what_is_not_uneven_data() -> None:
