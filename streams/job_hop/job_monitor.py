@@ -89,6 +89,7 @@ class JobMonitor:
         self._pending: dict[int, list[IterationRows]] = {}
         self._pending_bytes = 0
         self.given_up = 0  # iterations that are not judged, as too much waited; since the state was restored
+        self._waits_at: int | None = None  # the first of them since one was judged: ranks are waited for since then
         self._announced: list[Announcement] = []
         self._is_ended = False
         self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
@@ -195,8 +196,8 @@ class JobMonitor:
 
         oldest = min(self._pending, default=None)
         self._clock.tick(
-            now_s, until_s, oldest=oldest, is_stuck=is_stuck, has_later=bool(self._later),
-            is_hanging=self._judge.is_hanging,
+            now_s, until_s, oldest=oldest if self._waits_at is None else self._waits_at, is_stuck=is_stuck,
+            has_later=bool(self._later), is_hanging=self._judge.is_hanging,
         )  # fmt: skip
         self._judge.stand((self._clock.still_s or 0.0) - (now_s - until_s))
         if oldest is not None and self._clock.is_rank_overdue:
@@ -226,7 +227,7 @@ class JobMonitor:
         reason, parts, ends = self._reason_to_end(), [], []
         roster = self._roster
         while self._pending and (reason is not None or (roster.is_complete and roster.has_all(min(self._pending)))):
-            rows = join_rows(self._take_oldest())
+            rows, self._waits_at = join_rows(self._take_oldest()), None
             values = values_in_force(self._changes, rows.start_ns)
             # Drained first: verdicts so far were judged by the thresholds before.
             if values != self._in_force:
@@ -241,8 +242,11 @@ class JobMonitor:
             self._judge.judge(rows, self._roster.announcements, read_back)
         while self._pending_bytes > _MOST_PENDING_BYTES and len(self._pending) > 1:
             # Not judged without the ranks that lack: it may be theirs to tell who is to blame.
-            self._judge.pass_over(self._take_oldest()[0].number)
+            number = self._take_oldest()[0].number
+            self._judge.pass_over(number)
             self.given_up += 1
+            # The next one is now the oldest: a rank that is dead would never have kept it waiting for the grace.
+            self._waits_at = number if self._waits_at is None else self._waits_at
         if reason is not None:
             # A silent job may go on: it has no end yet.
             if reason != "silent":
@@ -290,7 +294,7 @@ class JobMonitor:
         self._roster = JobRoster()
         self._judge = IterationJudge(self.job, attempt, self._current)
         self._pending, self._pending_bytes, self._announced = {}, 0, []
-        self._is_ended = False
+        self._waits_at, self._is_ended = None, False
         self._clock.begin()
 
     def _is_of_later(self, attempt: int) -> bool:
@@ -314,6 +318,7 @@ class JobMonitor:
                 self._wait_for_ranks(rows)
             else:
                 self._judge.add_late(rows)
+                self._waits_at = None  # a rank that is waited for is not dead: its partition is read again
 
     def state(self) -> JobMonitorState:
         """Everything that `from_state` needs."""

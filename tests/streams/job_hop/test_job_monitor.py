@@ -130,6 +130,30 @@ def test_above_a_bound_the_oldest_iterations_that_wait_are_given_up(
     assert (judged(monitor), monitor.given_up) == (list(range(15, 20)), 0)
 
 
+def test_iterations_that_are_given_up_do_not_begin_the_grace_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [evidence_of(0, {number: 10}) for number in range(40)]
+    monkeypatch.setattr(job_monitor, "_MOST_PENDING_BYTES", 5 * rows[0].size_bytes)
+    monitor, said = made(came(0), came(1), grace_s=30.0), []
+    for at, row in enumerate(rows):
+        monitor.add([row])
+        monitor.tick(5.0 * at)
+        said.append(judged(monitor))
+    assert (said[:6], said[6], said[7:]) == ([[]] * 6, [1, 2, 3, 4, 5, 6], [[at] for at in range(7, 40)])
+    assert monitor.given_up == 1
+    # One whose partition is read at last lags no more than it takes to read that, and is waited for.
+    monitor = made(came(0), came(1), grace_s=30.0)
+    for at, row in enumerate(rows):
+        monitor.add([row])
+        monitor.tick(5.0 * at, 0.0)
+        assert judged(monitor) == []
+    for at in range(35):
+        monitor.add([evidence_of(1, {at: 10})])
+        monitor.tick(200.0 + at, 5.0 * at)
+        assert judged(monitor) == []
+    monitor.add([evidence_of(1, dict.fromkeys(range(35, 40), 10))])
+    assert {at: one.ranks_reported for at, one in times(monitor).items()} == dict.fromkeys(range(35, 40), 2)
+
+
 def test_a_rank_that_skips_an_iteration_is_not_waited_for() -> None:
     monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {1: 10}))
     assert {n: one.ranks_reported for n, one in times(monitor).items()} == {0: 1, 1: 2}
