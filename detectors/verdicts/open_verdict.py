@@ -12,6 +12,7 @@ from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.opening import carries_lane
@@ -100,6 +101,11 @@ class OpenVerdict:
     def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
         """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
         return self.standing is not None and self.standing.is_unknown(self.cause, late_ns)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its ranks have sent no rows for so long that a review would not know them either."""
+        return self.standing is not None and self.standing.unknown >= BLAME.review_iterations
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there."""
@@ -309,6 +315,7 @@ class StandingFault:
     late_ns: float
     # The verdict's counts in the newest iteration in which a review saw it (`OpenVerdict.confirm`)
     confirmed: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
+    unknown: int = 0  # iterations in a row that could not tell
 
     @property
     def is_seen_by_review_alone(self) -> bool:

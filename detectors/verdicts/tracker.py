@@ -147,7 +147,10 @@ class VerdictTracker:
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
         """
-        revisions = self._close(self._unconfirmed(causes, reviewed), "recovered", topology)
+        over = self._unconfirmed(causes, reviewed)
+        revisions = self._close([verdict for verdict in over if not verdict.is_unheard], "recovered", topology)
+        # Nobody saw ranks recover that send no more rows: their host is to take no work for that.
+        revisions += self._close([verdict for verdict in over if verdict.is_unheard], "stopped", topology)
         corrected = [verdict for verdict in self._open if verdict.standing is not None and verdict.has_changed]
         revisions += [self._revise(verdict, "changed", topology) for verdict in corrected]
         for cause in causes:
@@ -257,7 +260,10 @@ class VerdictTracker:
         """Let open verdicts take in an iteration; return the revisions of those that are worth one."""
         revisions = []
         for verdict in self._open:
-            if verdict.is_unknown(late_ns):
+            is_unknown = verdict.is_unknown(late_ns)
+            if verdict.standing is not None:
+                verdict.standing.unknown = verdict.standing.unknown + 1 if is_unknown else 0
+            if is_unknown:
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
@@ -278,7 +284,10 @@ class VerdictTracker:
         return "continued" if verdict.has_grown else None
 
     def _unconfirmed(self, causes: Sequence[Cause], reviewed: Sequence[Observation]) -> list[OpenVerdict]:
-        """Confirm standing faults that a review found again; return those that it alone could see, and did not."""
+        """Confirm standing faults that a review found again.
+
+        Return those that it did not find, and that it alone could see or whose ranks send no more rows.
+        """
         over = []
         for verdict in self._open:
             if verdict.standing is None:
@@ -289,6 +298,8 @@ class VerdictTracker:
                 verdict.learn_more(same, reviewed)
             elif verdict.standing.is_seen_by_review_alone:
                 verdict.cut_back()
+                over.append(verdict)
+            elif verdict.is_unheard:
                 over.append(verdict)
         return over
 

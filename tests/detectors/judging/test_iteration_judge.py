@@ -198,7 +198,7 @@ def test_an_accused_rank_whose_source_died_is_not_said_to_have_recovered() -> No
         judge.judge(left, read.reader.announcements, read.read_back)
     judge.close("finished", read.reader.announcements, read.read_back)
     *_, verdict = (one for one in judge.drain([]).verdicts if one.suspects)
-    assert (verdict.suspects[0].ranks, verdict.iterations, verdict.close_reason) == ((2,), (0, 20), "finished")
+    assert (verdict.suspects[0].ranks, verdict.iterations, verdict.close_reason) == ((2,), (0, 20), "stopped")
 
 
 def test_operators_of_irregular_iterations_are_kept() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
@@ -489,6 +490,23 @@ def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_clos
         late_ns = {1: 0.0 if number % every == 0 else math.nan}
         said += tracker.observe(observation(number), TOPOLOGY, late_ns)[0]
     assert [(one.event, one.iterations) for one in said] == [("closed", (0, 5))]
+
+
+def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_review_does_not_find_it() -> None:
+    tracker = VerdictTracker("j", 1)
+    cause = Cause(
+        "slow_rank", ((Device("gpu", (1,)), 0.9),), frozenset([work(1)]), None, dict.fromkeys(range(5), 50 * MS)
+    )
+    reviewed = [observation(n, late(1)) for n in range(5)]
+    tracker.review_standing([cause], reviewed, [(n, {1: 50 * MS}) for n in range(5)], TOPOLOGY)
+    unknown, count = math.nan, BLAME.review_iterations
+    for late_ns in [unknown] * (count - 1) + [50 * MS] + [unknown] * (count - 1):
+        assert tracker.observe(observation(5), TOPOLOGY, {1: late_ns})[0] == []
+    assert tracker.review_standing([], reviewed, [], TOPOLOGY) == []
+    tracker.observe(observation(6), TOPOLOGY, {1: unknown})
+    assert tracker.review_standing([cause], reviewed, [], TOPOLOGY) == []
+    (closed,) = VerdictTracker.from_state(stored(tracker.state())).review_standing([], reviewed, [], TOPOLOGY)
+    assert (closed.event, closed.iterations, closed.close_reason) == ("closed", (0, 6), "stopped")
 
 
 def test_a_standing_fault_that_a_review_does_not_find_again_counts_up_to_the_last_that_did() -> None:
