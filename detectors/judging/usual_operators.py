@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
-from irregulars.detectors.arrays.grouped_medians import lower_median, lower_medians, medians
+from irregulars.detectors.arrays.grouped_medians import lower_median, medians
 from irregulars.detectors.job.clocks import Clocks
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.job.topology import Topology
@@ -17,7 +17,13 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.lane_tables import usual_lanes
 from irregulars.detectors.path.operator_graph import OperatorGraph, collective_rows
 from irregulars.detectors.path.ranks_to_read import beside, lane_sums, usual_sums
-from irregulars.detectors.path.usual_by_past import Reference, UsualTransfers, learn_reference, learn_transfers
+from irregulars.detectors.path.usual_by_past import (
+    Reference,
+    UsualTransfers,
+    learn_reference,
+    learn_transfers,
+    usual_counts,
+)
 from irregulars.detectors.path.without_start_times import find_waits
 from irregulars.dtypes import Column, Floats, Ints
 
@@ -46,7 +52,7 @@ class UsualOperators:
         self.work_ranks, number = np.unique(rank, return_inverse=True)
         self.work_ns = medians(number, work_ns)
         operators = np.concatenate([rows.columns["operators"] for rows in iterations])
-        self._operators = lower_medians(number, operators)
+        self._operators = usual_counts(number, operators)
 
     def add(self, ranks: Collection[int], columns: dict[str, Column]) -> None:
         """Take in the operators of more ranks."""

@@ -54,7 +54,7 @@ def test_ranks_that_are_read_first() -> None:
 
 
 OF_FOUR = UsualOperators(
-    [iteration(n, [100] * 4, [10.0 + n, 20.0, 30.0, 40.0], [50, 50 - (n == 1), 50 + n // 2, 50]) for n in range(3)],
+    [iteration(n, [100] * 4, [10.0 + n, 20.0, 30.0, 40.0], [50] * 4) for n in range(3)],
     is_whole=True,
 )
 
@@ -75,8 +75,10 @@ def test_usual_work_of_ranks() -> None:
     assert OF_FOUR.common_factor(iteration(3, [100] * 4, [0.0] * 4, [50] * 4)) == 1.0
     unknown = UsualOperators([iteration(0, [100] * 2, [0.0] * 2, [1] * 2)], is_whole=True)
     assert unknown.common_factor(iteration(1, [100] * 2, [5.0] * 2, [1] * 2)) == 1.0
-    # Ranks with as many operators as usual lost none, though one iteration had some more
-    assert OF_FOUR.complete_ranks(iteration(3, [100] * 5, [1.0] * 5, [50, 49, 50, 50, 50])) == {0, 2, 3}
+    # Ranks with as many operators as usual lost none, though one iteration had some more, or most lost some
+    ran = [[50, 50 - (n < 6), 50 + (n == 4), 50] for n in range(10)]
+    of_ten = UsualOperators([iteration(n, [100] * 4, [10.0] * 4, one) for n, one in enumerate(ran)], is_whole=True)
+    assert of_ten.complete_ranks(iteration(10, [100] * 5, [1.0] * 5, [50, 49, 50, 50, 50])) == {0, 2, 3}
 
 
 def lockstep() -> ReadJob:
