@@ -7,8 +7,8 @@ longer than usual that the others wait?
 usual       the rank's own earlier checkpoints; before there are two, its peers, but for rank 0, which often writes
             more than they do. A rank that usually writes for less than `allowed_ns` counts as not writing
 late        twice the usual time at least (SCOUT's factor), while the job waits for more than δ allows. One rank, or
-            ranks of one host: where ranks of several hosts are late at once, or the one host has all ranks, their
-            storage is slow, and no device
+            ranks of one host: where ranks of several hosts are late at once, or the one host has all that write,
+            their storage is slow, and no device
 opens       the first time where a rank's own past is known; else the second time, as SCOUT asks
 closes      two checkpoints without it, or the job ended
 severity    by the cost, as verdicts on iterations
@@ -81,8 +81,11 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
     is_late = (usual_ns > allowed_ns) & (now.elapsed_ns >= VERDICTS.slow_write * usual_ns)  # NaN: not known, not late
     late = now.ranks[is_late]
     device = _one_device(late, topology)
-    # One with all ranks that wrote cannot be told from their storage.
-    if device is None or np.isin(now.ranks, device.ranks).all():
+    if device is None:
+        return None
+    # A host with all ranks that write cannot be told from their storage, nor the one rank of a job.
+    writes = (usual_ns > allowed_ns) | (device.kind == "gpu")
+    if np.isin(now.ranks[writes], device.ranks).all():
         return None
     others_ns = float(now.elapsed_ns[~is_late].max(initial=0.0))
     latest = int(np.argmax(np.where(is_late, now.elapsed_ns, -1.0)))

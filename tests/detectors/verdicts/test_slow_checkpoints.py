@@ -144,6 +144,17 @@ def test_the_one_host_of_a_job_is_not_told_from_its_storage() -> None:
     assert beside.device.kind == "host"
 
 
+def test_the_one_host_that_writes_is_not_told_from_its_storage() -> None:
+    """Nor where ranks of other hosts write nothing. Where one rank writes for all, it is late itself."""
+    two_hosts = Topology(8, {rank: Place(host=f"node-{rank // 4}") for rank in RANKS}, {})
+    usual, full = (writes({rank: ms * (rank < 4) for rank in RANKS}) for ms in (100.0, 300.0))
+    assert late_writers(full, [usual, usual], two_hosts, ALLOWED_NS) is None
+    usual, late_alone = (writes({rank: ms * (rank == 0) for rank in RANKS}) for ms in (100.0, 900.0))
+    found = late_writers(late_alone, [usual, usual], two_hosts, ALLOWED_NS)
+    assert found is not None
+    assert (found.device.kind, found.device.ranks) == ("gpu", (0,))
+
+
 def test_what_was_late_is_not_usual_later() -> None:
     usual, slow = writes(dict.fromkeys(RANKS, 100.0)), writes(dict.fromkeys(RANKS, 100.0) | {6: 900.0})
     found = late_writers(slow, [usual, usual], TOPOLOGY, ALLOWED_NS)
