@@ -37,9 +37,6 @@ class JobTopics:
     def __init__(self, reader: LogReader, topics: TopicSettings) -> None:
         self._reader: Final = reader
         self._name: Final = topics.name
-        # Offsets of announcements, by the beginning of their keys and by partition; up to where each was read
-        self._announced: Final[dict[bytes, dict[int, range]]] = {}
-        self._announced_to: Final[dict[int, int]] = {}
 
     # --- verdicts ---------------------------------------------------------------------------------------------------
 
@@ -112,11 +109,10 @@ class JobTopics:
 
         Announcements stay on their topic for ever; the evidence of them, a week.
         """
-        name, newest, prefix = self._name("jobs"), {}, f"{job}/".encode()
-        self.follow_announcements()
-        for partition, offsets in self._announced.get(prefix, {}).items():
-            for message in self._reader.messages(name, partition, offsets.start, offsets.stop):
-                if (message.key() or b"").startswith(prefix):
+        name, newest = self._name("jobs"), {}
+        for partition in self._reader.partitions(name):
+            for message in self._reader.messages(name, partition):
+                if (message.key() or b"").startswith(f"{job}/".encode()):
                     # A rank that is on another host now has a message in the partition of each.
                     newest[partition, message.key()] = message
         places: dict[tuple[object, ...], Announcement] = {}
@@ -132,22 +128,6 @@ class JobTopics:
         start = start_of(rows or members)
         # The oldest first, as ranks came to their places.
         return [one for one in reversed(members) if code_of_start(one.attempt, one.start) == start]
-
-    def follow_announcements(self) -> None:
-        """Note where the announcements lie that came since the last call.
-
-        A job's lie together, as its ranks begin together: a thousand jobs that begin anew read the topic once, and
-        each its own part of it, where a thousand readings of the whole topic would take hours.
-        """
-        name = self._name("jobs")
-        for partition in self._reader.partitions(name):
-            for message in self._reader.messages(name, partition, self._announced_to.get(partition, 0)):
-                key, offset = message.key() or b"", message.offset() or 0
-                self._announced_to[partition] = offset + 1
-                # A job's name may hold a slash: it ends at one of them.
-                for past in (at + 1 for at, byte in enumerate(key) if byte == ord("/")):
-                    own = self._announced.setdefault(key[:past], {})
-                    own[partition] = range(own.get(partition, range(offset, offset)).start, offset + 1)
 
     def _partitions(self) -> int:
         return len(self._reader.partitions(self._name(EVIDENCE)))

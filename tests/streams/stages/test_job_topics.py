@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.announcements import Announcement, encode_announcement
 from irregulars.messages.evidence import Membership
-from irregulars.streams.stages.job_topics import JobTopics, Rows
+from irregulars.streams.stages.job_topics import JobTopics
 
 OLD = Announcement("j", 1, 0, 2, 2, (), host="old", start="a")
 NEW = replace(OLD, host="new", since_ns=50)
@@ -22,10 +22,6 @@ class Message:
 
     announcement: Announcement
     sent_ms: int
-    at: int = 0
-
-    def offset(self) -> int:
-        return self.at
 
     def key(self) -> bytes:
         return f"{self.announcement.job}/{self.announcement.rank}".encode()
@@ -40,24 +36,17 @@ class Message:
 @dataclass(frozen=True)
 class Reader:
     by_partition: Mapping[int, Sequence[Message]]
-    read: list[Message] = field(default_factory=list)  # all that was ever given out
 
     def partitions(self, topic: str) -> list[int]:
         return list(self.by_partition)
 
-    def messages(self, topic: str, partition: int, begin: int = 0, end: int | None = None) -> Iterator[Message]:
-        for at, message in enumerate(self.by_partition[partition][begin:end], begin):
-            self.read.append(replace(message, at=at))
-            yield self.read[-1]
+    def messages(self, topic: str, partition: int) -> Iterator[Message]:
+        return iter(self.by_partition[partition])
 
 
 def announced(*partitions: Sequence[Message], rows: Sequence[Membership] = ()) -> list[Announcement]:
     reader = Reader(dict(enumerate(partitions)))
-    topics = JobTopics(reader, TopicSettings())  # type: ignore[arg-type]  # all that it uses
-    return announcements(topics.announced("j", rows))
-
-
-def announcements(found: Rows) -> list[Announcement]:
+    found = JobTopics(reader, TopicSettings()).announced("j", rows)  # type: ignore[arg-type]  # all that it uses
     return [one.announcement for one in found if isinstance(one, Membership) and one.announcement is not None]
 
 
@@ -89,17 +78,3 @@ def test_of_one_partition_the_newest_of_a_rank_holds_and_of_no_other_job() -> No
     other = Message(replace(OLD, job="j/k"), 5)
     later = replace(OLD, attempt=2, start="b")
     assert announced([Message(OLD, 10), other, Message(later, 20)], []) == [later]
-
-
-def test_many_jobs_that_begin_anew_read_the_topic_once_and_each_its_own_part() -> None:
-    wide = replace(OLD, world_size=10, logged_ranks=10)
-    ranks = [replace(wide, job=f"a/{job}", rank=rank) for job in range(30) for rank in range(4)]
-    sent = [[Message(one, 10) for one in ranks if one.rank % 2 == half] for half in (0, 1)]
-    reader = Reader(dict(enumerate(sent)))
-    topics = JobTopics(reader, TopicSettings())  # type: ignore[arg-type]  # all that it uses
-    for job in range(30):
-        found = announcements(topics.announced(f"a/{job}", ()))
-        assert sorted(one.rank for one in found) == [0, 1, 2, 3]
-    assert len(reader.read) == 2 * len(ranks)
-    sent[1].append(Message(replace(wide, job="a/7", rank=9), 20))
-    assert {one.rank for one in announcements(topics.announced("a/7", ()))} == {0, 1, 2, 3, 9}
