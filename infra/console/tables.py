@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from glob import escape
+from hashlib import blake2b
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -458,6 +459,9 @@ async def mute(request: Request) -> Response:
         raise InputError(f"mute must be of {', '.join(mutable)}, for {', '.join(MUTED_FOR)}; got another one")
     span = mute_span(time.time_ns(), lasting, None, None)
     made = new_mute(span, fields.get("reason", ""), who, **mutable[fields["about"]][1])
+    # Of what it is about and not by chance: a form that is sent twice makes one mute, and its id ends all of it.
+    key = repr((verdict.verdict_id, fields["about"], who)).encode()
+    made = replace(made, mute_id=f"m-{blake2b(key, digest_size=8).hexdigest()}")
     await _publish(kafka, "mutes", lambda log: log.set_mute(made))
     console_of(request).answers.forget("mutes")
     return RedirectResponse(f"{incident_path(verdict.verdict_id)}?said=muted#said", 303)

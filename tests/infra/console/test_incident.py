@@ -131,6 +131,16 @@ def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAd
         assert f"irregulars mutes remove {made.mute_id}" in text
 
 
+def test_a_form_that_is_sent_twice_makes_one_mute(kafka: KafkaAddress) -> None:
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        for _ in range(2):
+            say(somebody, "/mutes", about="job", lasting="4h", reason="twice")
+        say(somebody, "/mutes", about="job", lasting="4h", reason="twice", who="bob")
+    with state_of(kafka) as log:
+        assert sorted(one.who for one in log.mutes() if one.reason == "twice") == ["ann", "bob"]
+
+
 REFUSED = (
     ({"about": "everything", "lasting": "1h", "reason": "a"}, "mute must be of"),
     ({"about": "job", "lasting": "99999w", "reason": "a"}, "mute must be of"),
