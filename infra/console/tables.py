@@ -45,7 +45,7 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.kinds import DEVICE_KINDS
+from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
 from irregulars.sinks.alerts import gives_alert
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
 from irregulars.sinks.notices.incidents import device_of, host_of
@@ -309,7 +309,7 @@ class Moment:
 
 
 def timeline_of(
-    history: Answer, reported: Sequence[Sequence[Any]], said: Sequence[Mapping[str, Any]]
+    verdict: Verdict, history: Answer, reported: Sequence[Sequence[Any]], said: Sequence[Mapping[str, Any]]
 ) -> list[Moment]:
     """Return what happened, in its order: revisions, reports of devices, people's words. Pure.
 
@@ -329,7 +329,10 @@ def timeline_of(
         facts += [] if lost is None else [f"{amount(lost)} GPU-hours lost until then"]
         head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
         kind = "alert" if gives_alert(event, severity) else "verdict"
-        found.append(Moment(seconds(own[0]["seen_at"]), kind, f"{head}: {'; '.join(facts)}"))
+        seen_at, stored_at = own[0]["seen_at"], own[0]["stored_at"]
+        # All revisions of a standstill have seen the beginning of its iteration, and nothing newer.
+        at = (stored_at or seen_at) if verdict.kind in STANDSTILLS else (seen_at or stored_at)
+        found.append(Moment(seconds(at), kind, f"{head}: {'; '.join(facts)}"))
     return sorted(found, key=lambda one: (one.time_s is None, one.time_s or 0.0))
 
 
@@ -368,7 +371,7 @@ async def incident_page(request: Request) -> Response:
     return render(
         request, "incident.html", verdict=verdict, title=headline(screen),
         body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
-        timeline=timeline_of(history, reported, said),
+        timeline=timeline_of(verdict, history, reported, said),
         thanks=asked if asked in (*WORDS, "muted") else None,
         mutable=mutable_of(verdict), muted_for=MUTED_FOR, mutes=await mutes_on(console, verdict),
         now_s=time.time(),

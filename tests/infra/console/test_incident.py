@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,13 +45,14 @@ COLUMNS = (
     "rank",
     "peer",
     "probability",
+    "stored_at",
 )
 LINK, NIC_NAME = "link from eth0 on node-0 to node-1", "NIC eth0 on node-0"
 HISTORY = Answer(COLUMNS, (
-    (1, at(10), "opened", "note", 0.0004, LINK, "node-0", 1, 3, 0.63),
-    (1, at(10), "opened", "note", 0.0004, NIC_NAME, "node-0", 1, None, 0.3),
-    (2, at(30), "raised", "ticket", 0.0009, LINK, "node-0", 1, 3, 0.76),
-    (3, at(50), "continued", "ticket", 0.002, None, None, None, None, None),
+    (1, at(10), "opened", "note", 0.0004, LINK, "node-0", 1, 3, 0.63, None),
+    (1, at(10), "opened", "note", 0.0004, NIC_NAME, "node-0", 1, None, 0.3, None),
+    (2, at(30), "raised", "ticket", 0.0009, LINK, "node-0", 1, 3, 0.76, None),
+    (3, at(50), "continued", "ticket", 0.002, None, None, None, None, None, None),
 ))  # fmt: skip
 REPORTED = [
     (at(5), at(5), 1, "node-0", "gpu1", "xid", 79, "GPU has fallen off the bus."),
@@ -97,7 +99,7 @@ def say(somebody: Visit, path: str, **fields: str) -> Any:
 
 
 def test_what_happened_is_told_in_one_order_of_time() -> None:
-    told = [(one.kind, one.text) for one in tables.timeline_of(HISTORY, REPORTED, SAID)]
+    told = [(one.kind, one.text) for one in tables.timeline_of(made_up_job.verdict(2), HISTORY, REPORTED, SAID)]
     assert told == [
         ("device", "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
         ("verdict", f"opened, note: {LINK}, 63%; or {NIC_NAME}, 30%; 0.0004 GPU-hours lost until then"),
@@ -112,6 +114,20 @@ def test_what_happened_is_told_in_one_order_of_time() -> None:
         places = [text.index(f"{kind} {what}") for kind, what in told]
         assert places == sorted(places)
         assert "2026-11-28 03:00:05" in text
+
+
+def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_seen() -> None:
+    moments = [(1, "opened", at(0) + timedelta(minutes=10)), (2, "closed", at(0) + timedelta(minutes=40))]
+    history = Answer(COLUMNS, tuple(
+        (revision, at(0), event, "page", 1.0, "GPU 1 on node-0", "node-0", 1, None, 0.9, stored_at)
+        for revision, event, stored_at in moments
+    ))  # fmt: skip
+    hang = replace(made_up_job.verdict(2), kind="hang")
+    told = tables.timeline_of(hang, history, REPORTED[:1], ())
+    assert [(one.time_s, one.text.split(",")[0]) for one in told] == [
+        (at(5).timestamp(), "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
+        *((stored_at.timestamp(), event) for _, event, stored_at in moments),
+    ]
 
 
 def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAddress) -> None:
