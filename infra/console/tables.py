@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -347,6 +348,8 @@ def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
     end_ns = screen.now_ns if verdict.state == "open" else verdict.time_ns
     if begin_ns is None or end_ns is None or not verdict.suspects:
         return ()
+    if verdict.state == "closed" and verdict.kind in STANDSTILLS and math.isfinite(verdict.lost_s):
+        end_ns += round(verdict.lost_s * 1e9)  # its time is when it began to stand
     first = verdict.suspects[0]
     values = {
         "job": verdict.job, "attempt": verdict.attempt, "ranks": list(first.ranks[:_MOST_RANKS]),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -16,7 +17,7 @@ from confluent_kafka import Producer
 from irregulars.infra.console import tables
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress
 from irregulars.infra.console.rendering import incident_path
-from irregulars.infra.showing.found import Found
+from irregulars.infra.showing.found import Found, gather
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.investigations import Answer
@@ -128,6 +129,21 @@ def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_se
         (at(5).timestamp(), "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
         *((stored_at.timestamp(), event) for _, event, stored_at in moments),
     ]
+
+
+@pytest.mark.parametrize(("kind", "lost_s", "later_s"), [
+    ("hang", 7200.0, 7200), ("mismatch", 7200.0, 7200), ("hang", float("nan"), 0), ("slow_link", 7200.0, 0),
+])  # fmt: skip
+def test_reports_are_sought_until_a_closed_hang_ended(
+    monkeypatch: pytest.MonkeyPatch, kind: str, lost_s: float, later_s: int
+) -> None:
+    monkeypatch.undo()
+    client = Mock()
+    verdict = replace(made_up_job.verdict(3), kind=kind, lost_s=lost_s)
+    tables.reported_on(client, gather(Found(verdict)))
+    assert verdict.time_ns is not None
+    end_ns = client.query.call_args.kwargs["parameters"]["end"]
+    assert end_ns == verdict.time_ns + (later_s + 600) * 10**9
 
 
 def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAddress) -> None:
