@@ -282,17 +282,18 @@ WHERE job = {job:String} AND verdict_id = {verdict_id:String}
 ORDER BY said_at DESC
 LIMIT 50"""
 
-# What was reported of a device, and of its host: a burst of the same is one line.
+# What was reported of a device, and of its host: a burst of the same is one line. A code is the growth of a counter or
+# the number of a process as well: it tells XIDs apart, and the name of its counter errors of a link.
 _REPORTED: Final = """
-SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind, code,
-    argMax(detail, reported_at) AS newest_detail
+SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind,
+    if(kind = 'xid', code, NULL) AS xid, argMax(detail, reported_at) AS newest_detail
 FROM events FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}
     AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
     AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
     AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
-GROUP BY host, device, kind, code
-ORDER BY first_at
+GROUP BY host, device, kind, xid, if(kind = 'link_errors', detail, '')
+ORDER BY newest_at DESC
 LIMIT 50"""
 
 _BEFORE_NS: Final = 3600 * 10**9  # what was reported so long before an incident may be its cause
