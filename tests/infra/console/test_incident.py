@@ -173,6 +173,17 @@ def test_a_form_that_is_sent_twice_makes_one_mute(kafka: KafkaAddress) -> None:
         assert sorted(one.who for one in log.mutes() if one.reason == "twice") == ["ann", "bob"]
 
 
+def test_a_silence_that_follows_from_feedback_is_no_mute_to_be_removed(kafka: KafkaAddress) -> None:
+    with state_of(kafka) as log:
+        for one in range(3):
+            log.record_opinion(replace(made_up_job.verdict(2), verdict_id=f"v{one}"), "wrong", "ann", "NIC fine")
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        text = text_of(somebody.get(PATH))
+    assert "its last 3 verdicts were called wrong, the newest by ann. A verdict on it that is called right" in text
+    assert "mutes remove feedback:" not in text
+
+
 REFUSED = (
     ({"about": "everything", "lasting": "1h", "reason": "a"}, "mute must be of"),
     ({"about": "job", "lasting": "99999w", "reason": "a"}, "mute must be of"),
