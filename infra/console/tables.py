@@ -414,6 +414,7 @@ def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Mapping[str,
 
 MUTED_FOR: Final = ("1h", "4h", "1d", "1w")  # how long a mute may last that is made on a page
 _MUTES_S: Final = 1.0  # how long a page waits for the mutes: without Kafka it is shown without them
+_MUTES_KEPT_S: Final = 30.0  # both topics are read from their beginning
 
 
 def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
@@ -434,17 +435,17 @@ def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
     }
 
 
-async def mutes_on(console: Console, verdict: Verdict) -> list[Mute]:
-    """Return the mutes that hold a verdict's notices back now; none where Kafka can't be asked in time."""
+async def mutes_on(console: Console, verdict: Verdict) -> list[Mute] | None:
+    """Return the mutes that hold a verdict's notices back now; None: Kafka did not say in time."""
     kafka = console.kafka
     if kafka is None or not console.takes_feedback:  # else we may not read them
         return []
     try:
         async with asyncio.timeout(_MUTES_S):
             read = partial(asyncio.to_thread, known_mutes, kafka)
-            known = await console.answers.get("mutes", read, _HEALTH_KEPT_S)
+            known = await console.answers.get("mutes", read, _MUTES_KEPT_S)
     except (ServiceError, TimeoutError):
-        return []
+        return None
     now_ns, alert = time.time_ns(), verdict.to_json()
     return [one for one in known if one.is_active(now_ns) and one.matches(alert)]
 
@@ -454,6 +455,7 @@ async def feedback(request: Request) -> Response:
     kafka, who, verdict, fields = await _said_by(request)
     word, note = fields.get("word", ""), fields.get("note", "")
     await _publish(kafka, "feedback", lambda log: log.record_opinion(verdict, word, who, note))
+    console_of(request).answers.forget("mutes")  # it may begin or end a silence
     return RedirectResponse(f"{incident_path(verdict.verdict_id)}?said={word}#said", 303)
 
 

@@ -182,6 +182,7 @@ def test_a_silence_that_follows_from_feedback_is_no_mute_to_be_removed(kafka: Ka
         text = text_of(somebody.get(PATH))
     assert "its last 3 verdicts were called wrong, the newest by ann. A verdict on it that is called right" in text
     assert "mutes remove feedback:" not in text
+    assert "Kafka did not say" not in text
 
 
 REFUSED = (
@@ -227,10 +228,12 @@ def test_a_console_that_only_reads_shows_no_buttons_and_publishes_nothing(kafka:
         assert "console_feedback" in answer.text
 
 
-def test_without_kafka_the_page_is_there_at_once(kafka: KafkaAddress) -> None:
+def test_without_kafka_the_page_is_there_at_once_and_says_what_it_does_not_know() -> None:
     with visit(NOWHERE, KafkaAddress("127.0.0.1:1", TOPICS), takes_feedback=True) as somebody:
         somebody.log_in()
-        assert somebody.get(PATH).status_code == 200
+        answer = somebody.get(PATH)
+        assert answer.status_code == 200
+        assert "Kafka did not say in time whether it is muted." in text_of(answer)
 
 
 NIC = Suspect("nic", 3, (3,), 0.9, host="node-[0]", gpu=1, nic="mlx5_1", switch="leaf-1")
