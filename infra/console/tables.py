@@ -47,7 +47,7 @@ from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
-from irregulars.sinks.alerts import gives_alert
+from irregulars.sinks.alerts import LEAST_SEVERITY, gives_alert
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.mutes import WORDS, Mute, mute_span, new_mute
@@ -311,11 +311,16 @@ class Moment:
 
 
 def timeline_of(
-    verdict: Verdict, history: Answer, reported: Sequence[Sequence[Any]], said: Sequence[Mapping[str, Any]]
+    verdict: Verdict,
+    history: Answer,
+    reported: Sequence[Sequence[Any]],
+    said: Sequence[Mapping[str, Any]],
+    least_severity: str = LEAST_SEVERITY,
 ) -> list[Moment]:
     """Return what happened, in its order: revisions, reports of devices, people's words. Pure.
 
-    `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers.
+    `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers; `least_severity`: less
+    urgent revisions gave no alert.
     """
     found = [Moment(one["said_s"], "person", f"{one['who']}: {one['word']}{_behind(one['note'])}") for one in said]
     for first_at, newest_at, times, host, device, kind, code, detail in reported:
@@ -330,7 +335,7 @@ def timeline_of(
         facts = ["; or ".join(suspects[:_SUSPECTS]) or "no device is accused"]
         facts += [] if lost is None else [f"{amount(lost)} GPU-hours lost until then"]
         head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
-        kind = "alert" if gives_alert(event, severity) else "verdict"
+        kind = "alert" if gives_alert(event, severity, least_severity) else "verdict"
         seen_at, stored_at = own[0]["seen_at"], own[0]["stored_at"]
         # All revisions of a standstill have seen the beginning of its iteration, and nothing newer.
         at = (stored_at or seen_at) if verdict.kind in STANDSTILLS else (seen_at or stored_at)
@@ -375,7 +380,7 @@ async def incident_page(request: Request) -> Response:
     return render(
         request, "incident.html", verdict=verdict, title=headline(screen),
         body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
-        timeline=timeline_of(verdict, history, reported, said),
+        timeline=timeline_of(verdict, history, reported, said, console.least_severity),
         thanks=asked if asked in (*WORDS, "muted") else None,
         mutable=mutable_of(verdict), muted_for=MUTED_FOR, mutes=await mutes_on(console, verdict),
         now_s=time.time(),

@@ -17,6 +17,8 @@ from confluent_kafka import Producer
 from irregulars.infra.console import tables
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress
 from irregulars.infra.console.rendering import incident_path
+from irregulars.infra.console.server import console_settings_of, policy_of
+from irregulars.infra.settings import Settings
 from irregulars.infra.showing.found import Found, gather
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Suspect, Verdict
@@ -115,6 +117,15 @@ def test_what_happened_is_told_in_one_order_of_time() -> None:
         places = [text.index(f"{kind} {what}") for kind, what in told]
         assert places == sorted(places)
         assert "2026-11-28 03:00:05" in text
+
+
+def test_alerts_are_told_as_the_workers_give_them() -> None:
+    for least, kinds in (("note", ["alert", "alert", "verdict"]), ("page", ["verdict"] * 3)):
+        told = tables.timeline_of(made_up_job.verdict(2), HISTORY, (), (), least)
+        assert [one.kind for one in told] == kinds
+    settings = Settings(alert_least_severity="page")
+    policy = policy_of(settings, ("127.0.0.1", 1))
+    assert console_settings_of(settings, policy, reads_kafka=False).least_severity == "page"
 
 
 def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_seen() -> None:
