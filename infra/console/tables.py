@@ -282,8 +282,8 @@ WHERE job = {job:String} AND verdict_id = {verdict_id:String}
 ORDER BY said_at DESC
 LIMIT 50"""
 
-# What was reported of a device, and of its host: a burst of the same is one line. A code is the growth of a counter or
-# the number of a process as well: it tells XIDs apart, and the name of its counter errors of a link.
+# What was reported of a device, and of its host: a burst of the same is one line. A code is the growth of a counter
+# or the number of a process as well: it tells XIDs apart, and the name of its counter errors of a link.
 _REPORTED: Final = """
 SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind,
     if(kind = 'xid', code, NULL) AS xid, argMax(detail, reported_at) AS newest_detail
@@ -328,7 +328,8 @@ def timeline_of(
         again = f" ({times:,} times until {newest_at:%H:%M:%S})" if times > 1 else ""
         where = " on ".join(one for one in (device, host) if one)
         found.append(Moment(seconds(first_at), "device", f"{where}: {what}{again}"))
-    for revision, rows in groupby(named(history), lambda row: row["revision"]):
+    revisions = sorted(named(history), key=lambda row: row["revision"])
+    for revision, rows in groupby(revisions, lambda row: row["revision"]):
         own = list(rows)
         event, severity, lost = (own[0][name] for name in ("event", "severity", "gpu_hours_lost"))
         suspects = [f"{row['device']}, {percent(row['probability'])}" for row in own if row["device"] is not None]
@@ -340,7 +341,10 @@ def timeline_of(
         # All revisions of a standstill have seen the beginning of its iteration, and nothing newer.
         at = (stored_at or seen_at) if verdict.kind in STANDSTILLS else (seen_at or stored_at)
         found.append(Moment(seconds(at), kind, f"{head}: {'; '.join(facts)}"))
-    return sorted(found, key=lambda one: (one.time_s is None, one.time_s or 0.0))
+    found.sort(key=lambda one: (one.time_s is None, one.time_s or 0.0))
+    if history.cut_at is not None and (left_out := revisions[0]["revision"] - 1):
+        found.insert(0, Moment(None, "verdict", f"earlier revisions that are left out: {left_out:,}"))
+    return found
 
 
 def _behind(text: str) -> str:

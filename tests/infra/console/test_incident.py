@@ -119,6 +119,12 @@ def test_what_happened_is_told_in_one_order_of_time() -> None:
         assert "2026-11-28 03:00:05" in text
 
 
+def test_of_many_revisions_the_newest_are_told_and_how_many_are_left_out() -> None:
+    newest = Answer(COLUMNS, HISTORY.rows[:1:-1], cut_at=2)
+    told = [one.text.split(",")[0] for one in tables.timeline_of(made_up_job.verdict(2), newest, (), ())]
+    assert told == ["earlier revisions that are left out: 1", "raised", "continued"]
+
+
 def test_alerts_are_told_as_the_workers_give_them() -> None:
     for least, kinds in (("note", ["alert", "alert", "verdict"]), ("page", ["verdict"] * 3)):
         told = tables.timeline_of(made_up_job.verdict(2), HISTORY, (), (), least)
