@@ -432,8 +432,9 @@ def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
     kind = DEVICE_KINDS.get(verdict.suspects[0].device) if verdict.suspects else None
     # Nobody accuses the host of a switch's first rank.
     host = host_of(alert) if kind is not None and "host" in kind.named_by else None
+    where = "all jobs" if kind is not None and kind.named_by else "this job"  # the name of a link holds its job
     found: dict[str, tuple[str, Mapping[str, str | None]]] = {
-        "device": (f"this device in all jobs: {device_of(alert)}", {"device": device_of(alert)}),
+        "device": (f"this device in {where}: {device_of(alert)}", {"device": device_of(alert)}),
         "host": (f"all that is accused on {host}", {"host": host}),
         "job": (f"{name_kind(verdict.kind)} in this job", {"job": verdict.job, "kind": verdict.kind}),
     }

@@ -180,6 +180,12 @@ def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAd
         assert f"irregulars mutes remove {made.mute_id}" in text
 
 
+def test_a_link_is_muted_in_its_job_alone_and_a_nic_in_all() -> None:
+    nic = tables.mutable_of(replace(made_up_job.verdict(2), suspects=(NIC,)))
+    assert nic["device"][0] == "this device in all jobs: nic:node-[0]/mlx5_1"
+    assert tables.mutable_of(made_up_job.verdict(2))["device"][0] == "this device in this job: link:made-up/1>3"
+
+
 def test_a_form_that_is_sent_twice_makes_one_mute(kafka: KafkaAddress) -> None:
     with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
         somebody.log_in()
