@@ -54,6 +54,7 @@ class Console:
     takes_feedback: bool  # whether people may say if a verdict was right, and mute it
     silence_s: float  # seconds without a message after which a job counts as over
     runbook_url: str  # where people find what to do
+    least_severity: str  # verdicts that are less urgent gave no alert
     templates: Environment
     version: str
 

@@ -44,6 +44,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.showing.html_page import themed
 from irregulars.infra.wiring import database_settings, kafka_security
 from irregulars.printing import printable
+from irregulars.sinks.alerts import LEAST_SEVERITY
 from irregulars.sinks.connection import DatabaseSettings
 
 
@@ -57,6 +58,7 @@ class ConsoleSettings:
     takes_feedback: bool = False  # people may say if a verdict was right, and mute it, which publishes to Kafka
     silence_s: float = 600.0  # without a message a job counts as over
     runbook_url: str = RUNBOOK
+    least_severity: str = LEAST_SEVERITY  # less urgent verdicts gave no alert: the workers' alert_least_severity
 
 
 def make_app(settings: ConsoleSettings) -> ASGIApp:
@@ -86,7 +88,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
     app.state.console = Console(
         database=database, kafka=settings.kafka, alerts=alerts, answers=SharedAnswers(),
         takes_feedback=settings.takes_feedback and settings.kafka is not None, silence_s=settings.silence_s,
-        runbook_url=settings.runbook_url,
+        runbook_url=settings.runbook_url, least_severity=settings.least_severity,
         templates=make_templates(), version=irregulars.__version__,
     )  # fmt: skip
     return metrics.measured(Gate(app, settings.policy, sessions))
@@ -129,8 +131,9 @@ def console_settings_of(settings: Settings, policy: AccessPolicy, *, reads_kafka
     kafka = KafkaAddress(settings.kafka_bootstrap, settings.topics(), security) if reads_kafka else None
     database = database_settings(settings, is_reading=True)
     return ConsoleSettings(
-        database, policy, kafka, settings.console_feedback, settings.silence_s, settings.runbook_url or RUNBOOK
-    )
+        database, policy, kafka, settings.console_feedback, settings.silence_s, settings.runbook_url or RUNBOOK,
+        settings.alert_least_severity,
+    )  # fmt: skip
 
 
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

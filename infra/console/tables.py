@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from glob import escape
+from hashlib import blake2b
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,8 +46,8 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.kinds import DEVICE_KINDS
-from irregulars.sinks.alerts import gives_alert
+from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
+from irregulars.sinks.alerts import LEAST_SEVERITY, gives_alert
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.mutes import WORDS, Mute, mute_span, new_mute
@@ -280,17 +282,18 @@ WHERE job = {job:String} AND verdict_id = {verdict_id:String}
 ORDER BY said_at DESC
 LIMIT 50"""
 
-# What was reported of a device, and of its host: a burst of the same is one line.
+# What was reported of a device, and of its host: a burst of the same is one line. A code is the growth of a counter
+# or the number of a process as well: it tells XIDs apart, and the name of its counter errors of a link.
 _REPORTED: Final = """
-SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind, code,
-    argMax(detail, reported_at) AS newest_detail
+SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind,
+    if(kind = 'xid', code, NULL) AS xid, argMax(detail, reported_at) AS newest_detail
 FROM events FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}
     AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
     AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
     AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
-GROUP BY host, device, kind, code
-ORDER BY first_at
+GROUP BY host, device, kind, xid, if(kind = 'link_errors', detail, '')
+ORDER BY newest_at DESC
 LIMIT 50"""
 
 _BEFORE_NS: Final = 3600 * 10**9  # what was reported so long before an incident may be its cause
@@ -308,11 +311,16 @@ class Moment:
 
 
 def timeline_of(
-    history: Answer, reported: Sequence[Sequence[Any]], said: Sequence[Mapping[str, Any]]
+    verdict: Verdict,
+    history: Answer,
+    reported: Sequence[Sequence[Any]],
+    said: Sequence[Mapping[str, Any]],
+    least_severity: str = LEAST_SEVERITY,
 ) -> list[Moment]:
     """Return what happened, in its order: revisions, reports of devices, people's words. Pure.
 
-    `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers.
+    `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers; `least_severity`: less
+    urgent revisions gave no alert.
     """
     found = [Moment(one["said_s"], "person", f"{one['who']}: {one['word']}{_behind(one['note'])}") for one in said]
     for first_at, newest_at, times, host, device, kind, code, detail in reported:
@@ -320,16 +328,23 @@ def timeline_of(
         again = f" ({times:,} times until {newest_at:%H:%M:%S})" if times > 1 else ""
         where = " on ".join(one for one in (device, host) if one)
         found.append(Moment(seconds(first_at), "device", f"{where}: {what}{again}"))
-    for revision, rows in groupby(named(history), lambda row: row["revision"]):
+    revisions = sorted(named(history), key=lambda row: row["revision"])
+    for revision, rows in groupby(revisions, lambda row: row["revision"]):
         own = list(rows)
         event, severity, lost = (own[0][name] for name in ("event", "severity", "gpu_hours_lost"))
         suspects = [f"{row['device']}, {percent(row['probability'])}" for row in own if row["device"] is not None]
         facts = ["; or ".join(suspects[:_SUSPECTS]) or "no device is accused"]
         facts += [] if lost is None else [f"{amount(lost)} GPU-hours lost until then"]
         head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
-        kind = "alert" if gives_alert(event, severity) else "verdict"
-        found.append(Moment(seconds(own[0]["seen_at"]), kind, f"{head}: {'; '.join(facts)}"))
-    return sorted(found, key=lambda one: (one.time_s is None, one.time_s or 0.0))
+        kind = "alert" if gives_alert(event, severity, least_severity) else "verdict"
+        seen_at, stored_at = own[0]["seen_at"], own[0]["stored_at"]
+        # All revisions of a standstill have seen the beginning of its iteration, and nothing newer.
+        at = (stored_at or seen_at) if verdict.kind in STANDSTILLS else (seen_at or stored_at)
+        found.append(Moment(seconds(at), kind, f"{head}: {'; '.join(facts)}"))
+    found.sort(key=lambda one: (one.time_s is None, one.time_s or 0.0))
+    if history.cut_at is not None and (left_out := revisions[0]["revision"] - 1):
+        found.insert(0, Moment(None, "verdict", f"earlier revisions that are left out: {left_out:,}"))
+    return found
 
 
 def _behind(text: str) -> str:
@@ -343,6 +358,8 @@ def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
     end_ns = screen.now_ns if verdict.state == "open" else verdict.time_ns
     if begin_ns is None or end_ns is None or not verdict.suspects:
         return ()
+    if verdict.state == "closed" and verdict.kind in STANDSTILLS and math.isfinite(verdict.lost_s):
+        end_ns += round(verdict.lost_s * 1e9)  # its time is when it began to stand
     first = verdict.suspects[0]
     values = {
         "job": verdict.job, "attempt": verdict.attempt, "ranks": list(first.ranks[:_MOST_RANKS]),
@@ -367,7 +384,7 @@ async def incident_page(request: Request) -> Response:
     return render(
         request, "incident.html", verdict=verdict, title=headline(screen),
         body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
-        timeline=timeline_of(history, reported, said),
+        timeline=timeline_of(verdict, history, reported, said, console.least_severity),
         thanks=asked if asked in (*WORDS, "muted") else None,
         mutable=mutable_of(verdict), muted_for=MUTED_FOR, mutes=await mutes_on(console, verdict),
         now_s=time.time(),
@@ -406,6 +423,7 @@ def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Mapping[str,
 
 MUTED_FOR: Final = ("1h", "4h", "1d", "1w")  # how long a mute may last that is made on a page
 _MUTES_S: Final = 1.0  # how long a page waits for the mutes: without Kafka it is shown without them
+_MUTES_KEPT_S: Final = 30.0  # both topics are read from their beginning
 
 
 def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
@@ -414,8 +432,9 @@ def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
     kind = DEVICE_KINDS.get(verdict.suspects[0].device) if verdict.suspects else None
     # Nobody accuses the host of a switch's first rank.
     host = host_of(alert) if kind is not None and "host" in kind.named_by else None
+    where = "all jobs" if kind is not None and kind.named_by else "this job"  # the name of a link holds its job
     found: dict[str, tuple[str, Mapping[str, str | None]]] = {
-        "device": (f"this device in all jobs: {device_of(alert)}", {"device": device_of(alert)}),
+        "device": (f"this device in {where}: {device_of(alert)}", {"device": device_of(alert)}),
         "host": (f"all that is accused on {host}", {"host": host}),
         "job": (f"{name_kind(verdict.kind)} in this job", {"job": verdict.job, "kind": verdict.kind}),
     }
@@ -426,17 +445,17 @@ def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
     }
 
 
-async def mutes_on(console: Console, verdict: Verdict) -> list[Mute]:
-    """Return the mutes that hold a verdict's notices back now; none where Kafka can't be asked in time."""
+async def mutes_on(console: Console, verdict: Verdict) -> list[Mute] | None:
+    """Return the mutes that hold a verdict's notices back now; None: Kafka did not say in time."""
     kafka = console.kafka
     if kafka is None or not console.takes_feedback:  # else we may not read them
         return []
     try:
         async with asyncio.timeout(_MUTES_S):
             read = partial(asyncio.to_thread, known_mutes, kafka)
-            known = await console.answers.get("mutes", read, _HEALTH_KEPT_S)
+            known = await console.answers.get("mutes", read, _MUTES_KEPT_S)
     except (ServiceError, TimeoutError):
-        return []
+        return None
     now_ns, alert = time.time_ns(), verdict.to_json()
     return [one for one in known if one.is_active(now_ns) and one.matches(alert)]
 
@@ -446,6 +465,7 @@ async def feedback(request: Request) -> Response:
     kafka, who, verdict, fields = await _said_by(request)
     word, note = fields.get("word", ""), fields.get("note", "")
     await _publish(kafka, "feedback", lambda log: log.record_opinion(verdict, word, who, note))
+    console_of(request).answers.forget("mutes")  # it may begin or end a silence
     return RedirectResponse(f"{incident_path(verdict.verdict_id)}?said={word}#said", 303)
 
 
@@ -458,6 +478,9 @@ async def mute(request: Request) -> Response:
         raise InputError(f"mute must be of {', '.join(mutable)}, for {', '.join(MUTED_FOR)}; got another one")
     span = mute_span(time.time_ns(), lasting, None, None)
     made = new_mute(span, fields.get("reason", ""), who, **mutable[fields["about"]][1])
+    # Of what it is about and not by chance: a form that is sent twice makes one mute, and its id ends all of it.
+    key = repr((verdict.verdict_id, fields["about"], who)).encode()
+    made = replace(made, mute_id=f"m-{blake2b(key, digest_size=8).hexdigest()}")
     await _publish(kafka, "mutes", lambda log: log.set_mute(made))
     console_of(request).answers.forget("mutes")
     return RedirectResponse(f"{incident_path(verdict.verdict_id)}?said=muted#said", 303)

@@ -304,10 +304,11 @@ def chain_list(texts: Sequence[str]) -> str:
     return f'<ol class="chain">{"".join(rows)}</ol>'
 
 
-def rate_chart(samples: Sequence[RateSample], direction: str, lasted: tuple[int, int]) -> str:
+def rate_chart(samples: Sequence[RateSample], direction: str, lasted: Sequence[int]) -> str:
     """Draw the peaks of the accused NIC in one direction over the range and the median of all others.
 
-    `lasted`: begin and end of the verdict's iterations, ns; a line each, where the samples go on before and behind.
+    `lasted`: begin of the verdict's iterations and, unless they go on, their end, ns; a line each, where samples go
+    on before and behind.
     """
     own = [one for one in samples if one.direction == direction]
     height = 132.0
@@ -328,7 +329,7 @@ def rate_chart(samples: Sequence[RateSample], direction: str, lasted: tuple[int,
         f'<polyline points="{" ".join(place(o, o.own) for o in own if math.isfinite(o.own))}" class="own"/>',
         *(
             _rect(_WIDTH * (at - first) / (last - first) - 0.6, 0, 1.2, height, "odd", f"it {word}")
-            for at, word in zip(lasted, ("began", "ended"), strict=True)
+            for at, word in zip(lasted, ("began", "ended"), strict=False)
             if first < at < last
         ),
     ]
@@ -423,12 +424,15 @@ def _charts(screen: Screen) -> Iterator[str]:
     # The direction of the NIC's line, so that text and chart show the same.
     direction = "received" if f" {'received'} at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
-        chart = rate_chart(screen.rate_samples, direction, span_of(screen.iterations, range(*verdict.iterations)))
+        is_open = verdict.state == "open"
+        lasted = span_of(screen.iterations, range(*verdict.iterations))
+        chart = rate_chart(screen.rate_samples, direction, lasted[:1] if is_open else lasted)
         first = screen.verdict.suspects[0]
         own = f"of {name_ranks(carried_by(first))}"
         accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
         legend = f"Red: {accused}; blue: the median of all others, within their least and most."
-        legend += " Yellow lines: where it began and ended." if 'class="odd"' in chart else ""
+        lines = "line: where it began" if is_open else "lines: where it began and ended"
+        legend += f" Yellow {lines}." if 'class="odd"' in chart else ""
         legend += f" {screen.nic}." if screen.nic else ""
         yield _section(f"What NICs {direction}", chart, legend)
 

@@ -420,10 +420,13 @@ def _rows(
     # Sends and recvs count from the first of their pair that both ends know.
     paired = [entry for entry in dump.entries if entry.ends] if is_pair.any() else []
     keys, pairs = [(entry.group, entry.ends) for entry in paired], np.flatnonzero(is_pair)
-    since = {}
+    since, begins = {}, dict[int, int | None]()
     for key in dict.fromkeys(keys):
-        others = [by_rank[end] for end in key[1] or () if end != dump.rank and end in by_rank]
-        begin = begin_of_both(dump, others[0], all_ids) if others else None
+        others = [end for end in key[1] or () if end != dump.rank and end in by_rank]
+        # Once for each other rank: both are searched, and they may be a pair in many groups, both ways.
+        if others and others[0] not in begins:
+            begins[others[0]] = begin_of_both(dump, by_rank[others[0]], all_ids)
+        begin = begins[others[0]] if others else None
         if begin is not None:
             since[key] = int(np.searchsorted(pairs, begin))
     counted = _counted(paired, keys, _FIRST_OPEN, since)

@@ -102,6 +102,7 @@ class MegatronLog:
     def begin_file(self) -> None:
         """Begin to read another log."""
         self._first_of_file = len(self._reports)
+        self._most_throughput = 0.0  # else ranks that it lists without a report would be put into one of another log
 
     def forget_file(self) -> None:
         """Forget the reports of the log so far: they are of an earlier start of the job.
@@ -110,6 +111,7 @@ class MegatronLog:
         """
         del self._reports[self._first_of_file :]
         self._iteration = None
+        self._most_throughput = 0.0
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line. InputError if more results were rejected than runs have."""

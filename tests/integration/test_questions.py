@@ -162,20 +162,21 @@ def test_days_count_from_today(own: DatabaseSettings, client: Client) -> None:
 
 def test_a_suspicion_s_history_says_when_and_at_what_cost(recorded: Client) -> None:
     told = columns(NIC, "verdicts")
-    rows = answer(recorded, "suspicion_history", verdict_id=told["verdict_id"][0])
+    rows = answer(recorded, "suspicion_history", verdict_id=told["verdict_id"][0])[::-1]
     assert [row["revision"] for row in rows] == told["revision"].tolist() == [1, 2, 3, 4]
     assert [row["event"] for row in rows] == ["opened", "continued", "continued", "closed"]
     assert [row["gpu_hours_lost"] for row in rows] == np.round(told["lost_s"] * 4 / 3600, 4).tolist()
     seen = [row["seen_at"] for row in rows]
     assert seen == sorted(set(seen))
+    assert None not in {row["stored_at"] for row in rows}
     assert {(row["device"], row["host"]) for row in rows} == {("NIC eth0 on node-1", "node-1")}
 
 
 def test_a_revision_that_accuses_nobody_has_a_line(own: DatabaseSettings, client: Client) -> None:
     acquitted = replace(made_up_job.verdict(3), revision=4, suspects=())
     store(own, MADE_UP, tables_of(replace(made_up_job.judgements(), verdicts=[acquitted])))
-    assert [(row["revision"], row["device"]) for row in answer(client, "suspicion_history")][-2:] == [
-        (3, "link from eth0 on node-0 to node-1"), (4, None),
+    assert [(row["revision"], row["device"]) for row in answer(client, "suspicion_history")][:2] == [
+        (4, None), (3, "link from eth0 on node-0 to node-1"),
     ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 -- title: How a suspicion moved
 -- theme: a verdict
--- description: The suspects of every stored revision of one verdict, with when that revision came (UTC), how urgent
---     it was then, and what had been lost until then: did it waver, or did evidence add up? A revision that accuses
---     nobody has one line without a device.
+-- description: The suspects of every stored revision of one verdict, the newest first, with when that revision came
+--     (UTC; `stored_at` tells it of a hang), how urgent it was then, and what had been lost until then: did it waver, or
+--     did evidence add up? A revision that accuses nobody has one line without a device.
 -- empty: No such verdict is stored; `irregulars sql blamed` lists them.
 -- parameter: verdict_id String = NEWEST | the verdict, as alerts name it; default: the newest
 -- parameter: limit UInt32 = 200 | lines at most
@@ -29,8 +29,9 @@ SELECT
     named.host AS host,
     named.rank AS rank,
     named.peer AS peer,
-    round(named.probability, 3) AS probability
+    round(named.probability, 3) AS probability,
+    if(history.revision = 0, NULL, history.stored_at) AS stored_at
 FROM history
 FULL OUTER JOIN named ON named.job = history.job AND named.revision = history.revision
-ORDER BY revision, named.position
+ORDER BY revision DESC, named.position
 LIMIT {limit:UInt32}

@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -15,7 +17,9 @@ from confluent_kafka import Producer
 from irregulars.infra.console import tables
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress
 from irregulars.infra.console.rendering import incident_path
-from irregulars.infra.showing.found import Found
+from irregulars.infra.console.server import console_settings_of, policy_of
+from irregulars.infra.settings import Settings
+from irregulars.infra.showing.found import Found, gather
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.investigations import Answer
@@ -44,13 +48,14 @@ COLUMNS = (
     "rank",
     "peer",
     "probability",
+    "stored_at",
 )
 LINK, NIC_NAME = "link from eth0 on node-0 to node-1", "NIC eth0 on node-0"
 HISTORY = Answer(COLUMNS, (
-    (1, at(10), "opened", "note", 0.0004, LINK, "node-0", 1, 3, 0.63),
-    (1, at(10), "opened", "note", 0.0004, NIC_NAME, "node-0", 1, None, 0.3),
-    (2, at(30), "raised", "ticket", 0.0009, LINK, "node-0", 1, 3, 0.76),
-    (3, at(50), "continued", "ticket", 0.002, None, None, None, None, None),
+    (1, at(10), "opened", "note", 0.0004, LINK, "node-0", 1, 3, 0.63, None),
+    (1, at(10), "opened", "note", 0.0004, NIC_NAME, "node-0", 1, None, 0.3, None),
+    (2, at(30), "raised", "ticket", 0.0009, LINK, "node-0", 1, 3, 0.76, None),
+    (3, at(50), "continued", "ticket", 0.002, None, None, None, None, None, None),
 ))  # fmt: skip
 REPORTED = [
     (at(5), at(5), 1, "node-0", "gpu1", "xid", 79, "GPU has fallen off the bus."),
@@ -97,7 +102,7 @@ def say(somebody: Visit, path: str, **fields: str) -> Any:
 
 
 def test_what_happened_is_told_in_one_order_of_time() -> None:
-    told = [(one.kind, one.text) for one in tables.timeline_of(HISTORY, REPORTED, SAID)]
+    told = [(one.kind, one.text) for one in tables.timeline_of(made_up_job.verdict(2), HISTORY, REPORTED, SAID)]
     assert told == [
         ("device", "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
         ("verdict", f"opened, note: {LINK}, 63%; or {NIC_NAME}, 30%; 0.0004 GPU-hours lost until then"),
@@ -112,6 +117,50 @@ def test_what_happened_is_told_in_one_order_of_time() -> None:
         places = [text.index(f"{kind} {what}") for kind, what in told]
         assert places == sorted(places)
         assert "2026-11-28 03:00:05" in text
+
+
+def test_of_many_revisions_the_newest_are_told_and_how_many_are_left_out() -> None:
+    newest = Answer(COLUMNS, HISTORY.rows[:1:-1], cut_at=2)
+    told = [one.text.split(",")[0] for one in tables.timeline_of(made_up_job.verdict(2), newest, (), ())]
+    assert told == ["earlier revisions that are left out: 1", "raised", "continued"]
+
+
+def test_alerts_are_told_as_the_workers_give_them() -> None:
+    for least, kinds in (("note", ["alert", "alert", "verdict"]), ("page", ["verdict"] * 3)):
+        told = tables.timeline_of(made_up_job.verdict(2), HISTORY, (), (), least)
+        assert [one.kind for one in told] == kinds
+    settings = Settings(alert_least_severity="page")
+    policy = policy_of(settings, ("127.0.0.1", 1))
+    assert console_settings_of(settings, policy, reads_kafka=False).least_severity == "page"
+
+
+def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_seen() -> None:
+    moments = [(1, "opened", at(0) + timedelta(minutes=10)), (2, "closed", at(0) + timedelta(minutes=40))]
+    history = Answer(COLUMNS, tuple(
+        (revision, at(0), event, "page", 1.0, "GPU 1 on node-0", "node-0", 1, None, 0.9, stored_at)
+        for revision, event, stored_at in moments
+    ))  # fmt: skip
+    hang = replace(made_up_job.verdict(2), kind="hang")
+    told = tables.timeline_of(hang, history, REPORTED[:1], ())
+    assert [(one.time_s, one.text.split(",")[0]) for one in told] == [
+        (at(5).timestamp(), "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
+        *((stored_at.timestamp(), event) for _, event, stored_at in moments),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "lost_s", "later_s"), [
+    ("hang", 7200.0, 7200), ("mismatch", 7200.0, 7200), ("hang", float("nan"), 0), ("slow_link", 7200.0, 0),
+])  # fmt: skip
+def test_reports_are_sought_until_a_closed_hang_ended(
+    monkeypatch: pytest.MonkeyPatch, kind: str, lost_s: float, later_s: int
+) -> None:
+    monkeypatch.undo()
+    client = Mock()
+    verdict = replace(made_up_job.verdict(3), kind=kind, lost_s=lost_s)
+    tables.reported_on(client, gather(Found(verdict)))
+    assert verdict.time_ns is not None
+    end_ns = client.query.call_args.kwargs["parameters"]["end"]
+    assert end_ns == verdict.time_ns + (later_s + 600) * 10**9
 
 
 def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAddress) -> None:
@@ -129,6 +178,34 @@ def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAd
         text = text_of(somebody.get(f"{PATH}?said=muted"))
         assert f"Nobody is notified of it: {made.describe()}." in text
         assert f"irregulars mutes remove {made.mute_id}" in text
+
+
+def test_a_link_is_muted_in_its_job_alone_and_a_nic_in_all() -> None:
+    nic = tables.mutable_of(replace(made_up_job.verdict(2), suspects=(NIC,)))
+    assert nic["device"][0] == "this device in all jobs: nic:node-[0]/mlx5_1"
+    assert tables.mutable_of(made_up_job.verdict(2))["device"][0] == "this device in this job: link:made-up/1>3"
+
+
+def test_a_form_that_is_sent_twice_makes_one_mute(kafka: KafkaAddress) -> None:
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        for _ in range(2):
+            say(somebody, "/mutes", about="job", lasting="4h", reason="twice")
+        say(somebody, "/mutes", about="job", lasting="4h", reason="twice", who="bob")
+    with state_of(kafka) as log:
+        assert sorted(one.who for one in log.mutes() if one.reason == "twice") == ["ann", "bob"]
+
+
+def test_a_silence_that_follows_from_feedback_is_no_mute_to_be_removed(kafka: KafkaAddress) -> None:
+    with state_of(kafka) as log:
+        for one in range(3):
+            log.record_opinion(replace(made_up_job.verdict(2), verdict_id=f"v{one}"), "wrong", "ann", "NIC fine")
+    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        text = text_of(somebody.get(PATH))
+    assert "its last 3 verdicts were called wrong, the newest by ann. A verdict on it that is called right" in text
+    assert "mutes remove feedback:" not in text
+    assert "Kafka did not say" not in text
 
 
 REFUSED = (
@@ -174,10 +251,12 @@ def test_a_console_that_only_reads_shows_no_buttons_and_publishes_nothing(kafka:
         assert "console_feedback" in answer.text
 
 
-def test_without_kafka_the_page_is_there_at_once(kafka: KafkaAddress) -> None:
+def test_without_kafka_the_page_is_there_at_once_and_says_what_it_does_not_know() -> None:
     with visit(NOWHERE, KafkaAddress("127.0.0.1:1", TOPICS), takes_feedback=True) as somebody:
         somebody.log_in()
-        assert somebody.get(PATH).status_code == 200
+        answer = somebody.get(PATH)
+        assert answer.status_code == 200
+        assert "Kafka did not say in time whether it is muted." in text_of(answer)
 
 
 NIC = Suspect("nic", 3, (3,), 0.9, host="node-[0]", gpu=1, nic="mlx5_1", switch="leaf-1")

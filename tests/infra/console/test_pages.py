@@ -13,6 +13,7 @@ from irregulars.infra.console.rendering import incident_path, job_path
 from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.text_page import headline
+from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run, shipped_investigations
 from irregulars.sinks.tables import table_of_samples, tables_of
@@ -109,14 +110,25 @@ def test_numbers_that_a_job_sent_are_drawn_and_stand_in_for_times_where_they_are
 
 
 def test_an_incident_tells_what_was_reported_of_its_device(clickhouse: ClickHouseAddress) -> None:
+    began_ns, gpu = made_up_job.START_NS + 20 * 100_000_000, ("node-0", "gpu1")
+    others = batch_of([
+        *(DeviceEvent(began_ns - (200 - at) * 10**7, 1, "xid", *gpu, at) for at in range(100, 160)),
+        *(DeviceEvent(began_ns + at, 1, "ecc", *gpu, at) for at in (1, 2, 3)),
+        *(DeviceEvent(began_ns + at, 1, "link_errors", *gpu, at, f"port{at % 2}") for at in (1, 2, 3, 4)),
+    ], made_up_job.events().header)  # fmt: skip
     with own_database(clickhouse) as own:
-        rows = tables_of(made_up_job.judgements()) | {"events": table_of_samples([made_up_job.events()])}
+        rows = tables_of(made_up_job.judgements())
+        rows |= {"events": table_of_samples([made_up_job.events(), others])}
         store(own, rows)
         with visit(own) as reader:
             assert reader.log_in().status_code == 303
             text = text_of(reader.get(incident_path(made_up_job.VERDICT_ID)))
     assert "device gpu1 on node-0: xid 79: GPU has fallen off the bus." in text
     assert "alert closed, ticket: link from eth0 on node-0 to node-1, 89%" in text
+    assert "gpu1 on node-0: ecc (3 times until" in text
+    assert text.count("link errors: port") == text.count("(2 times until") == 2
+    assert "node-0: out of memory: process (python)" in text
+    assert ("xid 100" in text, "xid 159" in text) == (False, True)
     assert text.index("xid 79") < text.index("raised, ticket") < text.index("closed, ticket")
 
 

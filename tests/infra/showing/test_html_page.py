@@ -51,6 +51,10 @@ def test_rates_are_marked_where_the_verdict_began_and_ended_and_heat_maps_have_t
     page = page_of(gather(found_in("gloo-slow-nic")))
     assert len(re.findall('class="odd"><title>it (began|ended)</title>', page)) == 2
     assert "Yellow lines: where it began and ended." in page
+    found = found_in("gloo-slow-nic")
+    page = page_of(gather(replace(found, verdict=replace(found.verdict, state="open", close_reason=None))))
+    assert re.findall('class="odd"><title>it (began|ended)</title>', page) == ["began"]
+    assert "Yellow line: where it began." in page
     page = page_of(gather(found_in("torch-slow-rank")))
     (scale,) = re.findall(r'<p class="dim">([^<]*) <svg[^>]*>(.*?)</svg> ([^<]*)</p>', page)
     assert re.findall(r"heat\d", scale[1]) == [f"heat{level}" for level in range(6)]

@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
+from irregulars.producers.importers import flight_recorder
 from irregulars.producers.importers.flight_recorder import job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
@@ -160,6 +162,13 @@ def test_rings_that_have_wrapped_count_from_the_newest_collective_that_both_have
         one["entries"].insert(at, entry(9, "completed"))
     (verdict,) = verdicts(tmp_path, sender, receiver)
     assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+
+
+def test_the_dump_of_another_rank_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Mock(wraps=flight_recorder.begin_of_both)
+    monkeypatch.setattr(flight_recorder, "begin_of_both", searched)
+    job_of_dumps([read_dump(rounds(rank, [DONE, DONE]), rank) for rank in (0, 1)], "j")
+    assert searched.call_count == 2  # by each rank, though they are a pair both ways
 
 
 def test_ends_of_a_send_are_ranks_of_the_group() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -89,6 +90,23 @@ def test_reports_without_iterations_count_by_themselves_and_the_newest_are_kept(
     kept = log.job("j", 0)
     assert kept is not None
     assert [len(rows) for rows in kept.ranks.values()] == [2] * 4
+
+
+@pytest.mark.parametrize("begin", [MegatronLog.begin_file, MegatronLog.forget_file])
+def test_ranks_that_are_listed_without_a_report_are_put_into_none_of_another_log(
+    begin: Callable[[MegatronLog], None],
+) -> None:
+    log = MegatronLog()
+    log.read(report({0: 10.0, 1: 20.0}).encode())
+    log.begin_file()
+    if begin is MegatronLog.forget_file:
+        log.read(report({0: 10.0, 1: 20.0}).encode())
+        begin(log)
+    listed = report({7: 10.0, 8: 20.0}).splitlines(keepends=True)[1]
+    log.read((listed + report({0: 10.0, 1: 20.0})).encode())
+    job = log.job("j", 0)
+    assert job is not None
+    assert job.world_size == 2
 
 
 @pytest.mark.parametrize(
