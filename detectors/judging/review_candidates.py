@@ -54,7 +54,7 @@ def ranks_to_review(
     roles = [lanes_by_role(one, topology) for one in sums]
     slow = _slow_lanes(sums, roles, worth_ns)
     below = lanes_of_slow_switch(sums, roles, topology)
-    # With uneven data another rank is late each time: the latest one counts, always.
+    # With uneven data another rank is late each time: the latest one of each iteration counts.
     is_uneven = median(float(np.max(late_ns)) if len(late_ns) else 0.0 for _, late_ns in late) > worth_ns
     far = _far_pairs(sums, roles)
     is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)

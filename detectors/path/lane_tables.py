@@ -126,7 +126,7 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
         )
         bytes_each = sizes / counts
         size = np.median(bytes_each, axis=1)
-        # What they would take with the usual bytes, as `lane_excess` has it
+        # The times that the usual bytes would take, as in `lane_excess`
         is_sized = (bytes_each > 0) & (size[:, None] > 0)
         means = sums / counts * np.divide(size[:, None], bytes_each, out=np.ones_like(sums), where=is_sized)
         median = np.median(means, axis=1)

@@ -225,7 +225,7 @@ def usual_counts(rank: Ints, operators: Ints) -> Ints:
     """Return how many operators each rank (from 0 on) runs in an iteration, by those that it logged in some.
 
     A quarter of its iterations hold as many: rows get lost, in most iterations perhaps, and few iterations have an
-    operator more, as one in ten that gathers what is printed.
+    operator more, as one in ten that gathers times to print.
 
     >>> usual_counts(np.array([0] * 10 + [1] * 4), np.array([9] * 6 + [10] * 3 + [11, 7, 7, 8, 9]))
     array([10,  8])

@@ -11,7 +11,7 @@ goes on     one of its ranks is strange
 closes      none was for 10 judged iterations (`VERDICTS.close_quiet`), or the job ended; iterations in which the
             detector has no opinion on any of them do not count
 costs       excess of irregular iterations while it was seen, if no other verdict's cause was seen in them
-severity    by that cost, and a ticket at least: whoever lets a detector speak wants to hear it
+severity    by that cost, and a ticket at least: people who let a detector speak want to hear it
 ==========  ========================================================================================================
 """
 

@@ -66,7 +66,7 @@ class SharedAnswers:
         return cast(T, await asyncio.shield(task))
 
     def forget(self, key: Hashable) -> None:
-        """Ask anew at the next question: what is asked for was changed."""
+        """Ask anew at the next question: the answer was changed."""
         self._kept.pop(key, None)
 
     def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
@@ -326,9 +326,9 @@ _SAY_S: Final = 10.0
 
 
 def say_on_topic(kafka: KafkaAddress, topic: str, say: Callable[[StateLog], None]) -> None:
-    """Publish what a person says, as the commands do: `say` writes to `topic`; waits for the broker at most `_SAY_S`.
+    """Publish the words of a person as the commands do: `say` writes to `topic`. Waits for the broker up to `_SAY_S`.
 
-    Raises `InputError` if what is said can't be kept; `ServiceError` if Kafka does not answer, refuses us, or lacks
+    Raises `InputError` if they can't be kept; `ServiceError` if Kafka does not answer, refuses us, or lacks
     the topic.
     """
     # A broker that is away is waited for until the event is set.

@@ -282,7 +282,7 @@ WHERE job = {job:String} AND verdict_id = {verdict_id:String}
 ORDER BY said_at DESC
 LIMIT 50"""
 
-# What was reported of a device, and of its host: a burst of the same is one line. A code is the growth of a counter
+# Reports of a device, and of its host: a burst of the same is one line. A code is the growth of a counter
 # or the number of a process as well: it tells XIDs apart, and the name of its counter errors of a link.
 _REPORTED: Final = """
 SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS times, host, device, kind,
@@ -296,7 +296,7 @@ GROUP BY host, device, kind, xid, if(kind = 'link_errors', detail, '')
 ORDER BY newest_at DESC
 LIMIT 50"""
 
-_BEFORE_NS: Final = 3600 * 10**9  # what was reported so long before an incident may be its cause
+_BEFORE_NS: Final = 3600 * 10**9  # a report so long before an incident may be of its cause
 _AFTER_NS: Final = 600 * 10**9
 _MOST_RANKS: Final = 500  # they stand in the question's address
 
@@ -317,7 +317,7 @@ def timeline_of(
     said: Sequence[Mapping[str, Any]],
     least_severity: str = LEAST_SEVERITY,
 ) -> list[Moment]:
-    """Return what happened, in its order: revisions, reports of devices, people's words. Pure.
+    """Return an incident's moments, in their order: revisions, reports of devices, people's words. Pure.
 
     `history`: of the question `suspicion_history`; `reported`: as `_REPORTED` answers; `least_severity`: less
     urgent revisions gave no alert.
@@ -352,7 +352,7 @@ def _behind(text: str) -> str:
 
 
 def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
-    """Return what was reported of the first suspect's ranks and host, from before the incident until it was over."""
+    """Return the reports of the first suspect's ranks and host, from before the incident until it was over."""
     verdict = screen.verdict
     begin_ns = verdict.time_ns if screen.since_ns is None else screen.since_ns
     end_ns = screen.now_ns if verdict.state == "open" else verdict.time_ns
@@ -392,7 +392,7 @@ async def incident_page(request: Request) -> Response:
 
 
 async def read_incident(console: Console, which: str) -> tuple[Screen, Answer, Sequence[Sequence[Any]]]:
-    """Return a verdict's screen, its history, and what devices reported.
+    """Return a verdict's screen, its history, and the reports of devices.
 
     Raises `InputError` where it is not stored, and `ServiceError`.
     """
@@ -427,7 +427,7 @@ _MUTES_KEPT_S: Final = 30.0  # both topics are read from their beginning
 
 
 def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
-    """Return what can be muted of a verdict, by a word for forms: its name for people, and the patterns of a mute."""
+    """Return the mutes that a verdict offers, by a word for forms: a name for people, and the patterns."""
     alert = verdict.to_json()
     kind = DEVICE_KINDS.get(verdict.suspects[0].device) if verdict.suspects else None
     # Nobody accuses the host of a switch's first rank.
@@ -470,7 +470,7 @@ async def feedback(request: Request) -> Response:
 
 
 async def mute(request: Request) -> Response:
-    """Mute the notices of what a verdict is about, and redirect to its page."""
+    """Mute the notices of a verdict's device, host or kind, and redirect to its page."""
     kafka, who, verdict, fields = await _said_by(request)
     lasting, mutable = fields.get("lasting", ""), mutable_of(verdict)
     # Patterns are made of the stored verdict: a form names one of them, and can't mute everything.
@@ -478,7 +478,7 @@ async def mute(request: Request) -> Response:
         raise InputError(f"mute must be of {', '.join(mutable)}, for {', '.join(MUTED_FOR)}; got another one")
     span = mute_span(time.time_ns(), lasting, None, None)
     made = new_mute(span, fields.get("reason", ""), who, **mutable[fields["about"]][1])
-    # Of what it is about and not by chance: a form that is sent twice makes one mute, and its id ends all of it.
+    # Made of its content and not by chance: a form that is sent twice makes one mute, and its id ends all of it.
     key = repr((verdict.verdict_id, fields["about"], who)).encode()
     made = replace(made, mute_id=f"m-{blake2b(key, digest_size=8).hexdigest()}")
     await _publish(kafka, "mutes", lambda log: log.set_mute(made))

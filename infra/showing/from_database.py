@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -247,11 +248,10 @@ class _Reader:
         # Its begin must be among them, and what was before it, however long it has lasted.
         rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN,
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
+        by_number = sorted(rows, key=itemgetter(0))
         found = [
             Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in sorted(
-                rows, key=lambda row: row[0]
-            )
+            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in by_number
         ]
         iterations = with_first_ones(verdict, found)
         periods = periods_of(verdict, iterations)

@@ -159,18 +159,23 @@ def test_a_rank_whose_source_died_while_it_went_on_is_not_accused(unseen_since: 
     assert found[0].ranks == (2,)
 
 
+def accused_where_nothing_is_lost(job: LockstepJob) -> tuple[int, ...]:
+    """Return the ranks that a job hangs by, whose sources counted no lost rows."""
+    trace = job.trace()
+    counted = tuple(replace(one, lost_rows=0) for one in trace.announcements)
+    read = ReadJob(replace(trace, announcements=counted))
+    found = watched(read).look(read.reader, read.read_back, math.inf)
+    assert found is not None
+    return found[0].ranks
+
+
 def test_a_rank_that_never_came_is_accused() -> None:
     job = LockstepJob(WORLD_OF_4)
     job.iterate([0], lambda one, _: one.work(3, 10 * MS))
     for rank in (0, 1, 2):
         row = {"communicator": "world", "sequence": 0, "iteration": 0}
         job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
-    trace = job.trace()
-    counted = tuple(replace(one, lost_rows=0) for one in trace.announcements)
-    read = ReadJob(replace(trace, announcements=counted))
-    found = watched(read).look(read.reader, read.read_back, math.inf)
-    assert found is not None
-    assert found[0].ranks == (3,)
+    assert accused_where_nothing_is_lost(job) == (3,)
 
 
 def test_a_rank_that_stopped_in_the_first_iteration_is_accused_although_a_collective_of_it_ended() -> None:
@@ -186,12 +191,7 @@ def test_a_rank_that_stopped_in_the_first_iteration_is_accused_although_a_collec
         job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
     # It delivered nothing: an iteration is sent when it is over
     job.rows[3], job.iteration_rows[3] = [], []
-    trace = job.trace()
-    counted = tuple(replace(one, lost_rows=0) for one in trace.announcements)
-    read = ReadJob(replace(trace, announcements=counted))
-    found = watched(read).look(read.reader, read.read_back, math.inf)
-    assert found is not None
-    assert found[0].ranks == (3,)
+    assert accused_where_nothing_is_lost(job) == (3,)
 
 
 def test_late_rows_of_a_hang() -> None:
