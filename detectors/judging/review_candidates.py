@@ -82,8 +82,8 @@ def lateness_of(
 ) -> tuple[Ints, Numbers]:
     """Return ranks, and by how much each works longer than its stage, ns.
 
-    `others`: more iterations of the job. A rank that logged fewer operators than in any of them lost some, so that
-    its work is not known.
+    `others`: more iterations of the job, which tell by the most operators that each rank logged which are peers. A
+    rank that now logged fewer than most of its peers lost some, so that its work is not known.
     """
     iterations = [rows, *others]
     rank, operators = (np.concatenate([one.columns[name] for one in iterations]) for name in ("rank", "operators"))
