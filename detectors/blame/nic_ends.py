@@ -28,17 +28,25 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     One of the two counts, not both: they are two views of the same samples. Empty if they show nothing. Where no
     operator has a start, there are patterns of the iteration as a whole instead.
     """
-    ranks, rates = topology.lane_ranks(lane), [a.rates for a in attributions if a.rates]
-    slow = [a for a in attributions if a.path_excess_ns.get(lane, 0.0) > 0]
-    swings = [a.swings for a in slow]
+    ranks = topology.lane_ranks(lane)
+    # Other iterations were long for something else, and their rates are as usual.
+    slow = [a for a in attributions if _was_slow(lane, a)]
+    rates, swings = [a.rates for a in slow if a.rates], [a.swings for a in slow]
     low: dict[End, bool] = {}
     # The communicator's own patterns come first: traffic of other operators does not blur them.
     for communicator in (lane.first, WHOLE) if lane.kind == "collective" else ():
         low = low or steady_ends(communicator, ranks, swings, topology)
-    known = [a.lanes[lane] for a in attributions if lane in a.lanes]
+    known = [a.lanes[lane] for a in slow if lane in a.lanes]
     slowdown = median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in known) if known else 1.0
     low = low or capped_ends(ranks, rates, topology, peak_if_capped(slowdown))
     return _held(low, lane, swings)
+
+
+def _was_slow(lane: Lane, attribution: Attribution) -> bool:
+    """Whether a transfer was slow in an iteration, on its critical path or beside it."""
+    beside = attribution.lanes.get(lane)
+    on_path_ns = attribution.path_excess_ns.get(lane, 0.0)
+    return on_path_ns > 0 or (beside is not None and beside.excess_ns > beside.most_ns)
 
 
 def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -> dict[End, bool]:

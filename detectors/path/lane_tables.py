@@ -114,8 +114,9 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
 
     A handful of iterations shows little of one lane's noise: it may have been calm by chance, or be in one of two
     modes between which all of its kind change. So it has at least the noise that lanes which move as many bytes have
-    together (the pooled variance of their times, relative to the median of each), and the time
-    that lanes of its kind usually take counts as one that it had.
+    together (the pooled variance of their times, relative to the median of each), and the time that lanes of its kind
+    usually take counts as one that it had, up to twice its own: a pair within a host may be ten times as quick as
+    those over the network, and is not as slow in any mode.
     """
     values = np.full((4, len(table.lanes)), np.nan)
     seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
@@ -141,7 +142,7 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
     are_enough = members[alike] >= PATH.min_peers_of_any_stage
     values[1] = np.where(are_enough, np.maximum(noise, pooled[alike] * median), noise)
     kind_takes = np.where(are_enough, medians(alike, median)[alike], median)
-    values[3] = np.maximum(most, kind_takes - median)
+    values[3] = np.maximum(most, np.minimum(kind_takes, 2 * median) - median)
     return dict(zip(table.lanes, map(UsualLane._make, values.T.tolist()), strict=True))
 
 

@@ -2,8 +2,9 @@
 
 All members of a collective leave together. So the member that spent least time inside came last, its time inside is
 the transfer, and the others waited for the rest of theirs. The time that a rank spent outside of operators is its own
-work. The rank that waited least is the one that others waited for. Its work and the transfers that it took part in
-stand for the critical path, which needs an order of events that nobody logged.
+work. The rank that made others wait most, less what it waited itself, is the one that the iteration waited for. Its
+work and the transfers that it took part in stand for the critical path, which needs an order of events that nobody
+logged.
 
 So a slow rank is found, and a slow communicator, but not which device slows the communicator: on the lanes beside it
 transfers cannot be told from short waits. Sends and recvs show nothing, since a send may return before the bytes are
@@ -98,8 +99,9 @@ def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLa
     if len(rows) == 0:
         return Attribution(iteration, {}, {}, {}, excess_ns, incomplete)
     ranks, at = np.unique(waits.rank[rows], return_inverse=True)
-    # The rank that waited least in all: the others waited for it, so it stands for the path.
-    rank = int(ranks[np.argmin(np.bincount(at, waits.waited_ns[rows]))])
+    # Not the rank that waited least: ranks of a stage with fewer collectives wait less often. One that is late since
+    # it waited for another made others wait by as much as it waited.
+    rank = int(ranks[np.argmax(np.bincount(at, waits.made_wait_ns[rows] - waits.waited_ns[rows]))])
     own = rows[waits.rank[rows] == rank]
     pieces = _pieces(waits, own, lanes)
     last = own[np.argmax(waits.made_wait_ns[own])]

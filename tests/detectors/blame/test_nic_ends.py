@@ -48,6 +48,10 @@ def test_which_ends_of_a_slow_transfer_stand_out() -> None:
     quick = replace(SLOW, path_excess_ns={}, swings=tuple(one._replace(tx=0.5) for one in PATTERNS))
     ends = telling_ends(RING, [replace(SLOW, swings=PATTERNS), quick, quick], APART)
     assert [end for end, is_telling in ends.items() if is_telling] == [(NIC[1], 0)]
+    # Nor in whose peak is low: half of them were long for something else, with rates as usual
+    elsewhere = replace(SLOW, path_excess_ns={}, rates=dict.fromkeys(RANKS, (1.0, 1.0)))
+    ends = telling_ends(RING, [SLOW] * 3 + [elsewhere] * 3, APART)
+    assert sorted(end for end, is_telling in ends.items() if is_telling) == [(NIC[0], 1), (NIC[1], 0)]
     # Who bursts and idles meanwhile is not held by its own rate
     swinging = tuple(Swing(0, rank, 0.7, 0.8, 1e7, 1e7, 0.1, 0.1) for rank in RANKS)
     assert standing_out(replace(SLOW, swings=swinging)) == []

@@ -32,6 +32,11 @@ def test_a_lane_that_was_calm_for_a_few_iterations_is_as_restless_as_its_kind() 
     assert usual[Lane("pair", 0, 100)].most_ns == 4 * MS  # its kind takes 8 ms
 
 
+def test_a_pair_within_a_host_is_not_usually_as_slow_as_those_over_the_network() -> None:
+    usual = usual_lanes(table([0.2, 0.21, 0.2, 0.19, 0.2], *[RESTLESS] * 6))
+    assert usual[Lane("pair", 0, 100)].most_ns == pytest.approx(0.2 * MS)
+
+
 @pytest.mark.parametrize("sizes", [None, [1e6, 9e6, 9e6, 9e6]])
 def test_too_few_of_a_kind_and_lanes_of_other_sizes_say_nothing_of_it(sizes: list[float] | None) -> None:
     others = [RESTLESS] * (PATH.min_peers_of_any_stage - 2 if sizes is None else 3)

@@ -311,6 +311,22 @@ def test_excess_without_start_times() -> None:
     assert (found.path_excess_ns, found.work_excess_ns) == ({}, {0: 0.0, 1: 0.0, 2: 0.0})
 
 
+def test_a_stage_with_fewer_collectives_waits_less_often_and_is_not_waited_for() -> None:
+    """Ranks 0 to 2 meet four times and 3 to 5 sixteen times; one of these works longer once, the others take turns."""
+    rows = []
+    for group, (members, meetings) in enumerate([((0, 1, 2), 4), ((3, 4, 5), 16)]):
+        for sequence in range(meetings):
+            at = 100 * sequence
+            works = {rank: 10 + (rank + sequence) % 3 for rank in members}
+            if (group, sequence) == (1, 7):
+                works[4] += 20
+            past = at + max(works.values()) + 4
+            rows += [row(rank, at + own, past, group=group, sequence=sequence) for rank, own in works.items()]
+    usual_ns = dict.fromkeys(range(6), 100.0)
+    found = attribute_untimed(waits_of(*rows), 0, {}, Work({**usual_ns, 4: 120.0}, usual_ns))
+    assert found.path_excess_ns == {Lane("work", 4): 20.0}
+
+
 @pytest.mark.parametrize("late", [0, 2])
 def test_peers_say_who_is_late(late: int) -> None:
     work = {rank: 30.0 if rank == late else 10.0 for rank in range(3)}
