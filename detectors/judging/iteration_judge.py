@@ -263,11 +263,6 @@ class IterationJudge:
         return self._hangs.has_unended
 
     @property
-    def is_hanging(self) -> bool:
-        """Whether a verdict on a hang is open."""
-        return bool(self._open_hangs.open)
-
-    @property
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
         hangs = [(one.verdict.severity or "page", one.verdict.kind) for one in self._open_hangs.open]

@@ -6,12 +6,10 @@ from collections.abc import Callable, Hashable
 from enum import Enum, auto
 from typing import Final
 
-FORGOTTEN: Final = 10
-"""A job that was silent for this many times the silence is over: its state goes, and later messages are ignored."""
-
-_HANGING_S: Final = 86_400.0
-"""For so long after the silence a job that hangs is kept, s. A day: one that hung in the evening may be started again
-in the morning, and its verdict then closes as ``restarted``."""
+FORGET_S: Final = 86_400.0
+"""A job of which nothing came for so long after the silence is over, s: its state goes, and what comes later is
+ignored. A day: an evaluation between two steps may take hours, and nothing comes of it; a job that hung in the evening
+may be started again in the morning, and its verdict then closes as ``restarted``."""
 
 
 class Presence(Enum):
@@ -67,10 +65,8 @@ class JobClock:
     HEARD       no message for a grace, and the job   SILENT      the same
                 has stood still for the silence
     SILENT      that was handled                      TOLD        waits
-    FORGOTTEN   the job was only then found to hang   TOLD        waits
-    any         no message for `FORGOTTEN` silences,  FORGOTTEN   ends: the state may go
-                of a job that hangs: for a day more
-                than the silence, if that is longer
+    any         no message for a day more than the    FORGOTTEN   ends: the state may go
+                silence
     ==========  ====================================  ==========  ==============================================
 
     A job stands still while its messages only report operators that do not end. These come when the first hop falls
@@ -122,15 +118,14 @@ class JobClock:
         self._messages += 1
         self._has_moved = self._has_moved or is_moving
 
-    def tell(self, *, is_kept: bool = False) -> None:
-        """Take in that the silence was handled; `is_kept`: a job that was to be forgotten is not, as it hangs."""
-        if self.presence is Presence.SILENT or (self.presence is Presence.FORGOTTEN and is_kept):
+    def tell(self) -> None:
+        """Take in that the silence was handled."""
+        if self.presence is Presence.SILENT:
             self.presence = Presence.TOLD
 
     def tick(
-        self, now_s: float, until_s: float, *, oldest: int | None, is_stuck: Callable[[], bool], has_later: bool,
-        is_hanging: bool = False,
-    ) -> None:  # fmt: skip
+        self, now_s: float, until_s: float, *, oldest: int | None, is_stuck: Callable[[], bool], has_later: bool
+    ) -> None:
         """Take in the time.
 
         `now_s`, `until_s`: the present, and until when everything that ranks sent has been read. A new value begins
@@ -154,8 +149,7 @@ class JobClock:
             self._has_moved = False
             self.presence = Presence.HEARD
             return
-        forget_s = FORGOTTEN * self.silence_s
-        if silent_s >= (max(forget_s, self.silence_s + _HANGING_S) if is_hanging else forget_s):
+        if silent_s >= self.silence_s + FORGET_S:
             self.presence = Presence.FORGOTTEN
         elif self.presence is not Presence.TOLD:
             is_standing = self._has_stood_for(self.silence_s, until_s) and is_stuck()

@@ -183,8 +183,7 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is checked for a hang; messages that come later count again.
-        One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
-        Its verdict closes when it is forgotten, at the latest.
+        It is forgotten after a day more, and the verdict on its hang then closes at the latest.
         A silence counts from the present, `now_s`, and only as far as was read, `until_s` (None: until now): the lag
         of a worker is not the job's silence.
         """
@@ -197,7 +196,7 @@ class JobMonitor:
         oldest = min(self._pending, default=None)
         self._clock.tick(
             now_s, until_s, oldest=oldest if self._waits_at is None else self._waits_at, is_stuck=is_stuck,
-            has_later=bool(self._later), is_hanging=self._judge.is_hanging,
+            has_later=bool(self._later),
         )  # fmt: skip
         self._judge.stand((self._clock.still_s or 0.0) - (now_s - until_s))
         if oldest is not None and self._clock.is_rank_overdue:
@@ -251,13 +250,10 @@ class JobMonitor:
             # A silent job may go on: it has no end yet.
             if reason != "silent":
                 ends.append(AttemptEnd(self.job, self._judge.attempt, reason, self._judge.newest_ns))
-            was_hanging = self._judge.is_hanging
             self._judge.close(reason, self._roster.announcements, read_back)
-            if was_hanging and self._clock.presence is Presence.FORGOTTEN:
+            if self._clock.presence is Presence.FORGOTTEN:
                 self._judge.close_hangs(reason)
-            # A worker that catches up may learn of a silence only when it is long enough to forget the job: one
-            # that is found to hang then is kept all the same.
-            self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)
+            self._clock.tell()
             self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
         announced, self._announced = self._announced, []
         return [*parts, replace(self._drain(announced), ends=ends)]

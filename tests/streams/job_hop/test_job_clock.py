@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.streams.job_hop.job_clock import JobClock, Presence
+from irregulars.streams.job_hop.job_clock import FORGET_S, JobClock, Presence
 
 SILENCE_S, GRACE_S = 600.0, 30.0
 
@@ -24,12 +24,10 @@ class Clock:
 
     def tick(
         self, now_s: float, until_s: float | None = None, *, oldest: int | None = None, is_stuck: bool = False,
-        has_later: bool = False, is_hanging: bool = False,
+        has_later: bool = False,
     ) -> Presence:  # fmt: skip
         until_s = now_s if until_s is None else until_s
-        self.clock.tick(
-            now_s, until_s, oldest=oldest, is_stuck=lambda: is_stuck, has_later=has_later, is_hanging=is_hanging
-        )
+        self.clock.tick(now_s, until_s, oldest=oldest, is_stuck=lambda: is_stuck, has_later=has_later)
         return self.clock.presence
 
 
@@ -57,6 +55,7 @@ def test_the_next_attempt_waits_only_as_far_as_was_read() -> None:
 # --- presence -------------------------------------------------------------------------------------------------------
 
 HEARD, SILENT, TOLD, FORGOTTEN = Presence
+FORGOTTEN_S = SILENCE_S + FORGET_S
 # Ticks (at a time; or at one, when all that came up to another was read) and what a monitor calls, each with the
 # presence after it.
 PRESENCE: dict[str, list[tuple[Any, Presence]]] = {
@@ -69,11 +68,11 @@ PRESENCE: dict[str, list[tuple[Any, Presence]]] = {
     "a second silence is told too": [
         (600.0, SILENT), ("tell", TOLD), ("hear", TOLD), (700.0, HEARD), (1300.0, SILENT),
     ],
-    "a job is forgotten after ten silences": [
-        (600.0, SILENT), (10 * SILENCE_S - 1, SILENT), (10 * SILENCE_S, FORGOTTEN),
+    "a job is forgotten after the silence and a day": [
+        (600.0, SILENT), (FORGOTTEN_S - 1, SILENT), (FORGOTTEN_S, FORGOTTEN),
     ],
     "a job whose silence was told too, and telling does not bring it back": [
-        (600.0, SILENT), ("tell", TOLD), (10 * SILENCE_S - 1, TOLD), (10 * SILENCE_S, FORGOTTEN), ("tell", FORGOTTEN),
+        (600.0, SILENT), ("tell", TOLD), (FORGOTTEN_S - 1, TOLD), (FORGOTTEN_S, FORGOTTEN), ("tell", FORGOTTEN),
     ],
     "a job that is heard is not silenced by telling something else": [("tell", HEARD)],
     "the next attempt begins as heard": [(600.0, SILENT), ("begin", HEARD)],
@@ -90,14 +89,6 @@ def test_presence_changes_with_time_and_messages(steps: list[tuple[Any, Presence
         else:
             clock.tick(*(step if isinstance(step, tuple) else (step,)))
         assert clock.clock.presence is presence
-
-
-def test_a_job_that_hangs_is_kept_for_a_day_after_that_was_told() -> None:
-    clock = Clock()
-    clock.tick(SILENCE_S)
-    clock.clock.tell()
-    assert clock.tick(SILENCE_S + 86_399.0, is_hanging=True) is Presence.TOLD
-    assert clock.tick(SILENCE_S + 86_400.0, is_hanging=True) is Presence.FORGOTTEN
 
 
 # --- standstill -----------------------------------------------------------------------------------------------------

@@ -82,6 +82,10 @@ WAITING: dict[str, tuple[list[Step], bool]] = {
     "ranks that were never announced are given up too": (
         [([came(0), evidence_of(0, {0: 10})], []), ([0.0, 30.0], [0])], False,
     ),
+    "a job is judged on after an evaluation of four hours between two steps": (
+        [([came(0, 1), evidence_of(0, {0: 10})], [0]), ([0.0, 7_200.0], []), ([14_400.0], []),
+         ([evidence_of(0, {1: 10})], [1])], False,
+    ),
     "a job of one rank waits for no other": ([([came(0, 1), evidence_of(0, {0: 10})], [0])], False),
     "a job ends when all its ranks have": (
         [([*BOTH_CAME, evidence_of(0, {0: 10}), went(0)], []), ([evidence_of(1, {0: 10}), went(1)], [0])], True,
