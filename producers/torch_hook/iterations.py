@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import weakref
@@ -18,6 +19,8 @@ from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN, no_numerics
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary
 from irregulars.producers.torch_hook.pauses import Pause, Pauses
+
+_LOG: Final = logging.getLogger("irregulars.torch")
 
 # Ended iterations that may wait to be taken: where the exporter is held up, the oldest give way.
 _MOST_ROWS: Final = 1 << 14
@@ -78,6 +81,8 @@ class Iterations:
         self._ended = 0
         self._phase: int | None = None
         self._steps = 0
+        self._newest = UNKNOWN  # number of the iteration that ended last
+        self._ahead = 0  # of a script's own number
         self._optimizer: Callable[[], object | None] = lambda: None
         self._is_marked = not by_steps
         self._is_auditing = False
@@ -86,11 +91,11 @@ class Iterations:
     def mark(self, iteration: int | None = None) -> Iterator[None]:
         """Mark one iteration; from the first mark on, optimizer steps end none.
 
-        Raises InputError if no iteration has this number (`messages.bounds.LAST_ITERATION`).
+        Numbers that go back, as those of each epoch and after a roll-back, go on behind the last one: an iteration
+        that is over takes no more rows. Raises InputError if no iteration has this number
+        (`messages.bounds.LAST_ITERATION`).
         """
-        number = self._steps if iteration is None else int(iteration)
-        if not _BOUNDS["iteration"].holds(number):
-            raise InputError(f"iteration must be {_BOUNDS['iteration']}; got {number}")
+        number = self._steps if iteration is None else self._unused(int(iteration))
         if not self._is_marked:
             # The iteration that a step began is dropped: the script's marks have other boundaries.
             self._is_marked, self._current = True, None
@@ -216,6 +221,19 @@ class Iterations:
                 columns[AUDIT[0]][at], columns[AUDIT[1]][at] = event[0], _checksum(event[1])
         return columns
 
+    def _unused(self, given: int) -> int:
+        """Return a script's number, further on by as much as an earlier one went back."""
+        if not _BOUNDS["iteration"].holds(given):
+            raise InputError(f"iteration must be {_BOUNDS['iteration']}; got {given}")
+        if given + self._ahead < self._newest:
+            if not self._ahead:
+                _LOG.warning(
+                    "event=torch_comms_iterations_go_back newest=%d given=%d effect=%r",
+                    self._newest, given, "they are numbered on from the newest",
+                )  # fmt: skip
+            self._ahead = self._newest + 1 - given
+        return given + self._ahead
+
     def _begin(self, number: int, now: Boundary) -> None:
         self._current = _Row(number, now, now)
         self._mark_phase()
@@ -228,6 +246,7 @@ class Iterations:
         if row is not None:
             row.end, row.pauses = now, pauses
             self._rows.append(row)
+            self._newest = row.iteration
             self._ended += 1
 
     def _mark_phase(self) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 FORGET_S: Final = 86_400.0
 """A job of which nothing came for so long after the silence is over, s: its state goes, and what comes later is
-ignored. A day: an evaluation between two steps may take hours, and nothing comes of it; a job that hung in the evening
-may be started again in the morning, and its verdict then closes as ``restarted``."""
+ignored. A day: an evaluation between two steps may take hours, and nothing comes of it; a job that hung in the
+evening may be started again in the morning, and its verdict then closes as ``restarted``."""
 
 
 class Presence(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,6 +27,10 @@ from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
 MOST_UNTOLD: Final = 1 << 18
 """Rows kept that name no iteration and start after all that were told; above that the oldest quarter goes. A script
 that marks some iterations and then runs on for hours must not fill the worker: twice as many fit in no snapshot."""
+
+MOST_OF_ONE: Final = 1 << 18
+"""Rows kept of an open iteration; operators that ended and come later are late. An evaluation of hours between two
+steps is in one iteration, with millions of them."""
 
 MOST_NAMES: Final = 1 << 16
 """Communicators of one rank in an attempt, whose names are kept: batches number theirs with 16 bits."""
@@ -96,6 +101,7 @@ class PendingRows:
     It names                            when it comes it is    and when the iterations up to `last` close it is
     ==================================  =====================  ==================================================
     an iteration that has closed        late                   (gone)
+    one that holds `MOST_OF_ONE`        late, if it ended      (gone)
     one of those that close             kept                   taken; late if it ended after the closing time
     a later iteration                   kept                   kept
     none, and starts in a told one      kept                   as if it named that one
@@ -116,6 +122,8 @@ class PendingRows:
         self.closed_through: int | None = None
         self.has_unended = False  # some operator had not ended when it was sent
         self._parts: list[_Part] = []
+        self._rows_of: dict[int, int] = {}  # how many name each open iteration
+        self._full: set[int] = set()  # of these, those that take no more
         self._untold_rows = 0  # rows of which `_is_untold` is true, or a few more: some may have been told since
         self._told_until_ns = UNKNOWN  # end of the last iteration that was told
         self.closes_ns: dict[int, int] = {}  # of each of `iterations`, the watermark that closes it
@@ -175,25 +183,45 @@ class PendingRows:
         if self.closed_through is not None:
             is_closed = (rows["iteration"] <= self.closed_through) & (rows["iteration"] != UNKNOWN)
             rows = self._without_late(rows, is_closed)
+        if self._full:
+            # One that hangs counts, however many ended before it.
+            is_full = np.isin(rows["iteration"], list(self._full)) & np.isfinite(rows["elapsed_ns"])
+            rows = self._without_late(rows, is_full)
         if len(rows["offset"]):
             self._parts.append(_looked_at(rows))
             self._note_starts(rows)
+            self._count(rows["iteration"])
             self.has_unended = self.has_unended or _has_unended(rows)
             self._untold_rows += int(self._is_untold(rows).sum())
             if self._untold_rows > MOST_UNTOLD:
                 self._drop_oldest_untold()
 
     def has_open(self, runs: Runs) -> bool:
-        """Whether none of these iterations has closed."""
-        return self.closed_through is None or runs.iterations[0] > self.closed_through
+        """Whether all of these iterations take more rows."""
+        is_open = self.closed_through is None or runs.iterations[0] > self.closed_through
+        return is_open and self._full.isdisjoint(runs.iterations)
 
     def add_runs(self, cut: Cut, runs: Runs, *, has_unended: bool) -> None:
         """Take in rows of open iterations that stand together by iteration, without examining each row."""
         self._note_names(cut.source.names)
         self._parts.append(_Part(cut, runs))
         self.has_unended = self.has_unended or has_unended
-        for number, first_ns in zip(runs.iterations, runs.first_ns, strict=True):
+        for number, first_ns, (begin, past) in zip(
+            runs.iterations, runs.first_ns, pairwise(runs.splits), strict=True
+        ):
             self._note_start(number, first_ns)
+            self._note_rows(number, past - begin)
+
+    def _count(self, iteration: Ints) -> None:
+        numbers, counts = np.unique(iteration, return_counts=True)
+        for number, rows in zip(numbers.tolist(), counts.tolist(), strict=True):
+            if number != UNKNOWN:
+                self._note_rows(number, rows)
+
+    def _note_rows(self, number: int, rows: int) -> None:
+        self._rows_of[number] = self._rows_of.get(number, 0) + rows
+        if self._rows_of[number] >= MOST_OF_ONE:
+            self._full.add(number)
 
     def _note_names(self, names: Sequence[str]) -> None:
         if names is not self._names and names != self._names:
@@ -315,6 +343,8 @@ class PendingRows:
         self._recount()
         for number in numbers:
             self.starts_ns.pop(number, None)
+            self._rows_of.pop(number, None)
+            self._full.discard(number)
             if number in self.iterations:
                 del self.iterations[number], self.closes_ns[number]
         self.audits = {number: own for number, own in self.audits.items() if number > numbers[-1]}
@@ -460,6 +490,7 @@ class PendingRows:
         if len(state.operators["iteration"]):
             rows = dict(state.operators)
             pending._parts = [_looked_at(rows)]
+            pending._count(rows["iteration"])
             pending.has_unended = _has_unended(rows)
             pending._untold_rows = int(pending._is_untold(rows).sum())
         pending._codes = {name: code for code, name in enumerate(state.names)}

@@ -63,6 +63,27 @@ def test_marks_beat_steps_and_may_choose_their_numbers() -> None:
     assert seen == [7, UNKNOWN, 8, UNKNOWN]
 
 
+def test_numbers_that_go_back_go_on_behind_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    """As those of each epoch, and after a roll-back: to whoever judges, an iteration that is over takes no more."""
+    iterations = Iterations(by_steps=False)
+    # Two epochs, a third that is cut short, a roll-back by two, one that the script leaves to us, one marked twice
+    for number in (0, 1, 2, 0, 1, 2, 0, 3, 4, 2, None, 4, 4):
+        with iterations.mark(number):
+            pass
+    assert numbers(iterations) == [0, 1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 13]
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def test_marks_go_on_behind_iterations_that_steps_ended() -> None:
+    iterations, optimizer = Iterations(), Optimizer()
+    for _ in range(4):
+        iterations.step(optimizer)
+    for number in range(3):
+        with iterations.mark(number):
+            pass
+    assert numbers(iterations) == [1, 2, 3, 4, 5, 6]
+
+
 def test_without_steps_only_marks_make_iterations() -> None:
     iterations = Iterations(by_steps=False)
     iterations.step(Optimizer())

@@ -17,7 +17,7 @@ from irregulars.streams.rank_hop.closing_times import (
     newest_closed,
 )
 from irregulars.streams.rank_hop.message_rows import IterationTimes, part_of
-from irregulars.streams.rank_hop.pending_rows import MOST_UNTOLD, PendingRows
+from irregulars.streams.rank_hop.pending_rows import MOST_OF_ONE, MOST_UNTOLD, PendingRows
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
@@ -143,6 +143,29 @@ def test_operators_of_iterations_that_were_told_all_stay() -> None:
         made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
     assert len(taken(made, made.numbers(), {})["iteration"]) == 300_000 > MOST_UNTOLD
     assert made.take_late_rows() == 0
+
+
+@pytest.mark.parametrize("has_runs", [True, False])
+def test_an_iteration_of_hours_keeps_as_many_rows_as_fit(has_runs: bool) -> None:
+    """An evaluation between two steps, of some 1,000 operators a second: the next step ends it all the same."""
+    made = PendingRows()
+    part = part_of(operator_batch(0, [operator(7, n) for n in range(1000)]), 0)
+    runs = part.summary.runs
+    assert runs is not None
+    for n in range(300):
+        if has_runs and made.has_open(runs):
+            made.add_runs(part.cut, runs, has_unended=False)
+        else:
+            made.add_operators(part.batch().columns, part.names, n)
+        if n == 280:
+            made = PendingRows.from_state(stored(made.state()))
+    add(made, operator(7, 5000, np.nan), operator(8, 6000))
+    assert made.has_unended
+    rows = taken(made, [7], {})
+    assert MOST_OF_ONE < len(rows["iteration"]) < MOST_OF_ONE + 1001
+    assert np.isnan(rows["elapsed_ns"]).sum() == 1  # where it hangs is told
+    assert made.take_late_rows() == 300_001 - len(rows["iteration"])
+    assert made.numbers() == [8]
 
 
 S = 1_000_000_000
