@@ -197,7 +197,7 @@ class Pauses:
         ]
 
     def _follow_modules(self) -> None:
-        for name in [name for name in self._waiting if name in sys.modules]:
+        for name in [name for name in self._waiting if _is_whole(sys.modules.get(name))]:
             self._waiting.pop(name)(sys.modules[name])
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
@@ -234,3 +234,8 @@ class Pauses:
                 self._found[at] = known._replace(elapsed_ns=known.elapsed_ns + elapsed_ns)
                 return
         # Of a cause that none of those kept has, it is dropped: an iteration has `MOST` rows of pauses at most.
+
+
+def _is_whole(module: Any) -> bool:
+    """Whether a module is loaded: while another thread imports it, only a part of it is there."""
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)

@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import ModuleType
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,6 +44,34 @@ def names(found: list[Pause]) -> list[str]:
 @pytest.fixture
 def garbage() -> list[list[int]]:
     return [[number] for number in range(300_000)]
+
+
+def test_a_module_that_another_thread_imports_is_followed_once_all_of_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    text = "from gate import begun, goes_on\nbegun.set()\ngoes_on.wait(60)\nimport time\nsave = time.sleep\n"
+    (tmp_path / "half.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "gate", SimpleNamespace(begun=begun, goes_on=goes_on))
+    monkeypatch.setattr(f"{Pauses.__module__}._FUNCTIONS", {"checkpoint_write": (("half", "save"),)})
+    thread = threading.Thread(target=import_module, args=("half",))
+    thread.start()
+    pauses = Pauses(["checkpoint_write"], fail)
+    try:
+        assert begun.wait(60)
+        pauses.start()
+        assert pauses.take() == []
+        goes_on.set()
+        thread.join(60)
+        pauses.take()
+        sys.modules["half"].save(LONG_S)
+        assert names(pauses.take()) == ["checkpoint_write"]
+    finally:
+        goes_on.set()
+        thread.join(60)
+        pauses.stop()
+        sys.modules.pop("half", None)
 
 
 def test_a_collection_is_told_with_its_length(pauses: Pauses, garbage: list[list[int]]) -> None:
