@@ -32,6 +32,7 @@ class Unexplained:
 
     attributions: Sequence[Attribution]  # the iterations
     path_excess_ns: Sequence[PathExcess]  # of each iteration the excess that is left on its path
+    excess_ns: Sequence[float | None]  # by how much each took longer, less what is explained; None: not known
     topology: Topology
     explained: frozenset[Lane]  # the lanes that a cause explains: that they are slow is no evidence for another one
     seen: SeenLanes  # the lanes of the iterations, explained or not
@@ -40,7 +41,8 @@ class Unexplained:
     def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:
         """Return all excess of the iterations; lanes that were quicker than usual have none."""
         left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
-        return cls(attributions, left, topology, frozenset(), SeenLanes(attributions))
+        excess_ns = [a.excess_ns for a in attributions]
+        return cls(attributions, left, excess_ns, topology, frozenset(), SeenLanes(attributions))
 
     def own_ns(self, lanes: Collection[Lane]) -> list[float]:
         """Return of each iteration the excess that is left in these lanes, ns."""
@@ -49,25 +51,27 @@ class Unexplained:
     def without(self, lanes: frozenset[Lane]) -> Unexplained:
         """Take away the excess of the lanes that a cause explains."""
         left = [{lane: ns for lane, ns in path.items() if lane not in lanes} for path in self.path_excess_ns]
-        return replace(self, path_excess_ns=left, explained=self.explained | lanes)
+        excess_ns = [
+            None if whole_ns is None else max(whole_ns - own_ns, 0.0)
+            for whole_ns, own_ns in zip(self.excess_ns, self.own_ns(lanes), strict=True)
+        ]
+        return replace(self, path_excess_ns=left, excess_ns=excess_ns, explained=self.explained | lanes)
 
     def share(self, lanes: frozenset[Lane]) -> float:
         """Return which share of the excess, in the iterations where these lanes have any, is theirs."""
         own = self.own_ns(lanes)
         totals = [
-            to_explain_ns(attribution, ns, sum(path.values()))
-            for attribution, ns, path in zip(self.attributions, own, self.path_excess_ns, strict=True)
+            to_explain_ns(whole_ns, ns, sum(path.values()))
+            for whole_ns, ns, path in zip(self.excess_ns, own, self.path_excess_ns, strict=True)
         ]
         total_ns = sum(total for total, ns in zip(totals, own, strict=True) if ns > 0)
         return sum(own) / total_ns if total_ns > 0 else 0.0
 
 
-def to_explain_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> float:
-    """Return the excess that a cause is held against, ns, of which it explains `own_ns`.
+def to_explain_ns(excess_ns: float | None, own_ns: float, parts_ns: float) -> float:
+    """Return the excess of an iteration that a cause is held against, ns, of which it explains `own_ns`.
 
     The parts of the path may add up to more than the iteration's own excess; the smaller of the two counts. An
     iteration 30 ms longer whose path has parts of 20 and 25 ms: a cause of 20 ms explains two thirds of it.
     """
-    if attribution.excess_ns is None:
-        return parts_ns
-    return max(own_ns, min(parts_ns, attribution.excess_ns))
+    return parts_ns if excess_ns is None else max(own_ns, min(parts_ns, excess_ns))

@@ -70,10 +70,10 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     the host is not found by ranks that are late together, nor need any of its ranks cost most.
     """
     lost = [
-        (attribution, {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY})
-        for attribution, path in zip(unexplained.attributions, unexplained.path_excess_ns, strict=True)
+        (excess_ns, {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY})
+        for excess_ns, path in zip(unexplained.excess_ns, unexplained.path_excess_ns, strict=True)
     ]
-    lost = [(attribution, works) for attribution, works in lost if works]
+    lost = [(excess_ns, works) for excess_ns, works in lost if works]
     by_host: dict[Device, float] = {}
     for rank, ns in (one for _, works in lost for one in works.items()):
         owner = unexplained.topology.host(rank)
@@ -88,8 +88,8 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in ranks]
     own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
     all_ns = sum(
-        to_explain_ns(attribution, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
-        for attribution, works in lost
+        to_explain_ns(excess_ns, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
+        for excess_ns, works in lost
     )
     taking = sum(ns >= BLAME.least_work_share * own_ns for ns in by_rank)
     take_turns = (

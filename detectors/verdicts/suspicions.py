@@ -27,7 +27,7 @@ class Suspicion(NamedTuple):
 
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
-    late with it. `place`: as of an `Observation`.
+    late with it. `place`: as of an `Observation`. `is_told`: a verdict that accuses somebody explains it.
     """
 
     iteration: int
@@ -37,6 +37,7 @@ class Suspicion(NamedTuple):
     total_ns: float
     is_of_stage: bool = False
     place: int | None = None
+    is_told: bool = False
 
     @property
     def ordinal(self) -> int:
@@ -95,6 +96,11 @@ class Suspicions:
         while self._known[0].ordinal <= place - 2 * VERDICTS.event_memory:
             self._known.popleft()
 
+    def tell(self, iterations: Collection[int]) -> None:
+        """Take in that a verdict that accuses somebody explains these."""
+        told = (one._replace(is_told=one.is_told or one.iteration in iterations) for one in self._known)
+        self._known = deque(told)
+
     @property
     def lanes(self) -> set[Lane]:
         """Lanes that some suspect iteration lost most to."""
@@ -112,12 +118,16 @@ class Suspicions:
         least_ns: float,
         kinds: Collection[str] = LANE_KINDS,
     ) -> int:
-        """Count the iterations around these that lost as much, about `least_ns`, to other lanes of these kinds."""
+        """Count the iterations around these that lost as much, about `least_ns`, to other lanes of these kinds.
+
+        One that is told is no reason to doubt another cause.
+        """
         first, last = min(ordinals) - VERDICTS.event_memory, max(ordinals) + VERDICTS.event_memory
         return sum(
             one.lane.kind in kinds
             and one.lane not in lanes
             and one.ordinal not in ordinals
+            and not one.is_told
             and first < one.ordinal < last
             for one in self._known
             if one.lost_ns >= VERDICTS.event_alike * least_ns

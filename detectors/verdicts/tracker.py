@@ -125,6 +125,9 @@ class VerdictTracker:
             revisions += [self._revise(verdict, "opened", topology) for verdict in opened]
             if not any(_claims(verdict) for verdict in seen_in):
                 self._spikes.add(observation, topology, what_if)
+        for verdict in seen_in:
+            if verdict.cause.suspects:
+                self._suspicions.tell(verdict.cause.explained_ns.keys() | {observation.iteration})
         # After verdicts went on and opened: one of them may explain a spike that is due.
         revisions += self._decide_spikes(observation.ordinal, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
