@@ -310,6 +310,8 @@ class IterationJudge:
         if self._window.has_shift and not had_shift:
             self._investigator.unlearn(self._window.shifted_ns, IRREGULAR.shift_iterations)
         self._judged += 1
+        if self._judged == IRREGULAR.min_iterations:  # warm-up, as long as two others or more, is not usual
+            self._investigator.unlearn(2 * self._window.level_ns, IRREGULAR.min_iterations)
         self._review_if_due(read_back)
         last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if ns > 0), (None, None))
         part = self._longest_part(observation) if is_irregular else None

@@ -255,6 +255,11 @@ def test_what_is_left_to_explain() -> None:
     assert rest.seen.observe(pair(0, 2), rest.explained).keys() == {pair(0, 2)}
     assert left.seen.observe(pair(0, 2), left.explained).keys() == {pair(0, 2), PAIR}
     assert rest.own_ns([WORK[1], PAIR]) == [50 * MS]
+    # A second cause is held against what the first leaves: beside it somebody came last by chance at each step
+    by_chance = {Lane("work", rank): 27.5 for rank in (4, 5, 6, 7)}
+    one = replace(seen(0, {PAIR: 120.0, WORK[1]: 100.0, **by_chance}), excess_ns=220 * MS)
+    left = Unexplained.of([one], APART).without(frozenset([PAIR]))
+    assert left.share(frozenset([WORK[1]])) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("excess_ms", "share"), [(None, 0.4), (60.0, 0.5), (20.0, 1.0), (500.0, 0.4)])

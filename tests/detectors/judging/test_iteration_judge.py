@@ -13,6 +13,7 @@ import pytest
 from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace
@@ -42,6 +43,18 @@ def test_a_late_rank_is_blamed_and_its_victims_are_not(rank: int) -> None:
     job = EightRanks()
     job.late_ns = lambda number, one: 20 * MS * (one == rank and 30 <= number < 45)
     assert blame(job.trace()) == [("slow_rank", "gpu", (rank,), (30, 45))]
+
+
+def test_warm_up_is_not_usual() -> None:
+    """The first iterations open connections: held to be usual, they would hide all that takes less long."""
+    eight = EightRanks()
+    eight.late_ns = lambda number, rank: 400 * MS * (number < 3)
+    trace = eight.trace(13)
+    job = MonitoredJob(trace.job)
+    job.feed(message for message in in_order(trace) if not isinstance(message, Heartbeat))
+    state = job.monitor.state().judge
+    assert state is not None
+    assert [part.value.number for part in state.regular] == list(range(3, 12))
 
 
 @pytest.mark.slow

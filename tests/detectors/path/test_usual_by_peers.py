@@ -312,7 +312,7 @@ def test_excess_without_start_times() -> None:
 
 
 def test_a_stage_with_fewer_collectives_waits_less_often_and_is_not_waited_for() -> None:
-    """Ranks 0 to 2 meet four times and 3 to 5 sixteen times; one of these works longer once, the others take turns."""
+    """Ranks 0 to 2 meet four times and 3 to 5 sixteen times; one of these works longer once, others take turns."""
     rows = []
     for group, (members, meetings) in enumerate([((0, 1, 2), 4), ((3, 4, 5), 16)]):
         for sequence in range(meetings):

@@ -103,6 +103,10 @@ def test_rivals() -> None:
     suspicions = noted(lost(10, r1=60.0), lost(12, r2=19.9))
     assert suspicions.rivals([work(1)], [10], 60 * MS) == 0
     assert suspicions.rivals([work(1)], [10], 59 * MS) == 1
+    # What a verdict that accuses somebody explains is none
+    suspicions = noted(lost(10, r1=60.0), lost(12, r2=60.0), lost(14, r2=60.0))
+    suspicions.tell([12])
+    assert suspicions.rivals([work(1)], [10], 60 * MS) == 1
     # What lost more is a rival
     assert noted(lost(10, r1=6.0), lost(12, r2=600.0)).rivals([work(1)], [10], 6 * MS) == 1
     # Rivals are looked for around the iterations on both sides

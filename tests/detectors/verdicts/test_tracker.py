@@ -41,6 +41,14 @@ def lived(
     return said
 
 
+def test_a_spike_of_another_rank_is_told_after_a_fault_that_was_told() -> None:
+    tracker = VerdictTracker("j", 1)
+    said = lived([late(1)] * 10 + [None] * 20, tracker)
+    said += tracker.observe(replace(observation(30, late(2, 70.0)), sigmas=50.0), TOPOLOGY)[0]
+    said += lived([None] * 20, tracker, first=31)
+    assert [one.iterations for one in said if one.event == "opened"] == [(0, 3), (30, 31)]
+
+
 def test_how_often_a_cause_must_be_seen() -> None:
     # A rank is accused when it was late three times of six
     assert lived([late(1), late(1)]) == []
