@@ -282,6 +282,14 @@ def test_a_device_s_history_is_its_own(recorded: Client) -> None:
     assert {row["job"] for row in answer(recorded, "device_history", switch="leaf-2")} == {"ddp16-nic-both"}
 
 
+def test_several_ranks_are_not_the_gpu_of_the_first_of_them(own: DatabaseSettings, client: Client) -> None:
+    # An older worker stored that GPU with them.
+    store(own, with_columns(open_job("live"), ["suspects"], device="gpu", ranks=[1, 2, 3], peer=None, gpu=1))
+    [row] = answer(client, "open_now")
+    assert row["device"] == "rank 1 on node-0 and 2 more"
+    assert answer(client, "device_history", host="node-0", gpu=1) == []
+
+
 def test_a_repeat_offender_is_named_once_with_its_jobs(own: DatabaseSettings, client: Client) -> None:
     again = with_columns(rows_of_recording(NIC), job="again", verdict_id="again-v")
     stages = [with_columns(open_job(job), ["suspects"], device="stage") for job in ("stage-a", "stage-b")]

@@ -276,7 +276,7 @@ SELECT
     suspects.peer AS peer,
     if(suspects.device IN ('switch', 'stage', 'program'), NULL, suspects.host) AS host,
     peers.host AS peer_host,
-    if(suspects.device = 'gpu', suspects.gpu, NULL) AS gpu,
+    if(suspects.device = 'gpu' AND length(suspects.ranks) = 1, suspects.gpu, NULL) AS gpu,
     if(suspects.device IN ('nic', 'link'), suspects.nic, NULL) AS nic,
     suspects.switch AS switch,
     suspects.probability AS probability,
@@ -291,7 +291,9 @@ SELECT
             device = 'stage', concat('pipeline stage of rank ', toString(rank)),
             concat(toString(device), ' of rank ', toString(rank))
         ),
-        if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), '')
+        if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), ''),
+        -- The others may live on other hosts
+        if(device = 'gpu' AND length(ranks) > 1, concat(' and ', toString(length(ranks) - 1), ' more'), '')
     ) AS name
 FROM suspects FINAL
 INNER JOIN (SELECT job, attempt, verdict_id, revision FROM verdicts FINAL) AS known
