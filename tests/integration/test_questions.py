@@ -633,17 +633,17 @@ def test_of_an_attempt_that_sends_nothing_to_judge_by_no_checkpoint_is_trusted(
 # --- the pipeline ---------------------------------------------------------------------------------------------------
 
 
-def gappy_job() -> dict[str, pa.Table]:
-    """The made-up job without rank 3 from iteration 35 on, and with late rows of rank 0 in the newest iteration."""
+def gappy_job(gone: int = 35) -> dict[str, pa.Table]:
+    """The made-up job without rank 3 from an iteration on, and with late rows of rank 0 in the newest iteration."""
     rows = with_columns(MADE_UP, job="gappy")
     iterations, ranks = rows["iterations"], rows["rank_iterations"]
     late = _with_columns(ranks.slice(39 * 4, 1), {"late_rows": 7, "lost_rows": 9})
-    without = [ranks.slice(at * 4, 3) for at in range(35, 39)]
-    fewer = _with_columns(iterations.slice(35), {"ranks_reported": 3})
+    without = [ranks.slice(at * 4, 3) for at in range(gone, 39)]
+    fewer = _with_columns(iterations.slice(gone), {"ranks_reported": 3})
     return {
         **rows,
-        "iterations": pa.concat_tables([iterations.slice(0, 35), fewer]),
-        "rank_iterations": pa.concat_tables([ranks.slice(0, 35 * 4), *without, late, ranks.slice(39 * 4 + 1, 2)]),
+        "iterations": pa.concat_tables([iterations.slice(0, gone), fewer]),
+        "rank_iterations": pa.concat_tables([ranks.slice(0, gone * 4), *without, late, ranks.slice(39 * 4 + 1, 2)]),
     }
 
 
@@ -658,6 +658,22 @@ def test_the_pipeline_s_health_counts_late_rows_missing_ranks_and_silent_ones(
     assert rows["gappy"]["behind_s"] > 0
     more = {row["job"]: row for row in answer(client, "pipeline_health", iterations=10)}
     assert [more["gappy"][name] for name in names] == [10, 5, 7, 0, 9]
+
+
+@pytest.mark.parametrize(("gone", "silent"), [(20, 1), (21, 0)])
+def test_as_many_ranks_are_silent_as_the_question_for_them_lists(
+    own: DatabaseSettings, client: Client, gone: int, silent: int
+) -> None:
+    store(own, gappy_job(gone))
+    [row] = answer(client, "pipeline_health")
+    assert (row["iterations"], row["silent_ranks"]) == (40, silent)
+    assert len(answer(client, "silent_ranks")) == silent
+
+
+def test_no_rank_is_silent_before_the_first_iteration(own: DatabaseSettings, client: Client) -> None:
+    store(own, MADE_UP, {"jobs": with_columns(MADE_UP, attempt=1)["jobs"]})
+    [row] = answer(client, "pipeline_health")
+    assert (row["attempt"], row["iterations"], row["silent_ranks"]) == (1, 0, None)
 
 
 def test_silent_ranks_are_named_with_the_last_iteration_that_they_sent(own: DatabaseSettings, client: Client) -> None:
