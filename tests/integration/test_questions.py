@@ -271,6 +271,8 @@ def test_a_link_is_in_the_history_of_both_its_hosts(own: DatabaseSettings, clien
     for host in ("node-0", "node-1"):
         [row] = answer(client, "host_history", host=host)
         assert (row["devices"], row["expected_gpu_hours_lost"]) == ([LINK], round(1.2 * 4 / 3600 * 0.89, 3))
+        assert [row["device"] for row in answer(client, "device_history", host=host)] == [LINK]
+    assert answer(client, "device_history", host="node-1", nic="eth0") == []  # it begins at that of node-0
 
 
 def test_a_device_s_history_is_its_own(recorded: Client) -> None:
