@@ -359,6 +359,19 @@ def test_the_cost_of_a_rack_is_shared_out_by_probability(recorded: Client) -> No
     assert row["costliest_device"] == "NIC eth1 on node-4"
 
 
+def test_a_device_that_only_ranks_name_is_one_of_its_job_and_a_stage_is_behind_no_switch(
+    own: DatabaseSettings, client: Client
+) -> None:
+    stage = {"device": "stage", "rank": 0, "ranks": [0, 1], "peer": None, "switch": "leaf-1"}
+    store(own, *(with_columns(open_job(job), ["suspects"], **stage) for job in ("a", "b")))
+    devices = answer(client, "time_lost_by_device", days=EVER)
+    assert {(row["device"], row["jobs"]) for row in devices} == {
+        ("pipeline stage of rank 0 in a", 1), ("pipeline stage of rank 0 in b", 1),
+    }  # fmt: skip
+    [row] = answer(client, "cost_by_switch", days=EVER)
+    assert (row["switch"], row["verdicts"]) == (None, 2)
+
+
 def test_costs_of_weeks_are_split_by_what_was_wrong(own: DatabaseSettings, client: Client) -> None:
     now = datetime.now(UTC)
     monday = (now - timedelta(days=now.weekday())).date()
