@@ -211,7 +211,7 @@ def test_the_suspects_are_those_of_each_revision(recorded: Client) -> None:
     told = columns(NIC, "suspects")
     found = rows(recorded, query("suspects"), view(NIC, verdict=verdict_of(NIC)))
     assert sorted(row["probability"] for row in found) == sorted(told["probability"])
-    assert {row["suspect"] for row in found} == {"nic eth0 of rank 1 on node-1"}
+    assert {row["suspect"] for row in found} == {"NIC eth0 on node-1"}
 
 
 def test_a_verdict_costs_what_it_lost_while_its_cause_was_seen(recorded: Client) -> None:
