@@ -390,6 +390,16 @@ def usual_of(verdict: Verdict) -> str:
     return "the usual time" if reasons is None or reasons.against == "past" else "the time without it, from the start"
 
 
+def unended_text(verdict: Verdict) -> str:
+    """Return which iteration does not end, of a job that stands still; or had not, where the verdict is closed.
+
+    >>> verdict = Verdict("v", 1, "open", "j", "hang", (7, 8), 1.3, 90.0, None, (), "")
+    >>> unended_text(verdict)
+    'iteration 7 does not end'
+    """
+    return f"iteration {verdict.iterations[1] - 1} {'had not ended' if verdict.state == 'closed' else 'does not end'}"
+
+
 def head_text(reasons: Reasons) -> str:
     """Return a heading: the shown iteration, and its standard of comparison."""
     others = "" if reasons.against == "past" else "; usual is what its peers took"

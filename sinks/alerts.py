@@ -14,7 +14,15 @@ from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import VERSION, decode_json
-from irregulars.sinks.advice import advise, gpu_hours_lost, name_cause, name_device, usual_of, where_to_look
+from irregulars.sinks.advice import (
+    advise,
+    gpu_hours_lost,
+    name_cause,
+    name_device,
+    unended_text,
+    usual_of,
+    where_to_look,
+)
 from irregulars.validation import NotNegative, Text, checked
 from irregulars.words import percent
 
@@ -125,7 +133,7 @@ def _how_slow(verdict: Verdict) -> str:
     first, past_last = verdict.iterations
     is_closed = verdict.state == "closed"
     if verdict.kind in STANDSTILLS:
-        return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
+        return unended_text(verdict)
     seen = f"iteration {first}" if past_last - first == 1 else f"iterations {first} to {past_last - 1}"
     when = f"in {seen}" if is_closed else f"since iteration {first}"
     if not math.isfinite(verdict.delta):
@@ -134,9 +142,11 @@ def _how_slow(verdict: Verdict) -> str:
 
 
 def _cost(verdict: Verdict) -> str:
+    is_closed = verdict.state == "closed"
     if verdict.kind in (*STANDSTILLS, "custom") and not verdict.lost_s:  # nobody counts what a hang loses
-        return f"all {verdict.world_size:,} GPUs wait" if verdict.kind in STANDSTILLS and verdict.world_size else ""
-    so_far = "" if verdict.state == "closed" else " so far"
+        gpus = f"all {verdict.world_size:,} GPUs wait{'ed' if is_closed else ''}"
+        return gpus if verdict.kind in STANDSTILLS and verdict.world_size else ""
+    so_far = "" if is_closed else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:
         return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs{_recovers(verdict)}"

@@ -82,6 +82,7 @@ class JudgeState:
     numerics: NumericsState | None = None
     checkpoints: CheckpointState | None = None
     events: tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]] = ((), ())
+    held_until: int = 0
 
 
 class _Answer(NamedTuple):
@@ -113,7 +114,8 @@ class IterationJudge:
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
         self._investigator = Investigator(self._reader, ReadingBudget(settings.window), self._log)
-        self._healthy_before: Level | None = None  # the window's level when a verdict opened
+        self._healthy_before: Level | None = None  # the window's level before the newest verdict's fault
+        self._held_until = 0  # how many iterations of training are judged when the window holds no more of that fault
         self._lateness = LatenessWatch()
         self._review = StandingReview()
         self._hangs = HangWatch()
@@ -380,13 +382,23 @@ class IterationJudge:
         excess_ns = observation.elapsed_ns - observation.reference_ns
         self._investigator.note_seen(finding, excess_ns, has_open=has_open, is_in_verdict=bool(verdict_ids))
         # A fault that lasts fills the window in the end. Its verdict goes on against the level from before it.
-        self._healthy_before = healthy if has_open else None
+        # So do iterations after it, until those with the fault have left the window.
+        if has_open:
+            self._healthy_before, self._held_until = healthy, self._judged + self._window.window
+        elif self._judged >= self._held_until:
+            self._healthy_before = None
         return verdict_ids
 
     @property
     def _healthy(self) -> Level:
-        """The level that iterations are held against: the window's, or that from before a verdict opened."""
-        return self._healthy_before or Level(self._window.mean_ns, self._window.limit_ns)
+        """The level that iterations are held against: the window's, or that from before a verdict opened.
+
+        Once no verdict is open, what is suspect is again the window's to say: the job's level may have changed.
+        """
+        level, before = Level(self._window.mean_ns, self._window.limit_ns), self._healthy_before
+        if before is None or self._tracker.has_open:
+            return before or level
+        return level._replace(mean_ns=min(level.mean_ns, before.mean_ns))
 
     # --- reviews and hangs ------------------------------------------------------------------------------------------
 
@@ -455,6 +467,7 @@ class IterationJudge:
             usual_rows=parts_of(own.usual_rows),
             usual_age=own.usual_age,
             healthy_before=self._healthy_before,
+            held_until=self._held_until,
             lateness=self._lateness.state(),
             judged=self._judged,
             planned=self._review.planned,
@@ -484,7 +497,7 @@ class IterationJudge:
         own.read_last = state.read_last
         own.regular.extend(part.value for part in state.regular)
         own.usual_rows, own.usual_age = [part.value for part in state.usual_rows], state.usual_age
-        judge._healthy_before = state.healthy_before
+        judge._healthy_before, judge._held_until = state.healthy_before, state.held_until
         judge._lateness = LatenessWatch.from_state(state.lateness)
         judge._judged, judge._review.planned = state.judged, state.planned
         judge._hangs.newest.extend(part.value for part in state.newest)

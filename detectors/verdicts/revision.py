@@ -135,7 +135,8 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
         probability=round(min(probability, SUREST), 4),
         peer=device.ranks[1] if device.kind == "link" else None,
         host=place.host,
-        gpu=None if device.kind == "host" else place.gpu,
+        # Several ranks are no one GPU; of a link it is the sender's.
+        gpu=place.gpu if device.kind == "link" or (device.kind != "host" and len(device.ranks) == 1) else None,
         nic=None if device.kind == "host" else place.nic,
         switch=place.switch if spine is None else spine,
     )

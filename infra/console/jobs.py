@@ -239,7 +239,9 @@ def _around(times: list[Iteration]) -> int:
 
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
-_STALE_S: Final = 60.0  # seconds without an iteration after which a job counts as late: most iterations take less
+_LATE_S: Final = 60.0  # seconds since its newest iteration began after which a job counts as late, at the earliest
+# The same in iterations: what is stored is an iteration that ended, so its begin is up to two of them ago.
+_LATE_ITERATIONS: Final = 3
 _HEARD: Final = ("running", "late")
 _URGENCY: Final = {"page": 0, "ticket": 1, "note": 2}
 
@@ -254,8 +256,8 @@ class JobLine:
     pace: Pace | None  # its newest iterations; None: none is judged yet
     cost: float | None  # GPU-hours an hour that its open verdicts cost; None: not known, or none is open
     seen_s: float | None  # start of its newest iteration, seconds since the epoch
-    # ``running``, ``late`` (no iteration for a minute), ``silent`` (none for so long that it counts as over), or
-    # ``ended`` (it reported its end)
+    # ``running``, ``late`` (no iteration for a minute, or for three of its own), ``silent`` (none for so long that it
+    # counts as over), or ``ended`` (it reported its end)
     state: str
 
 
@@ -322,16 +324,17 @@ def now_of(
 ) -> Now:
     """Put the answers together; the most urgent jobs come first, then those that were heard last. Pure."""
     open_ones = named(incidents)
-    lines = [
-        JobLine(
-            row, pace_of(newest.get((row["job"], row["attempt"]), ())), _cost(row["job"], open_ones),
-            seen_s := seconds(row["last_seen_at"]),
+    lines = []
+    for row in named(jobs):
+        pace, seen_s = pace_of(newest.get((row["job"], row["attempt"]), ())), seconds(row["last_seen_at"])
+        late_s = _LATE_S if pace is None else max(_LATE_S, _LATE_ITERATIONS * pace.now_ns / 1e9)
+        state = (
             "ended" if row.get("end_reason")
             else "silent" if seen_s is None or now_s - seen_s > silence_s
-            else "late" if now_s - seen_s > _STALE_S else "running",
-        )
-        for row in named(jobs)
-    ]  # fmt: skip
+            else "late" if now_s - seen_s > late_s
+            else "running"
+        )  # fmt: skip
+        lines.append(JobLine(row, pace, _cost(row["job"], open_ones), seen_s, state))
 
     def urgency(line: JobLine) -> tuple[int, float, float]:
         known = _URGENCY.get(str(line.row["severity"]), len(_URGENCY)) if line.row["open_verdicts"] else len(_URGENCY)

@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import irregulars
 from irregulars import stopping
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
-from irregulars.infra.console import handbook, jobs, tables
+from irregulars.infra.console import handbook, incident, jobs, tables
 from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
 from irregulars.infra.console.heat_routes import heat_map_routes
@@ -79,7 +79,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
     routes = [
         Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
         *Login(settings.policy, sessions, metrics.wrong_tokens.inc).routes(),
-        *heat_map_routes(database), *jobs.ROUTES, *tables.ROUTES, *handbook.ROUTES,
+        *heat_map_routes(database), *jobs.ROUTES, *incident.ROUTES, *tables.ROUTES, *handbook.ROUTES,
     ]  # fmt: skip
     handlers: Mapping[Any, Any] = {HTTPException: _of_http, IrregularsError: _of_ours, Exception: _of_bug}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)

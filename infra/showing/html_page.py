@@ -27,9 +27,10 @@ from irregulars.infra.showing.text_page import (
     without_text,
 )
 from irregulars.infra.showing.transfers import TRANSFER_KINDS, Way
+from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import printable
-from irregulars.sinks.advice import alternatives_of, command_to_run, head_text, path_texts
+from irregulars.sinks.advice import alternatives_of, command_to_run, head_text, path_texts, unended_text
 from irregulars.words import duration, name_ranks, percent, rate, span
 
 # Variables of a light page
@@ -124,13 +125,14 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
     return f"{shape}><title>{escape(title)}</title></rect>" if title else f"{shape}/>"
 
 
-def times_chart(iterations: Sequence[Iteration], unended: int | None = None) -> str:
+def times_chart(iterations: Sequence[Iteration], hang: Verdict | None = None) -> str:
     """Draw a bar for each iteration (of very many, for the longest of some), irregular ones marked.
 
     The scale ends at three times the longest irregular or the usual time: a first iteration that compiled would leave
-    no room for the others. `unended`: an iteration that never ended; its bar is as tall as the chart.
+    no room for the others. `hang`: a verdict whose last iteration never ended; its bar is as tall as the chart.
     """
     height = 132.0
+    unended = None if hang is None else hang.iterations[1] - 1
     each = max(1, -(-len(iterations) // _MOST_BARS))
     groups = [iterations[at : at + each] for at in range(0, len(iterations), each)]
     longest = [max(group, key=lambda one: one.elapsed_ns) for group in groups]
@@ -140,10 +142,10 @@ def times_chart(iterations: Sequence[Iteration], unended: int | None = None) -> 
     step = _WIDTH / len(groups)
     parts = []
     for at, (one, group) in enumerate(zip(longest, groups, strict=True)):
-        is_unended = any(o.iteration == unended for o in group)
-        kind = _colour(any(o.has_cause for o in group) or is_unended, any(o.is_irregular for o in group))
-        tall = height * (1.0 if is_unended else min(one.elapsed_ns / most, 1.0))
-        title = f"iteration {one.iteration}: {'does not end' if is_unended else duration(one.elapsed_ns)}"
+        hung = hang if any(o.iteration == unended for o in group) else None
+        kind = _colour(any(o.has_cause for o in group) or hung is not None, any(o.is_irregular for o in group))
+        tall = height * (1.0 if hung else min(one.elapsed_ns / most, 1.0))
+        title = unended_text(hung) if hung else f"iteration {one.iteration}: {duration(one.elapsed_ns)}"
         parts.append(_rect(at * step, height - tall, step * 0.85, tall, kind, title))
     shown = span((iterations[0].iteration, iterations[-1].iteration + 1))
     below = (f"iteration {iterations[0].iteration}", str(iterations[-1].iteration))
@@ -405,12 +407,12 @@ def _charts(screen: Screen) -> Iterator[str]:
     if screen.standing:
         yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
     if screen.iterations:
-        unended = verdict.iterations[1] - 1 if verdict.kind in STANDSTILLS else None
+        hang = verdict if verdict.kind in STANDSTILLS else None
         told = times_text(screen)
         # Its marks ^ and ' are those of the text page: here colours take their place.
         if median := told.partition("; median ")[2]:
             told = f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {median}"
-        yield _section("Iteration times", times_chart(screen.iterations, unended), f"{told}.")
+        yield _section("Iteration times", times_chart(screen.iterations, hang), f"{told}.")
     for title, chart, legend in numerics_charts(screen.numerics, [(verdict.iterations[0], verdict.kind)]):
         yield _section(title, chart, legend)
     if screen.ways:

@@ -19,6 +19,7 @@ from irregulars.sinks.advice import (
     head_text,
     name_cause,
     path_texts,
+    unended_text,
     what_to_check,
 )
 from irregulars.words import age, amount, blocks, duration, moment, name_kind, name_ranks, percent, span
@@ -180,7 +181,7 @@ def times_text(screen: Screen) -> str:
     """Return the median iteration times before and with the cause."""
     if screen.verdict.kind in STANDSTILLS:
         before = f"; median before {duration(screen.before_ns)}" if math.isfinite(screen.before_ns) else ""
-        return f"iteration {screen.verdict.iterations[1] - 1} does not end{before}"
+        return f"{unended_text(screen.verdict)}{before}"
     marked = "^ with this cause"
     if any(one.is_irregular and not one.has_cause for one in screen.iterations):
         marked += "; ' irregular otherwise"

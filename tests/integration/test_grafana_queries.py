@@ -20,6 +20,7 @@ from tests.infra.grafana.dashboards import DASHBOARDS, Json
 from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.queries import query
 from tests.integration.pipelines import own_database, store
+from tests.integration.test_clickhouse import answer
 from tests.integration.test_questions import columns, open_job, with_columns
 from tests.sinks import made_up_job
 from tests.sinks.recorded_jobs import rows_of_recording
@@ -129,6 +130,20 @@ def test_of_a_stretch_the_longest_iteration_is_shown(recorded: Client) -> None:
     assert [row["longest"] for row in coarse] == [elapsed_s.max()]
 
 
+def test_a_checkpoint_is_no_slow_iteration(clickhouse: ClickHouseAddress) -> None:
+    trained = open_job("saves")
+    written = {"iterations": trained["iterations"].slice(35, 1)}
+    with own_database(clickhouse) as settings:
+        store(settings, trained, with_columns(written, phase="checkpoint", elapsed_ns=6 * 10**9))
+        client = connect(replace(settings, is_reading=True))
+        [worst] = rows(client, query("worst_iterations_by_job"), view("saves", 86_400.0))
+        [times] = rows(client, query("iteration_times"), view("saves", 86_400.0))
+        [job] = answer(client, "jobs_now")
+        client.close_connections()
+    assert (worst["times_usual"], times["longest"]) == (2.4, 0.24)  # of the slow link
+    assert job["recent_iteration_s"] == round((29 * 0.1 + 10 * 0.24) / 39, 3)
+
+
 def excess_s(job: str) -> dict[tuple[int, int], float]:
     """Own work beyond the median over ranks, by iteration and rank."""
     told = columns(job, "rank_iterations")
@@ -196,7 +211,7 @@ def test_the_suspects_are_those_of_each_revision(recorded: Client) -> None:
     told = columns(NIC, "suspects")
     found = rows(recorded, query("suspects"), view(NIC, verdict=verdict_of(NIC)))
     assert sorted(row["probability"] for row in found) == sorted(told["probability"])
-    assert {row["suspect"] for row in found} == {"nic eth0 of rank 1 on node-1"}
+    assert {row["suspect"] for row in found} == {"NIC eth0 on node-1"}
 
 
 def test_a_verdict_costs_what_it_lost_while_its_cause_was_seen(recorded: Client) -> None:

@@ -271,6 +271,8 @@ def test_a_link_is_in_the_history_of_both_its_hosts(own: DatabaseSettings, clien
     for host in ("node-0", "node-1"):
         [row] = answer(client, "host_history", host=host)
         assert (row["devices"], row["expected_gpu_hours_lost"]) == ([LINK], round(1.2 * 4 / 3600 * 0.89, 3))
+        assert [row["device"] for row in answer(client, "device_history", host=host)] == [LINK]
+    assert answer(client, "device_history", host="node-1", nic="eth0") == []  # it begins at that of node-0
 
 
 def test_a_device_s_history_is_its_own(recorded: Client) -> None:
@@ -280,6 +282,14 @@ def test_a_device_s_history_is_its_own(recorded: Client) -> None:
     assert answer(recorded, "device_history", host="node-1", nic="eth1") == []
     assert [row["device"] for row in answer(recorded, "device_history", host="node-2", gpu=1)] == ["GPU 1 on node-2"]
     assert {row["job"] for row in answer(recorded, "device_history", switch="leaf-2")} == {"ddp16-nic-both"}
+
+
+def test_several_ranks_are_not_the_gpu_of_the_first_of_them(own: DatabaseSettings, client: Client) -> None:
+    # An older worker stored that GPU with them.
+    store(own, with_columns(open_job("live"), ["suspects"], device="gpu", ranks=[1, 2, 3], peer=None, gpu=1))
+    [row] = answer(client, "open_now")
+    assert row["device"] == "rank 1 on node-0 and 2 more"
+    assert answer(client, "device_history", host="node-0", gpu=1) == []
 
 
 def test_a_repeat_offender_is_named_once_with_its_jobs(own: DatabaseSettings, client: Client) -> None:
@@ -347,6 +357,19 @@ def test_the_cost_of_a_rack_is_shared_out_by_probability(recorded: Client) -> No
     share = suspects["probability"][newest & (suspects["switch"] == "leaf-2")].sum()
     assert row["expected_gpu_hours_lost"] == round(verdict["lost_s"][-1] * 16 / 3600 * share, 3) > 0
     assert row["costliest_device"] == "NIC eth1 on node-4"
+
+
+def test_a_device_that_only_ranks_name_is_one_of_its_job_and_a_stage_is_behind_no_switch(
+    own: DatabaseSettings, client: Client
+) -> None:
+    stage = {"device": "stage", "rank": 0, "ranks": [0, 1], "peer": None, "switch": "leaf-1"}
+    store(own, *(with_columns(open_job(job), ["suspects"], **stage) for job in ("a", "b")))
+    devices = answer(client, "time_lost_by_device", days=EVER)
+    assert {(row["device"], row["jobs"]) for row in devices} == {
+        ("pipeline stage of rank 0 in a", 1), ("pipeline stage of rank 0 in b", 1),
+    }  # fmt: skip
+    [row] = answer(client, "cost_by_switch", days=EVER)
+    assert (row["switch"], row["verdicts"]) == (None, 2)
 
 
 def test_costs_of_weeks_are_split_by_what_was_wrong(own: DatabaseSettings, client: Client) -> None:
@@ -625,17 +648,17 @@ def test_of_an_attempt_that_sends_nothing_to_judge_by_no_checkpoint_is_trusted(
 # --- the pipeline ---------------------------------------------------------------------------------------------------
 
 
-def gappy_job() -> dict[str, pa.Table]:
-    """The made-up job without rank 3 from iteration 35 on, and with late rows of rank 0 in the newest iteration."""
+def gappy_job(gone: int = 35) -> dict[str, pa.Table]:
+    """The made-up job without rank 3 from an iteration on, and with late rows of rank 0 in the newest iteration."""
     rows = with_columns(MADE_UP, job="gappy")
     iterations, ranks = rows["iterations"], rows["rank_iterations"]
     late = _with_columns(ranks.slice(39 * 4, 1), {"late_rows": 7, "lost_rows": 9})
-    without = [ranks.slice(at * 4, 3) for at in range(35, 39)]
-    fewer = _with_columns(iterations.slice(35), {"ranks_reported": 3})
+    without = [ranks.slice(at * 4, 3) for at in range(gone, 39)]
+    fewer = _with_columns(iterations.slice(gone), {"ranks_reported": 3})
     return {
         **rows,
-        "iterations": pa.concat_tables([iterations.slice(0, 35), fewer]),
-        "rank_iterations": pa.concat_tables([ranks.slice(0, 35 * 4), *without, late, ranks.slice(39 * 4 + 1, 2)]),
+        "iterations": pa.concat_tables([iterations.slice(0, gone), fewer]),
+        "rank_iterations": pa.concat_tables([ranks.slice(0, gone * 4), *without, late, ranks.slice(39 * 4 + 1, 2)]),
     }
 
 
@@ -650,6 +673,22 @@ def test_the_pipeline_s_health_counts_late_rows_missing_ranks_and_silent_ones(
     assert rows["gappy"]["behind_s"] > 0
     more = {row["job"]: row for row in answer(client, "pipeline_health", iterations=10)}
     assert [more["gappy"][name] for name in names] == [10, 5, 7, 0, 9]
+
+
+@pytest.mark.parametrize(("gone", "silent"), [(20, 1), (21, 0)])
+def test_as_many_ranks_are_silent_as_the_question_for_them_lists(
+    own: DatabaseSettings, client: Client, gone: int, silent: int
+) -> None:
+    store(own, gappy_job(gone))
+    [row] = answer(client, "pipeline_health")
+    assert (row["iterations"], row["silent_ranks"]) == (40, silent)
+    assert len(answer(client, "silent_ranks")) == silent
+
+
+def test_no_rank_is_silent_before_the_first_iteration(own: DatabaseSettings, client: Client) -> None:
+    store(own, MADE_UP, {"jobs": with_columns(MADE_UP, attempt=1)["jobs"]})
+    [row] = answer(client, "pipeline_health")
+    assert (row["attempt"], row["iterations"], row["silent_ranks"]) == (1, 0, None)
 
 
 def test_silent_ranks_are_named_with_the_last_iteration_that_they_sent(own: DatabaseSettings, client: Client) -> None:

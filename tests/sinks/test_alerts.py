@@ -98,6 +98,8 @@ def test_the_summary_says_what_is_known_and_no_more(verdict: Verdict, text: str)
 def test_a_hang_and_a_detector_do_not_say_that_nothing_was_lost() -> None:
     hang = summarise(replace(OPENED, kind="hang", lost_s=0.0))
     assert f"; all {OPENED.world_size:,} GPUs wait. Next: " in hang
+    over = summarise(replace(CLOSED, kind="hang", lost_s=0.0))
+    assert f"; all {OPENED.world_size:,} GPUs waited. Next: " in over
     assert "GPU-hours" not in summarise(replace(OPENED, kind="custom", detector="quiet_loss", lost_s=0.0))
     improbable = replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.05)))
     assert "(or " not in summarise(improbable)

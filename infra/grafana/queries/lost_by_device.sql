@@ -1,6 +1,6 @@
 -- GPU-hours lost on each device: a verdict's loss is shared out by the probability of its suspects.
 SELECT
-    name AS device,
+    fleet_name AS device,
     any(accused.device) AS sort,
     any(accused.host) AS host,
     any(accused.switch) AS switch,
@@ -11,6 +11,6 @@ SELECT
     max(last_seen_at) AS newest_at
 FROM accused
 WHERE ({host:String} = '*' OR accused.host = {host:String}) AND $__timeFilter(last_seen_at)
-GROUP BY name
+GROUP BY fleet_name
 ORDER BY gpu_hours DESC, device
 LIMIT 50

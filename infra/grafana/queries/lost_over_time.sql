@@ -2,17 +2,17 @@
 WITH
     costliest AS
     (
-        SELECT name FROM accused
+        SELECT fleet_name FROM accused
         WHERE ({host:String} = '*' OR host = {host:String}) AND $__timeFilter(last_seen_at)
-        GROUP BY name
-        ORDER BY sum(gpu_hours_lost * probability) DESC, name
+        GROUP BY fleet_name
+        ORDER BY sum(gpu_hours_lost * probability) DESC, fleet_name
         LIMIT 10
     )
 SELECT
     toStartOfDay(assumeNotNull(last_seen_at), 'UTC') AS time,
-    name AS device_name,
+    fleet_name AS device_name,
     sum(gpu_hours_lost * probability) AS gpu_hours
 FROM accused
-WHERE last_seen_at IS NOT NULL AND $__timeFilter(last_seen_at) AND name IN (SELECT name FROM costliest)
+WHERE last_seen_at IS NOT NULL AND $__timeFilter(last_seen_at) AND fleet_name IN (SELECT fleet_name FROM costliest)
 GROUP BY time, device_name
 ORDER BY time, device_name

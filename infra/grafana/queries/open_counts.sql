@@ -1,4 +1,4 @@
--- How many verdicts of each severity are open; a job that hangs counts, though its verdict is closed.
+-- How many verdicts of each severity are open.
 SELECT
     countIf(severity = 'page') AS pages,
     countIf(severity = 'ticket') AS tickets,

@@ -11,7 +11,6 @@ SELECT
     arrayStringConcat(arraySort(groupUniqArray(toString(kind))), ', ') AS kinds
 FROM accused
 WHERE (host IS NOT NULL OR switch IS NOT NULL)
-    AND accused.device != 'stage'
     AND probability >= 0.5
     AND $__timeFilter(last_seen_at)
 GROUP BY name

@@ -2,7 +2,8 @@
 -- theme: jobs and cost
 -- description: GPU-hours that verdicts lay on the devices behind each switch (a rack, where each has one), over all
 --     jobs: a verdict's loss shared out by the probability of its suspects. A rack that stands out over weeks has a
---     cause of its own: power, cooling, an uplink. Jobs that announce no switch stand under none.
+--     cause of its own: power, cooling, an uplink. Under none stand jobs that announce no switch, and
+--     stages and programs.
 -- empty: No verdict of these days names a device; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | switches at most, the costliest first
@@ -12,7 +13,7 @@ SELECT
     uniqExact(job) AS jobs,
     uniqExact(host) AS hosts,
     round(sum(gpu_hours_lost * probability), 3) AS expected_gpu_hours_lost,
-    argMax(name, gpu_hours_lost * probability) AS costliest_device,
+    argMax(fleet_name, gpu_hours_lost * probability) AS costliest_device,
     max(accused.last_seen_at) AS last_seen_at
 FROM accused
 WHERE accused.last_seen_at IS NULL

@@ -1,9 +1,9 @@
 -- title: One device's history
 -- theme: devices and hosts
 -- description: Every verdict that accuses a GPU, a NIC or a switch, or a link that begins at that NIC, the newest
---     first. Give host with gpu or with nic, or a switch; a host alone shows all its devices, nothing shows all. A
---     probability below 0.5 says that another suspect was as likely. The cause was seen in iterations first_iteration
---     up to before past_last_iteration (half-open).
+--     first. Give host with gpu or with nic, or a switch; a host alone shows all its devices, and links that
+--     end there; nothing shows all. A probability below 0.5 says that another suspect was as likely. The cause was seen
+--     in iterations first_iteration up to before past_last_iteration (half-open).
 -- empty: No verdict accuses that device; `irregulars sql host_history host=…` shows whether any job ran there.
 -- parameter: host String = '' | host name; default: all
 -- parameter: gpu Nullable(Int64) = NULL | index of the GPU on its host
@@ -25,7 +25,8 @@ SELECT
     close_reason,
     verdict_id
 FROM accused
-WHERE ({host:String} = '' OR host = {host:String})
+-- A link ends at no NIC that is known, but at a host
+WHERE ({host:String} = '' OR host = {host:String} OR (peer_host = {host:String} AND {nic:String} = ''))
     AND ({switch:String} = '' OR (accused.device = 'switch' AND switch = {switch:String}))
     AND ({gpu:Nullable(Int64)} IS NULL OR (accused.device = 'gpu' AND gpu = {gpu:Nullable(Int64)}))
     AND ({nic:String} = '' OR (accused.device IN ('nic', 'link') AND nic = {nic:String}))

@@ -32,7 +32,7 @@ WITH
             toNullable(max(probability)) AS highest,
             toNullable(sum(gpu_hours_lost * probability)) AS gpu_hours
         FROM accused
-        WHERE (host = {host:String} OR peer_host = {host:String}) AND device NOT IN ('switch', 'stage')
+        WHERE host = {host:String} OR peer_host = {host:String}
         GROUP BY job, attempt
     )
 SELECT

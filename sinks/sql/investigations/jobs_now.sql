@@ -1,8 +1,9 @@
 -- title: Jobs now
 -- theme: now
 -- description: The newest attempt of each job: how far it is, how fast it is (recent_iteration_s: mean of the newest
---     50 iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how
---     many are open; end_reason: by its own word it is over. Lines with a severity want somebody; without one the job runs as usual.
+--     50 training iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how
+--     many are open; end_reason: by its own word it is over. Lines with a severity want somebody; without one the job
+--     runs as usual.
 -- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH
@@ -24,8 +25,8 @@ WITH
             attempt,
             toNullable(max(iteration)) AS last_iteration,
             maxOrNullIf(started_at, started_at > toDateTime64(0, 9, 'UTC')) AS last_seen_at, -- earlier ones: not known
-            arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, groupArray((iteration, elapsed_ns))), 1, 50).2) / 1e9
-                AS recent_iteration_s,
+            groupArrayIf((iteration, elapsed_ns), phase = 'train') AS trained,
+            arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, trained), 1, 50).2) / 1e9 AS recent_iteration_s,
             countIf(is_irregular) AS irregular_iterations
         FROM iterations FINAL
         WHERE (job, attempt) IN (SELECT job, attempt FROM attempts)

@@ -2,9 +2,10 @@
 -- theme: the pipeline
 -- description: For the newest attempt of each job: when its newest iteration began and when it was stored, and of the
 --     newest iterations how many lack ranks that should log, how many rows came late, how many ranks are silent, and
---     how many rows of the attempt are known to be lost. From iterations_without_all_ranks on all is 0 in a healthy
---     pipeline. behind_s: from the begin of the newest stored iteration to now; much more than an iteration takes: the
---     job has ended or hangs, or agents, brokers or workers are behind.
+--     how many rows of the attempt are known to be lost. A silent rank sent nothing of the newest 20. From
+--     iterations_without_all_ranks on all is 0 in a healthy pipeline. behind_s: from the begin of the newest stored
+--     iteration to now; much more than an iteration takes: the job has ended or hangs, or agents, brokers or workers
+--     are behind.
 -- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: iterations UInt32 = 100 | newest iterations of each job that are looked at
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
@@ -30,6 +31,7 @@ WITH
             newest.job AS job,
             newest.attempt AS attempt,
             count() AS iterations,
+            max(newest.iteration) AS last_iteration,
             maxOrNullIf(newest.started_at, newest.started_at > toDateTime64(0, 9, 'UTC')) AS newest_at, -- earlier ones: not known
             toNullable(max(newest.stored_at)) AS newest_stored_at,
             countIf(newest.ranks_reported < announced.logged) AS missing
@@ -39,10 +41,10 @@ WITH
     ),
     heard AS
     (
-        SELECT job, attempt, count() AS ranks, sum(late) AS late_rows, sum(lost) AS lost_rows
+        SELECT job, attempt, groupArray(last_iteration) AS last_iterations, sum(late) AS late_rows, sum(lost) AS lost_rows
         FROM
         (
-            SELECT job, attempt, rank, sum(late_rows) AS late, max(lost_rows) AS lost
+            SELECT job, attempt, rank, max(iteration) AS last_iteration, sum(late_rows) AS late, max(lost_rows) AS lost
             FROM rank_iterations FINAL
             WHERE (job, attempt, iteration) IN (SELECT job, attempt, iteration FROM newest)
             GROUP BY job, attempt, rank
@@ -58,7 +60,16 @@ SELECT
     judged.iterations AS iterations,
     judged.missing AS iterations_without_all_ranks,
     heard.late_rows AS late_rows,
-    greatest(toInt64(announced.logged) - toInt64(heard.ranks), 0) AS silent_ranks,
+    -- In as many iterations as silent_ranks looks at
+    if(
+        judged.iterations = 0,
+        NULL,
+        greatest(
+            toInt64(announced.logged)
+                - toInt64(arrayCount(one -> one > judged.last_iteration - 20, heard.last_iterations)),
+            0
+        )
+    ) AS silent_ranks,
     heard.lost_rows AS lost_rows
 FROM announced
 LEFT JOIN judged ON judged.job = announced.job AND judged.attempt = announced.attempt

@@ -44,7 +44,6 @@ LEFT JOIN reported
         '-'
     )
 WHERE (host IS NOT NULL OR switch IS NOT NULL)
-    AND accused.device != 'stage'
     AND probability >= {percent:UInt32} / 100
     AND accused.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
 GROUP BY name

@@ -1,12 +1,13 @@
 -- title: Time lost per device
 -- theme: jobs and cost
 -- description: GPU hours that verdicts lay on each device, over all jobs: what to repair first. A verdict's loss is
---     shared out by the probability of its suspects; what is missing to 1 is on nobody.
+--     shared out by the probability of its suspects; what is missing to 1 is on nobody. A device that only its ranks
+--     name is one of its job, which stands behind it.
 -- empty: No verdict of these days names a device; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | devices at most, the costliest first
 SELECT
-    name AS device,
+    fleet_name AS device,
     accused.device AS device_kind,
     host,
     gpu,

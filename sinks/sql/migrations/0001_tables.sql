@@ -261,7 +261,8 @@ SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Suspects of every revision of every verdict; for the newest read the view newest_suspects';
 
 -- Suspects of every revision, each with the attempt of its verdict and with its `name`: as alerts name the device, short.
--- Beside a switch, a stage or a program there is no host, GPU or NIC: nobody accuses those of its first rank.
+-- Beside a switch, a stage or a program there is no host, GPU or NIC, and beside the last two no switch: nobody accuses
+-- those of its first rank.
 CREATE VIEW IF NOT EXISTS named_suspects AS
 SELECT
     suspects.job AS job,
@@ -276,9 +277,9 @@ SELECT
     suspects.peer AS peer,
     if(suspects.device IN ('switch', 'stage', 'program'), NULL, suspects.host) AS host,
     peers.host AS peer_host,
-    if(suspects.device = 'gpu', suspects.gpu, NULL) AS gpu,
+    if(suspects.device = 'gpu' AND length(suspects.ranks) = 1, suspects.gpu, NULL) AS gpu,
     if(suspects.device IN ('nic', 'link'), suspects.nic, NULL) AS nic,
-    suspects.switch AS switch,
+    if(suspects.device IN ('stage', 'program'), NULL, suspects.switch) AS switch,
     suspects.probability AS probability,
     concat(
         multiIf(
@@ -291,7 +292,9 @@ SELECT
             device = 'stage', concat('pipeline stage of rank ', toString(rank)),
             concat(toString(device), ' of rank ', toString(rank))
         ),
-        if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), '')
+        if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), ''),
+        -- The others may live on other hosts
+        if(device = 'gpu' AND length(ranks) > 1, concat(' and ', toString(length(ranks) - 1), ' more'), '')
     ) AS name
 FROM suspects FINAL
 INNER JOIN (SELECT job, attempt, verdict_id, revision FROM verdicts FINAL) AS known
@@ -567,7 +570,13 @@ SELECT
     named.nic AS nic,
     named.switch AS switch,
     named.probability AS probability,
-    named.name AS name
+    named.name AS name,
+    -- Name among all jobs: a device that only its ranks name is one of its job
+    if(
+        named.host IS NULL AND (named.device != 'switch' OR named.switch IS NULL),
+        concat(named.name, ' in ', named.job),
+        named.name
+    ) AS fleet_name
 FROM incidents AS known
 INNER JOIN newest_suspects AS named ON named.job = known.job AND named.verdict_id = known.verdict_id;
 

@@ -154,6 +154,18 @@ def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
     assert said[-1].lost_s == pytest.approx(30 * 0.02, rel=0.05)
 
 
+def test_a_second_fault_is_held_against_the_time_from_before_the_first() -> None:
+    """For as long as the window still holds slow iterations of the first, their mean is no usual time."""
+    job = EightRanks()
+    late = {**dict.fromkeys(range(30, 100), 2), **dict.fromkeys(range(120, 140), 7)}
+    job.late_ns = lambda number, rank: 20 * MS * (late.get(number) == rank)
+    outcome = judge_trace(job.trace(200))
+    assert [v.lost_s for v in outcome.verdicts.values()] == pytest.approx([70 * 0.02, 20 * 0.02], rel=0.05)
+    usual_ns = {one.iteration: one.reference_ns for one in outcome.iterations}
+    for number in (99, 119, 139, 199):
+        assert usual_ns[number] == pytest.approx(usual_ns[30], rel=0.02)
+
+
 @pytest.mark.slow
 def test_verdicts_open_once_and_name_their_iterations() -> None:
     # A verdict opens within as many iterations as it needs

@@ -58,6 +58,9 @@ def test_revisions() -> None:
     # No suspect is said to be certain
     assert suspect_of(Device("gpu", (1,)), 0.99998, TOPOLOGY).probability == 0.99
     assert suspect_of(Device("gpu", (1,)), 0.91, TOPOLOGY).probability == 0.91
+    # Several ranks are not the GPU of the first of them; of a link it is the sender's
+    devices = [Device("gpu", (1,)), Device("gpu", (1, 2)), Device("nic", (1, 2)), Device("link", (1, 2))]
+    assert [suspect_of(one, 0.9, TOPOLOGY).gpu for one in devices] == [0, None, None, 0]
 
 
 def test_of_ranks_that_log_nothing_it_is_said_so_and_of_many_nobody_is_named() -> None:

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Producer
 
-from irregulars.infra.console import tables
+from irregulars.infra.console import incident
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress
 from irregulars.infra.console.rendering import incident_path
 from irregulars.infra.console.server import console_settings_of, policy_of
@@ -68,11 +68,11 @@ SAID = [{"who": "ann", "word": "wrong", "said_s": at(35).timestamp(), "note": "N
 def stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the database: the second revision of a made-up verdict, with what happened to it."""
     monkeypatch.setattr(ConsoleDatabase, "_connected", lambda self: object())
-    monkeypatch.setattr(tables, "find_verdict", lambda client, which: made_up_job.verdict(2))
-    monkeypatch.setattr(tables, "found_in_database", lambda client, verdict, source, now_ns: Found(verdict))
-    monkeypatch.setattr(tables, "run", lambda client, question, values: HISTORY)
-    monkeypatch.setattr(tables, "reported_on", lambda client, screen: REPORTED)
-    monkeypatch.setattr(tables, "words_on", lambda client, job, verdict_id: SAID)
+    monkeypatch.setattr(incident, "find_verdict", lambda client, which: made_up_job.verdict(2))
+    monkeypatch.setattr(incident, "found_in_database", lambda client, verdict, source, now_ns: Found(verdict))
+    monkeypatch.setattr(incident, "run", lambda client, question, values: HISTORY)
+    monkeypatch.setattr(incident, "reported_on", lambda client, screen: REPORTED)
+    monkeypatch.setattr(incident, "words_on", lambda client, job, verdict_id: SAID)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def say(somebody: Visit, path: str, **fields: str) -> Any:
 
 
 def test_what_happened_is_told_in_one_order_of_time() -> None:
-    told = [(one.kind, one.text) for one in tables.timeline_of(made_up_job.verdict(2), HISTORY, REPORTED, SAID)]
+    told = [(one.kind, one.text) for one in incident.timeline_of(made_up_job.verdict(2), HISTORY, REPORTED, SAID)]
     assert told == [
         ("device", "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
         ("verdict", f"opened, note: {LINK}, 63%; or {NIC_NAME}, 30%; 0.0004 GPU-hours lost until then"),
@@ -121,13 +121,13 @@ def test_what_happened_is_told_in_one_order_of_time() -> None:
 
 def test_of_many_revisions_the_newest_are_told_and_how_many_are_left_out() -> None:
     newest = Answer(COLUMNS, HISTORY.rows[:1:-1], cut_at=2)
-    told = [one.text.split(",")[0] for one in tables.timeline_of(made_up_job.verdict(2), newest, (), ())]
+    told = [one.text.split(",")[0] for one in incident.timeline_of(made_up_job.verdict(2), newest, (), ())]
     assert told == ["earlier revisions that are left out: 1", "raised", "continued"]
 
 
 def test_alerts_are_told_as_the_workers_give_them() -> None:
     for least, kinds in (("note", ["alert", "alert", "verdict"]), ("page", ["verdict"] * 3)):
-        told = tables.timeline_of(made_up_job.verdict(2), HISTORY, (), (), least)
+        told = incident.timeline_of(made_up_job.verdict(2), HISTORY, (), (), least)
         assert [one.kind for one in told] == kinds
     settings = Settings(alert_least_severity="page")
     policy = policy_of(settings, ("127.0.0.1", 1))
@@ -141,7 +141,7 @@ def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_se
         for revision, event, stored_at in moments
     ))  # fmt: skip
     hang = replace(made_up_job.verdict(2), kind="hang")
-    told = tables.timeline_of(hang, history, REPORTED[:1], ())
+    told = incident.timeline_of(hang, history, REPORTED[:1], ())
     assert [(one.time_s, one.text.split(",")[0]) for one in told] == [
         (at(5).timestamp(), "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
         *((stored_at.timestamp(), event) for _, event, stored_at in moments),
@@ -157,7 +157,7 @@ def test_reports_are_sought_until_a_closed_hang_ended(
     monkeypatch.undo()
     client = Mock()
     verdict = replace(made_up_job.verdict(3), kind=kind, lost_s=lost_s)
-    tables.reported_on(client, gather(Found(verdict)))
+    incident.reported_on(client, gather(Found(verdict)))
     assert verdict.time_ns is not None
     end_ns = client.query.call_args.kwargs["parameters"]["end"]
     assert end_ns == verdict.time_ns + (later_s + 600) * 10**9
@@ -181,9 +181,9 @@ def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAd
 
 
 def test_a_link_is_muted_in_its_job_alone_and_a_nic_in_all() -> None:
-    nic = tables.mutable_of(replace(made_up_job.verdict(2), suspects=(NIC,)))
+    nic = incident.mutable_of(replace(made_up_job.verdict(2), suspects=(NIC,)))
     assert nic["device"][0] == "this device in all jobs: nic:node-[0]/mlx5_1"
-    assert tables.mutable_of(made_up_job.verdict(2))["device"][0] == "this device in this job: link:made-up/1>3"
+    assert incident.mutable_of(made_up_job.verdict(2))["device"][0] == "this device in this job: link:made-up/1>3"
 
 
 def test_a_form_that_is_sent_twice_makes_one_mute(kafka: KafkaAddress) -> None:
@@ -276,7 +276,7 @@ def test_a_mute_is_of_the_names_that_a_verdict_has_and_of_no_others(
     verdict = Verdict(**{name: getattr(made_up_job.verdict(2), name) for name in Verdict.__slots__}
                       | {"suspects": suspects})  # fmt: skip
     of_job = {"job": {"job": made_up_job.JOB, "kind": "slow_link"}}
-    assert {word: own for word, (_, own) in tables.mutable_of(verdict).items()} == patterns | of_job
+    assert {word: own for word, (_, own) in incident.mutable_of(verdict).items()} == patterns | of_job
     for own in (patterns | of_job).values():
         mute = Mute("m", 0, 1, "why", "ann", **own)
         assert mute.matches(verdict.to_json())

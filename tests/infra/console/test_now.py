@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 
 from irregulars.infra.console.jobs import Now, now_of
+from irregulars.infra.showing.found import Iteration
 from irregulars.sinks.investigations import Answer
 
 NOW_S = 1_800_000_000.0
 COLUMNS = ("job", "attempt", "last_seen_at", "open_verdicts", "severity", "end_reason")
 
 
-def now(*jobs: tuple[str, float, int, str | None]) -> Now:
-    """Jobs by name, age of the newest iteration in s, open verdicts, and why they ended."""
+def now(*jobs: tuple[str, float, int, str | None], each_s: float = 1.0) -> Now:
+    """Jobs by name, age of the newest iteration in s, open verdicts, and why they ended.
+
+    `each_s`: time of an iteration.
+    """
     rows: list[tuple[Any, ...]] = [
         (job, 1, datetime.fromtimestamp(NOW_S - age_s, UTC), count, "page" if count else None, reason)
         for job, age_s, count, reason in jobs
     ]
-    return now_of(Answer(COLUMNS, tuple(rows)), Answer(("job", "severity"), ()), {}, NOW_S, silence_s=600.0)
+    iterations = [Iteration(number, 0, round(each_s * 1e9), each_s * 1e9, False, False) for number in range(5)]
+    newest = {(job, 1): iterations for job, *_ in jobs}
+    return now_of(Answer(COLUMNS, tuple(rows)), Answer(("job", "severity"), ()), newest, NOW_S, silence_s=600.0)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,12 @@ def now(*jobs: tuple[str, float, int, str | None]) -> Now:
 )
 def test_a_job_that_ended_is_told_from_one_that_is_cut_off(age_s: float, reason: str | None, state: str) -> None:
     [line] = now(("a", age_s, 0, reason)).jobs
+    assert line.state == state
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(70, "running"), (104, "running"), (106, "late")])
+def test_a_job_of_long_iterations_is_late_after_three_of_them(age_s: float, state: str) -> None:
+    [line] = now(("a", age_s, 0, None), each_s=35).jobs
     assert line.state == state
 
 

@@ -83,8 +83,10 @@ def test_a_hang_shows_who_stands_where_and_no_map() -> None:
 
 def test_an_unended_iteration_is_the_tallest_bar_and_one_that_compiled_does_not_spoil_the_scale() -> None:
     times = [Iteration(at, 0, 10**8, None, False, False) for at in range(9)]
-    hung = times_chart([*times, Iteration(9, 0, 10**6, None, None, False)], unended=9)
-    assert 'height="132.00" class="cause"><title>iteration 9: does not end' in hung
+    hung = times_chart(
+        [*times, Iteration(9, 0, 10**6, None, None, False)], verdict_of(kind="hang", iterations=(9, 10))
+    )
+    assert 'height="132.00" class="cause"><title>iteration 9 does not end<' in hung
     compiled = [times[0]._replace(elapsed_ns=43 * 10**8), *times[1:]]
     assert ">300 ms</text>" in times_chart(compiled)
     assert "iteration 0: 4.3 s" in times_chart(compiled)
