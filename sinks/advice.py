@@ -232,9 +232,10 @@ _BY_CAUSE: Final = {
 
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
     ranks = name_ranks(suspect.ranks)
-    known = _BY_CAUSE.get(verdict.cause or "")
-    if known is not None:
-        return known.format(ranks=ranks, host=host)
+    # A host itself reports lack of memory alone.
+    cause = verdict.cause or ("memory_pressure" if _layer(verdict) == "host" else "")
+    if cause in _BY_CAUSE:
+        return _BY_CAUSE[cause].format(ranks=ranks, host=host)
     if verdict.cause is not None and not _drains(verdict):
         return f"drain nothing: {name_kind(verdict.cause)} took the time of {ranks}"
     if _drains(verdict):
