@@ -107,11 +107,13 @@ def _rejected(count: int, schema: str) -> Rejected:
 def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Batch], Rejected]:
     """Return the events of each rank, in order of time, each once.
 
-    One without a rank belongs to the rank that uses its device, or to the lowest one on its host.
+    One without a rank belongs to the rank that uses its device, or to the lowest one on its host. Where all ranks
+    there name their devices, one of another device is none of the job's, and left out as an agent does.
     """
     found: defaultdict[int, set[DeviceEvent]] = defaultdict(set)
     rejected = Rejected()
     users: dict[tuple[str, str], int] = {}  # the lowest rank of each host and device; an empty one is the host itself
+    unnamed = {one.host for one in job.places.values() if None in (one.gpu, one.nic)}  # hosts
     # In the order of ranks, so that the lowest one of a host or device stays.
     for rank, place in sorted(job.places.items()):
         for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
@@ -122,11 +124,15 @@ def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Ba
         times, kinds = check.integers("time_ns"), check.codes("kind", EVENT_KINDS)
         ranks, codes = check.ranks(job), check.integers("code")
         hosts, devices, details = (check.words(name) for name in ("host", "device", "detail"))
+        of_others: set[int] = set()
         for row in (ranks == UNKNOWN).nonzero()[0].tolist():
-            ranks[row] = users.get((hosts[row], devices[row]), users.get((hosts[row], ""), UNKNOWN))
+            where = hosts[row], devices[row]
+            ranks[row] = users.get(where, users.get((hosts[row], ""), UNKNOWN))
+            if where not in users and hosts[row] not in unnamed:
+                of_others.add(row)
         check.reject(ranks == UNKNOWN, "host", "one of job.json's ranks, where no rank is given")
         rejected += check.rejected()
-        for row in check.is_good.nonzero()[0].tolist():
+        for row in set(check.is_good.nonzero()[0].tolist()) - of_others:
             code = None if codes[row] == UNKNOWN else int(codes[row])
             kind, detail = EVENT_KINDS[kinds[row]], details[row][:MOST_TEXT]
             rank = int(ranks[row])
