@@ -161,9 +161,14 @@ class OpenVerdict:
         self.kept.append(observation)
         self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
 
-    def learn_more(self, cause: Cause, reviewed: Sequence[Observation]) -> None:
+    def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
         """Let a review that is surer of the culprit correct the cause of a standing fault."""
         if _certainty(cause) > _certainty(self.cause):
+            device = cause.suspects[0][0] if cause.suspects else None
+            if self.standing is not None and (cause.kind, device) != (self.cause.kind, self.first_device):
+                # A NIC is not judged by the lateness of the rank that seemed to be slow, nor a rank by another's.
+                self.standing.costs_ns = median(cause.explained_ns.values())
+                self.standing.late_ns = typical_lateness_ns(cause, history)
             self.cause = cause
             self.kept = _without(cause, reviewed)
 

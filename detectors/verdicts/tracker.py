@@ -147,7 +147,7 @@ class VerdictTracker:
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
         """
-        over = self._unconfirmed(causes, reviewed)
+        over = self._unconfirmed(causes, reviewed, history)
         revisions = self._close([verdict for verdict in over if not verdict.is_unheard], "recovered", topology)
         # Nobody saw ranks recover that send no more rows: their host is to take no work for that.
         revisions += self._close([verdict for verdict in over if verdict.is_unheard], "stopped", topology)
@@ -283,7 +283,9 @@ class VerdictTracker:
             return "raised"
         return "continued" if verdict.has_grown else None
 
-    def _unconfirmed(self, causes: Sequence[Cause], reviewed: Sequence[Observation]) -> list[OpenVerdict]:
+    def _unconfirmed(
+        self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History
+    ) -> list[OpenVerdict]:
         """Confirm standing faults that a review found again.
 
         Return those that it did not find, and that it alone could see or whose ranks send no more rows.
@@ -295,7 +297,7 @@ class VerdictTracker:
             same = next((cause for cause in causes if is_same(cause, verdict.cause)), None)
             if same is not None:
                 verdict.confirm()
-                verdict.learn_more(same, reviewed)
+                verdict.learn_more(same, reviewed, history)
             elif verdict.standing.is_seen_by_review_alone:
                 verdict.cut_back()
                 over.append(verdict)
