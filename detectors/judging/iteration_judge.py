@@ -13,7 +13,7 @@ does it hang, and does it still? hang_watch.py
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -298,7 +298,8 @@ class IterationJudge:
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
-        verdict_ids = self._update_verdicts(observation, finding, accused_ns)
+        silent = accused.difference(rows.columns["rank"].tolist() if accused else ()) - self._topology.unlogged
+        verdict_ids = self._update_verdicts(observation, finding, accused_ns, silent)
         # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
         one = observation
         lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
@@ -374,10 +375,14 @@ class IterationJudge:
         )
         return observation, suspicion, finding
 
-    def _update_verdicts(self, observation: Observation, finding: Finding, accused_ns: Late) -> tuple[str, ...]:
+    def _update_verdicts(
+        self, observation: Observation, finding: Finding, accused_ns: Late, silent: Collection[int]
+    ) -> tuple[str, ...]:
         """Let verdicts open, go on and close; return the ids of those whose cause was seen in the iteration."""
         healthy = self._healthy
-        revisions, verdict_ids = self._tracker.observe(observation, self._topology, accused_ns, finding.what_if)
+        revisions, verdict_ids = self._tracker.observe(
+            observation, self._topology, accused_ns, finding.what_if, silent
+        )
         self._log.verdicts += self._say.testify(revisions)
         has_open = self._tracker.has_open
         excess_ns = observation.elapsed_ns - observation.reference_ns

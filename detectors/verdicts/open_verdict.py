@@ -57,6 +57,7 @@ class OpenVerdict:
     lasted_ns: float = 0.0
     has_news: bool = False  # whether a suspect's device reported something since the newest revision
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
+    unheard: int = 0  # judged iterations in a row without a row of the first suspect's ranks
 
     def __post_init__(self) -> None:
         # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.
@@ -105,7 +106,8 @@ class OpenVerdict:
     @property
     def is_unheard(self) -> bool:
         """Whether its ranks have sent no rows for so long that a review would not know them either."""
-        return self.standing is not None and self.standing.unknown >= BLAME.review_iterations
+        unknown = 0 if self.standing is None else self.standing.unknown
+        return max(self.unheard, unknown) >= BLAME.review_iterations
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there."""
@@ -130,8 +132,10 @@ class OpenVerdict:
             # Ranks may be late as ever though nothing else made their iteration worth a look.
             least_ns = median(self.late_ns) if self.late_ns else math.inf
             step = -1 if observation.attribution is None and own_late_ns >= least_ns > 0 else 1
-            # An iteration that should have been read, and was not, counts neither way.
-            self.quiet = max(self.quiet + step * (not observation.is_unread), 0)
+            # An iteration that should have been read, and was not, counts neither way, nor one that was read without
+            # the rows of the accused ranks.
+            is_unknown = observation.is_unread or (self.unheard > 0 and observation.attribution is not None)
+            self.quiet = max(self.quiet + step * (not is_unknown), 0)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:

@@ -509,6 +509,20 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
     assert (closed.event, closed.iterations, closed.close_reason) == ("closed", (0, 6), "stopped")
 
 
+@pytest.mark.parametrize(("silent", "reasons"), [((), ["recovered"]), ((1,), ["stopped"])])
+def test_a_rank_whose_rows_are_missing_has_not_recovered(silent: tuple[int, ...], reasons: list[str]) -> None:
+    """Its source died, and the others still wait: that is no quiet iteration. Where none waits it may have left."""
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 3, tracker)
+    waiting = [observation(number, {EVERYBODY: 50.0}) for number in range(3, 23)]
+    said = [one for o in waiting for one in tracker.observe(o, TOPOLOGY, silent=silent)[0]]
+    assert [one.close_reason for one in said] == ([] if silent else reasons)
+    tracker = VerdictTracker.from_state(stored(tracker.state()))
+    regular = [observation(number) for number in range(23, 43)]
+    said += [one for o in regular for one in tracker.observe(o, TOPOLOGY, silent=silent)[0]]
+    assert [one.close_reason for one in said] == reasons
+
+
 def test_a_standing_fault_that_a_review_does_not_find_again_counts_up_to_the_last_that_did() -> None:
     """What a review alone can see stands until the next one: what was counted since is taken back at its end."""
     tracker = VerdictTracker("j", 1)
