@@ -11,13 +11,14 @@ import math
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.job.topology import Topology
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import WORKERS
@@ -139,9 +140,18 @@ def _layer_by(events: Iterable[DeviceEvent], suspect: Suspect) -> str:
     return "host" if kinds else "unknown"
 
 
-def is_about(event: DeviceEvent, ranks: Iterable[int]) -> bool:
-    """Whether an event may be about a device that carries these ranks: then its verdict is published again."""
-    return event.kind not in _NOT_THE_DEVICE and event.rank in ranks
+Report = tuple[int, str, str, str]  # rank, kind, device, and the class of an XID
+
+
+def reports_about(events: Iterable[DeviceEvent], ranks: Collection[int], topology: Topology) -> set[Report]:
+    """Return what was reported of devices that carry these ranks, or of their hosts; how often does not matter."""
+    hosts = [host for rank in ranks if (host := topology.host(rank)) is not None]
+    beside = frozenset(ranks).union(*(host.ranks for host in hosts))
+    return {
+        (one.rank, one.kind, one.device, (class_of_xid(one.code) if one.kind == "xid" else None) or "")
+        for one in events
+        if one.kind not in _NOT_THE_DEVICE and one.rank in (ranks if one.device else beside)
+    }
 
 
 def _place(suspect: Suspect) -> tuple[object, ...]:

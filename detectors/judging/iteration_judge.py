@@ -168,7 +168,7 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last, told = rows.number, len(self._log.verdicts)
-        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns))
+        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns), self._topology)
         self._log.verdicts += self._open_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())

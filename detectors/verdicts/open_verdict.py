@@ -12,6 +12,7 @@ from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.reported import Report
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.topology import Device, Topology
@@ -58,6 +59,7 @@ class OpenVerdict:
     has_news: bool = False  # whether a suspect's device reported something since the newest revision
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
     unheard: int = 0  # judged iterations in a row without a row of the first suspect's ranks
+    reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
 
     def __post_init__(self) -> None:
         # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.reported import is_about
+from irregulars.detectors.blame.reported import reports_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
@@ -138,11 +138,16 @@ class VerdictTracker:
         """Whether verdicts are open, and lateness alone shows that none of their causes is there."""
         return bool(self._open) and all(verdict.is_absent(late_ns) for verdict in self._open)
 
-    def note_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Have open verdicts published again whose suspects' devices reported something."""
-        for verdict in self._open:
+    def note_events(self, events: Sequence[DeviceEvent], topology: Topology) -> None:
+        """Have open verdicts published again whose suspects' devices reported something new.
+
+        A link that flaps reports errors each second.
+        """
+        for verdict in self._open if events else ():
             ranks = {rank for device, _ in verdict.cause.suspects for rank in device.ranks}
-            verdict.has_news |= any(is_about(one, ranks) for one in events)
+            new = reports_about(events, ranks, topology).difference(verdict.reported)
+            verdict.has_news |= bool(new)
+            verdict.reported += tuple(sorted(new))
 
     def review_standing(
         self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology
