@@ -168,11 +168,11 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last, told = rows.number, len(self._log.verdicts)
-        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns), self._topology)
         self._log.verdicts += self._open_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
+        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns), self._topology)
         # Stages of an unannounced pipeline show in the first iterations, or not at all.
         if self._judged < JUDGING.usual_iterations:
             self._reader.infer_stages(rows)
