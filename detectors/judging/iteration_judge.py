@@ -277,7 +277,7 @@ class IterationJudge:
     def _judge_checkpoint(self, rows: IterationRows) -> tuple[list[Verdict], tuple[str, ...]]:
         allowed_ns = (self._window.delta - 1) * self._healthy.mean_ns
         span_ns = (rows.start_ns, rows.start_ns + rows.elapsed_ns)
-        writes = rows.writes(self._investigator.regular)
+        writes = rows.writes(self._investigator.regular, list(self._hangs.newest)[-2:-1])
         return self._checkpoints.observe(writes, self._topology, rows.number, span_ns, allowed_ns)
 
     # --- an iteration of training -----------------------------------------------------------------------------------

@@ -119,13 +119,15 @@ class IterationRows(EvidenceRows):
         inside_ns = time_apart(group_rows([at, cause])[0], begin_ns, end_ns)
         return PauseTimes(rank, of, cause, inside_ns.astype(np.float64))
 
-    def writes(self, usual: Sequence[IterationRows]) -> Writes:
+    def writes(self, usual: Sequence[IterationRows], before: Sequence[IterationRows] = ()) -> Writes:
         """How long each rank was in its own time, beyond that of regular iterations: writing its checkpoint.
 
+        A rank that is slow now, in the iterations `before`, writes no longer for that.
         Where ranks report writing among their pauses, no longer than they report.
         """
         rank: Ints = self.columns["rank"].astype(np.int64)
-        own_ns = self._own_ns - _median_own_ns(usual, rank)
+        usual_ns = [_median_own_ns(own, rank) for own in (usual, [one for one in before if one.phase == "train"])]
+        own_ns = self._own_ns - np.maximum(*usual_ns)
         # Ranks may report other pauses alone: then none of them says how long it wrote.
         if self.pauses and (is_write := self.pauses["cause"] == _WRITES).any():
             at, _ = find_sorted(rank, self.pauses.of_entries(self.columns["rank"])[is_write])

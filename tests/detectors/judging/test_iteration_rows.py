@@ -9,7 +9,7 @@ import numpy as np
 from irregulars.detectors.judging.iteration_rows import IterationRows, split_by_iteration
 from irregulars.messages.evidence import concatenate
 from irregulars.messages.ragged import Ragged
-from irregulars.messages.records import PAUSES
+from irregulars.messages.records import PAUSES, PHASES
 from tests.streams.evidence_rows import MS, evidence_of
 
 COLLECTION, LOADER, WRITE = map(PAUSES.index, ("garbage_collection", "data_loader", "checkpoint_write"))
@@ -54,3 +54,15 @@ def test_ranks_that_report_other_pauses_alone_wrote_for_as_long_as_they_worked()
     assert rows_with((1, COLLECTION, 10.0, 5.0), work_ms=80.0).writes([]).elapsed_ns.tolist() == [80.0 * MS] * 2
     wrote = rows_with((1, COLLECTION, 10.0, 5.0), (1, WRITE, 20.0, 30.0), work_ms=80.0)
     assert wrote.writes([]).elapsed_ns.tolist() == [0.0, 30.0 * MS]
+
+
+def test_a_rank_that_is_slow_now_does_not_write_for_longer() -> None:
+    def worked(*ms: float) -> IterationRows:
+        rows = rows_with((0, LOADER, 0.0, 0.0))
+        return replace(rows, columns={**rows.columns, "work_ns": np.array(ms) * MS}, pauses=None)
+
+    usual, slow, now = worked(10.0, 10.0), worked(10.0, 60.0), worked(30.0, 80.0)
+    assert now.writes([usual], [usual]).elapsed_ns.tolist() == [20.0 * MS, 70.0 * MS]
+    assert now.writes([usual], [slow]).elapsed_ns.tolist() == [20.0 * MS, 20.0 * MS]
+    wrote = np.full(2, PHASES.index("checkpoint"), np.uint8)
+    assert now.writes([usual], [replace(slow, columns={**slow.columns, "phase": wrote})]).elapsed_ns[1] == 70.0 * MS
