@@ -13,7 +13,17 @@ import numpy as np
 
 from irregulars.messages.bounds import BOUNDS, Bound
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent, batch_of
-from irregulars.messages.records import AUDIT, EVENT_KINDS, PAUSE, PAUSES, UNKNOWN, Batch, Header, no_numerics
+from irregulars.messages.records import (
+    AUDIT,
+    EVENT_KINDS,
+    PAUSE,
+    PAUSES,
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    Batch,
+    Header,
+    no_numerics,
+)
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Rows
@@ -72,6 +82,33 @@ def with_events(iterations: Rows | None, events: Rows, schema: str) -> tuple[Row
     joined = {name: np.concatenate([column, own[name]]) for name, column in iterations.columns.items()}
     rank = np.concatenate([iterations.rank, events.rank[kept]])
     return Rows(rank, joined, iterations.keys, iterations.names), _rejected(len(at) - len(kept), schema)
+
+
+def told_by_operators(operators: Rows) -> Rows | None:
+    """Return the iterations that operators name: from the first one's start to the last one's end on each rank.
+
+    One with an operator that never ended has not ended either, and is left out. None: no operator tells of any.
+    """
+    own = operators.columns
+    is_known = (own["iteration"] != UNKNOWN) & (own["start_ns"] != UNKNOWN)
+    if not is_known.any():
+        return None
+    start_ns, elapsed_ns = own["start_ns"][is_known], own["elapsed_ns"][is_known]
+    named = np.stack([operators.rank[is_known].astype(np.int64), own["iteration"][is_known]])
+    found, group = np.unique(named, axis=1, return_inverse=True)
+    group, count = group.reshape(-1), found.shape[1]
+    begin_ns, end_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
+    np.minimum.at(begin_ns, group, start_ns)
+    np.maximum.at(end_ns, group, start_ns + np.nan_to_num(elapsed_ns).astype(np.int64))
+    is_over = np.bincount(group, np.isnan(elapsed_ns), count) == 0
+    columns = no_numerics(count) | {
+        "iteration": found[1],
+        "start_ns": begin_ns,
+        "elapsed_ns": (end_ns - begin_ns).astype(np.float64),
+        "phase": np.full(count, PHASE_UNKNOWN, np.uint8),
+    }
+    kept = {name: column[is_over] for name, column in columns.items()}
+    return Rows(found[0][is_over].astype(np.int32), kept, iterations_keys, lambda _: ())
 
 
 def _named_places(iterations: Rows, events: Rows) -> np.ndarray:
