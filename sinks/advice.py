@@ -135,6 +135,8 @@ def _actions(verdict: Verdict, suspect: Suspect | None) -> tuple[str, ...]:
     if kind in _DRAINING and not _drains(verdict):
         # Its kind blames a device, and its cause may lie elsewhere: a test finds out where nobody knows.
         return _TEST if layer == "unknown" else ()
+    if kind == "slow_stage" and verdict.cause is not None:
+        return ()  # it has not too many layers
     steps = VERDICT_KINDS[kind].actions if kind in VERDICT_KINDS else ()
     if suspect.probability >= SURE or not steps:
         return steps
@@ -172,9 +174,12 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             where = f"switch {suspect.switch}" if suspect and suspect.switch else "the fabric between its ranks"
             return f"drain nothing: have {where} checked for congestion, errors and failed uplinks"
         case "slow_stage":
-            return "drain nothing: give that stage fewer layers at the next restart"
+            ranks = "the stage" if suspect is None else name_ranks(suspect.ranks)
+            plan = "drain nothing: give that stage fewer layers at the next restart"
+            return _by_cause(verdict, ranks, "their hosts") or plan
         case "imbalance":
-            return "drain nothing: even out the batches (sequence lengths, experts) between the ranks"
+            plan = "drain nothing: even out the batches (sequence lengths, experts) between the ranks"
+            return _by_cause(verdict, "ranks in turn", "their hosts") or plan
         case "hang":
             if suspect is None:
                 return (
@@ -230,13 +235,19 @@ _BY_CAUSE: Final = {
 """The next step where the cause of the lost time is known."""
 
 
+def _by_cause(verdict: Verdict, ranks: str, host: str) -> str | None:
+    """Return the next step where the cause of the lost time is known; None: it is not."""
+    # A host itself reports lack of memory alone.
+    cause = verdict.cause or ("memory_pressure" if _layer(verdict) == "host" else "")
+    if cause in _BY_CAUSE:
+        return _BY_CAUSE[cause].format(ranks=ranks, host=host)
+    return f"drain nothing: {name_kind(cause)} took the time of {ranks}" if cause and not _drains(verdict) else None
+
+
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
-    ranks = name_ranks(suspect.ranks)
-    known = _BY_CAUSE.get(verdict.cause or "")
+    known = _by_cause(verdict, name_ranks(suspect.ranks), host)
     if known is not None:
-        return known.format(ranks=ranks, host=host)
-    if verdict.cause is not None and not _drains(verdict):
-        return f"drain nothing: {name_kind(verdict.cause)} took the time of {ranks}"
+        return known
     if _drains(verdict):
         reported = () if verdict.explanation is None else verdict.explanation.reported
         is_throttled = any(one.kind == "throttle" for one in reported)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,11 +11,15 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import lower_median
 from irregulars.detectors.blame.observation import ExcessPause, Observation
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.job.lanes import EVERYBODY
 from irregulars.dtypes import Floats, Ints
+from irregulars.messages.kinds import CAUSES
 from irregulars.messages.records import PAUSES
 
 _WAITED: Final = PAUSES.index("cpu_wait")
 _RAN: Final = PAUSES.index("cpu_time")
+# Of what the program itself does, one thing runs within another; waits for the host may coincide with any of it.
+_OF_PROGRAM: Final = tuple(at for at, name in enumerate(PAUSES) if CAUSES.get(name, "host") != "host")
 _MOST_KEPT: Final = 64  # of one iteration: a pause that makes it irregular is among its longest
 
 
@@ -71,6 +76,28 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     return tuple(map(ExcessPause, *(column[longest].tolist() for column in found)))
 
 
+def time_apart(group: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
+    """Return of each span the time that no span of its group which began before it covers, ns.
+
+    One that ends before it begins lasts for no time.
+
+    >>> begin_ns, end_ns = np.array([0, 10, 40, 50]), np.array([60, 20, 70, 90])
+    >>> time_apart(np.array([0, 0, 0, 1]), begin_ns, end_ns)
+    array([60,  0, 10, 40])
+    """
+    order = np.lexsort((begin_ns, group))
+    # A running maximum that begins anew in each group: ends count by their places among all ends.
+    ends_ns = np.sort(end_ns)
+    latest = np.maximum.accumulate(group[order] * len(order) + np.searchsorted(ends_ns, end_ns[order]))
+    from_ns = begin_ns[order]
+    is_same = group[order][1:] == group[order][:-1]
+    covered_ns = np.where(is_same, ends_ns[latest[:-1] % max(len(order), 1)], from_ns[1:])
+    from_ns[1:] = np.maximum(from_ns[1:], covered_ns)
+    apart_ns = np.empty_like(from_ns)
+    apart_ns[order] = np.maximum(end_ns[order] - from_ns, 0)
+    return apart_ns
+
+
 class CoveredBy(NamedTuple):
     """The cause that covers most of some ranks' excess work, and which share of it."""
 
@@ -78,24 +105,41 @@ class CoveredBy(NamedTuple):
     share: float  # 0 to 1
 
 
-def covering_cause(ranks: Sequence[int], observations: Sequence[Observation]) -> CoveredBy | None:
+def covering_cause(ranks: Collection[int] | None, observations: Sequence[Observation]) -> CoveredBy | None:
     """Return the cause that covers most of the excess work of an accused device's ranks; None: none covers enough.
 
     In each iteration a pause counts up to the excess of its rank's gaps, against the usual ones and those of its
     peers. Waiting that no pause records is covered by none.
+
+    `ranks`: of the accused device; None, where ranks are late in turn: the one that each iteration lost most to.
     """
     gaps_ns, covered_ns = 0.0, np.zeros(len(PAUSES))
     for one in observations:
         if one.attribution is None or one.pauses is None:
             continue
-        late_ns = one.attribution.work_excess_ns
+        late_ns, path_ns = one.attribution.work_excess_ns, one.attribution.path_excess_ns
         typical_ns = max(lower_median(one.attribution.work_columns[1]), 0.0) if late_ns else 0.0
-        own_ns = {rank: max(late_ns.get(rank, 0.0) - typical_ns, 0.0) for rank in ranks}
+        works = sorted(lane for lane in path_ns if lane.kind == "work" and lane != EVERYBODY)
+        latest = max(works, key=lambda lane: path_ns[lane], default=None)
+        own = ranks if ranks is not None else () if latest is None else (latest.first,)
+        own_ns = {rank: max(late_ns.get(rank, 0.0) - typical_ns, 0.0) for rank in own}
         gaps_ns += sum(own_ns.values())
+        # Without a past, a pause may be the usual work of some ranks, as to load data: by as much as it is longer
+        # than they are late it makes nobody late.
+        harmless: dict[int, list[float]] = {}
+        for pause in one.pauses if one.attribution.is_by_peers else ():
+            if pause.rank not in own_ns:
+                over_ns = pause.excess_ns - max(late_ns.get(pause.rank, 0.0) - typical_ns, 0.0)
+                harmless.setdefault(pause.cause, []).append(max(over_ns, 0.0))
         for pause in one.pauses:
             if pause.rank in own_ns:
-                covered_ns[pause.cause] += min(pause.excess_ns, own_ns[pause.rank])
+                excess_ns = pause.excess_ns - median(harmless.get(pause.cause, (0.0,)))
+                covered_ns[pause.cause] += min(max(excess_ns, 0.0), own_ns[pause.rank])
     best = int(np.argmax(covered_ns))
     if gaps_ns <= 0 or covered_ns[best] < BLAME.min_covered * gaps_ns:
         return None
+    if best in _OF_PROGRAM:
+        # Of two that each cover enough, the shorter one ran within the other: a collection while data were loaded.
+        enough = [at for at in _OF_PROGRAM if covered_ns[at] >= BLAME.min_covered * gaps_ns]
+        best = min(enough, key=lambda at: covered_ns[at])
     return CoveredBy(PAUSES[best], float(covered_ns[best] / gaps_ns))

@@ -8,15 +8,17 @@ nothing.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.job.topology import Topology
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import WORKERS
@@ -31,7 +33,8 @@ _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
 _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up"})
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
-_NO_DEVICES: Final = frozenset({"stage", "program"})
+_NOT_ON_HOSTS: Final = frozenset({"stage", "program", "switch"})  # of which no host reports anything
+_GPU: Final = re.compile(r"gpu(\d+)")
 
 
 class EventLog:
@@ -109,22 +112,46 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
     weights = [max((_weight(e) for e in own[one] if e.time_ns <= until_ns), default=1.0) for one in verdict.suspects]
     suspects = _weighed(verdict.suspects, weights)
     # Found by its place, since a weighed suspect has another probability, and another may be the first now.
-    told = _without_followers(own[next(one for one in own if _place(one) == _place(suspects[0]))])
-    reported = tuple(_reported(one) for one in told[:_NAMED])
+    first = next(one for one in own if _place(one) == _place(suspects[0]))
+    told = _without_followers(own[first])
+    reported = tuple(
+        Reported(e.time_ns, e.rank, e.kind, e.device or None, e.code, e.detail or None, one.times)
+        for one in told[:_NAMED]
+        for e in (one.event,)
+    )
     text = "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
     more = f"; {len(told) - _NAMED} further events" if len(told) > _NAMED else ""
     reasons = verdict.explanation and replace(verdict.explanation, reported=reported)
     layer = verdict.layer
-    if layer == "unknown" and any(_weight(t.event) > 1 and t.event.time_ns <= until_ns for t in told):
-        layer = "hardware"  # the device itself says so
+    if layer == "unknown":
+        layer = _layer_by([one.event for one in told if one.event.time_ns <= until_ns], first)
     return replace(
         verdict, suspects=suspects, evidence=verdict.evidence + text + more, explanation=reasons, layer=layer
     )
 
 
-def is_about(event: DeviceEvent, ranks: Iterable[int]) -> bool:
-    """Whether an event may be about a device that carries these ranks: then its verdict is published again."""
-    return event.kind not in _NOT_THE_DEVICE and event.rank in ranks
+def _layer_by(events: Iterable[DeviceEvent], suspect: Suspect) -> str:
+    """Return where the cause of a verdict lies, by what was reported before it showed, where nothing else says so."""
+    # Of ranks on several hosts the first one's is advised on: what another host reported says nothing of that one.
+    own = (one for one in events if one.rank == suspect.rank or one.host == suspect.host or suspect.device == "host")
+    kinds = {one.kind for one in own if _weight(one) > 1}
+    if kinds - {"out_of_memory"}:
+        return "hardware"  # the device itself says so
+    return "host" if kinds else "unknown"
+
+
+Report = tuple[int, str, str, str]  # rank, kind, device, and the class of an XID
+
+
+def reports_about(events: Iterable[DeviceEvent], ranks: Collection[int], topology: Topology) -> set[Report]:
+    """Return what was reported of devices that carry these ranks, or of their hosts; how often does not matter."""
+    hosts = [host for rank in ranks if (host := topology.host(rank)) is not None]
+    beside = frozenset(ranks).union(*(host.ranks for host in hosts))
+    return {
+        (one.rank, one.kind, one.device, (class_of_xid(one.code) if one.kind == "xid" else None) or "")
+        for one in events
+        if one.kind not in _NOT_THE_DEVICE and one.rank in (ranks if one.device else beside)
+    }
 
 
 def _place(suspect: Suspect) -> tuple[object, ...]:
@@ -133,7 +160,7 @@ def _place(suspect: Suspect) -> tuple[object, ...]:
 
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
     """Whether an event is of a suspect's device, or of its host or bus."""
-    if suspect.device in _NO_DEVICES:
+    if suspect.device in _NOT_ON_HOSTS:
         return False
     is_worker = suspect.device in WORKERS
     # Links are no evidence on workers, nor are GPUs and processes on the network.
@@ -141,8 +168,16 @@ def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
         return False
     # An event of a host as a whole is of all ranks there.
     if not event.device or suspect.device == "host":
-        return event.rank in suspect.ranks or (suspect.device != "switch" and event.host == suspect.host != "")
-    return event.rank in suspect.ranks and suspect.device != "switch"
+        return event.rank in suspect.ranks or event.host == suspect.host != ""
+    # A rank's GPU and its NIC both report errors of their bus, and its host has others of both.
+    gpu = _GPU.fullmatch(event.device)
+    if not is_worker:
+        is_another = gpu is not None or (suspect.device == "nic" and suspect.nic not in (None, event.device))
+    elif gpu is not None:
+        is_another = len(suspect.ranks) == 1 and suspect.gpu not in (None, int(gpu[1]))
+    else:
+        is_another = event.device == suspect.nic
+    return event.rank in suspect.ranks and not is_another
 
 
 def _weight(event: DeviceEvent) -> float:
@@ -181,25 +216,25 @@ def _without_followers(events: Sequence[DeviceEvent]) -> list[_Told]:
     for one in sorted(events):
         for at, known in enumerate(found):
             before = known.event
-            if (before.kind, before.device) != (one.kind, one.device):
+            if (before.kind, before.rank, before.device) != (one.kind, one.rank, one.device):
                 continue
             if before.code == one.code or one.kind != "xid":
                 found[at] = replace(known, times=known.times + 1)
                 break
             if one.time_ns - before.time_ns <= BLAME.events_after_s * 1e9:
-                # A sympathetic XID follows from the other one, also if the log has it first.
-                is_turned = before.code in SYMPATHETIC and one.code not in SYMPATHETIC
-                first, last = (one, before) if is_turned else (before, one)
-                found[at] = _Told(first, (*known.followers, last.code or 0), known.times)
+                # Told is the one that says most: the log may have another first, which follows from it.
+                first, last = (one, before) if _telling(one) > _telling(before) else (before, one)
+                followers = dict.fromkeys((*known.followers, last.code or 0))
+                found[at] = _Told(first, tuple(followers), known.times if first is before else 1)
                 break
         else:
             found.append(_Told(one))
     return sorted(found, key=lambda one: (-_weight(one.event), one.event))
 
 
-def _reported(told: _Told) -> Reported:
-    one = told.event
-    return Reported(one.time_ns, one.rank, one.kind, one.device or None, one.code, one.detail or None, told.times)
+def _telling(xid: DeviceEvent) -> tuple[bool, float]:
+    """Return how much an XID tells of its GPU: less if it is sympathetic, or of an application's errors."""
+    return xid.code not in SYMPATHETIC, _weight(xid)
 
 
 _WORDS: Final = {

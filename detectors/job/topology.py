@@ -117,7 +117,8 @@ class Topology:
         key = (spine.names, lane)
         carries = self._carried_by.get(key)
         if carries is None:
-            carries = self._carried_by[key] = spine.carries(self.lane_ranks(lane))
+            # Ranks of one host may be below several leafs, one a rail: what stays inside passes none.
+            carries = self._carried_by[key] = self.crosses_network(lane) and spine.carries(self.lane_ranks(lane))
         return carries
 
     def lane_ranks(self, lane: Lane) -> tuple[int, ...]:
@@ -175,7 +176,7 @@ class Topology:
         crosses = self._above.get(lane)
         if crosses is None:
             switches = {self.place(rank).switch for rank in self.lane_ranks(lane)} - {None}
-            crosses = self._above[lane] = len(switches) > 1
+            crosses = self._above[lane] = len(switches) > 1 and self.crosses_network(lane)
         return crosses
 
     def share_batch(self, one: int, other: int) -> bool:

@@ -13,7 +13,7 @@ does it hang, and does it still? hang_watch.py
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -170,11 +170,11 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last, told = rows.number, len(self._log.verdicts)
-        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns))
         self._log.verdicts += self._open_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
+        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns), self._topology)
         # Stages of an unannounced pipeline show in the first iterations, or not at all.
         if self._judged < JUDGING.usual_iterations:
             self._reader.infer_stages(rows)
@@ -274,7 +274,7 @@ class IterationJudge:
     def _judge_checkpoint(self, rows: IterationRows) -> tuple[list[Verdict], tuple[str, ...]]:
         allowed_ns = (self._window.delta - 1) * self._healthy.mean_ns
         span_ns = (rows.start_ns, rows.start_ns + rows.elapsed_ns)
-        writes = rows.writes(self._investigator.regular)
+        writes = rows.writes(self._investigator.regular, list(self._hangs.newest)[-2:-1])
         return self._checkpoints.observe(writes, self._topology, rows.number, span_ns, allowed_ns)
 
     # --- an iteration of training -----------------------------------------------------------------------------------
@@ -295,7 +295,8 @@ class IterationJudge:
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
-        verdict_ids = self._update_verdicts(observation, finding, accused_ns)
+        silent = accused.difference(rows.columns["rank"].tolist() if accused else ()) - self._topology.unlogged
+        verdict_ids = self._update_verdicts(observation, finding, accused_ns, silent)
         # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
         one = observation
         lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
@@ -373,10 +374,14 @@ class IterationJudge:
         )
         return observation, suspicion, finding
 
-    def _update_verdicts(self, observation: Observation, finding: Finding, accused_ns: Late) -> tuple[str, ...]:
+    def _update_verdicts(
+        self, observation: Observation, finding: Finding, accused_ns: Late, silent: Collection[int]
+    ) -> tuple[str, ...]:
         """Let verdicts open, go on and close; return the ids of those whose cause was seen in the iteration."""
         healthy = self._healthy
-        revisions, verdict_ids = self._tracker.observe(observation, self._topology, accused_ns, finding.what_if)
+        revisions, verdict_ids = self._tracker.observe(
+            observation, self._topology, accused_ns, finding.what_if, silent
+        )
         self._log.verdicts += self._say.testify(revisions)
         has_open = self._tracker.has_open
         excess_ns = observation.elapsed_ns - observation.reference_ns

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
+from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, stable_order
 from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, run_starts
 from irregulars.detectors.blame.observation import ExcessPause
-from irregulars.detectors.blame.own_time import PauseTimes, excess_pauses
+from irregulars.detectors.blame.own_time import PauseTimes, excess_pauses, time_apart
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.path.ranks_to_read import Summaries
 from irregulars.detectors.verdicts.slow_checkpoints import Writes
@@ -114,19 +114,22 @@ class IterationRows(EvidenceRows):
         # The iteration before may have had ranks that this one has no row of.
         at, is_here = find_sorted(rank, of)
         of, cause, start_ns, elapsed_ns, at = (column[is_here] for column in (of, cause, start_ns, elapsed_ns, at))
-        # Negative for a pause outside of the span: it counts as 0.
-        inside_ns = np.minimum(start_ns + elapsed_ns, past_ns[at]) - np.maximum(start_ns, from_ns[at])
-        return PauseTimes(rank, of, cause, np.maximum(inside_ns, 0).astype(np.float64))
+        begin_ns, end_ns = np.maximum(start_ns, from_ns[at]), np.minimum(start_ns + elapsed_ns, past_ns[at])
+        # Threads that load data wait at the same time: pauses of one cause may overlap.
+        inside_ns = time_apart(group_rows([at, cause])[0], begin_ns, end_ns)
+        return PauseTimes(rank, of, cause, inside_ns.astype(np.float64))
 
-    def writes(self, usual: Sequence[IterationRows]) -> Writes:
+    def writes(self, usual: Sequence[IterationRows], before: Sequence[IterationRows] = ()) -> Writes:
         """How long each rank was in its own time, beyond that of regular iterations: writing its checkpoint.
 
-        Where ranks report their pauses, no longer than the writing that they report.
+        A rank that is slow now, in the iterations `before`, writes no longer for that.
+        Where ranks report writing among their pauses, no longer than they report.
         """
         rank: Ints = self.columns["rank"].astype(np.int64)
-        own_ns = self._own_ns - _median_own_ns(usual, rank)
-        if self.pauses:
-            is_write = self.pauses["cause"] == _WRITES
+        usual_ns = [_median_own_ns(own, rank) for own in (usual, [one for one in before if one.phase == "train"])]
+        own_ns = self._own_ns - np.maximum(*usual_ns)
+        # Ranks may report other pauses alone: then none of them says how long it wrote.
+        if self.pauses and (is_write := self.pauses["cause"] == _WRITES).any():
             at, _ = find_sorted(rank, self.pauses.of_entries(self.columns["rank"])[is_write])
             told_ns = np.bincount(at, self.pauses["elapsed_ns"][is_write].astype(np.float64), len(rank))
             # Own time may also hold other work; a rank that reports no writing wrote for 0 ns.

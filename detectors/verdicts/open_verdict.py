@@ -12,6 +12,7 @@ from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.reported import Report
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.topology import Device, Topology
@@ -57,6 +58,8 @@ class OpenVerdict:
     lasted_ns: float = 0.0
     has_news: bool = False  # whether a suspect's device reported something since the newest revision
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
+    unheard: int = 0  # judged iterations in a row without a row of the first suspect's ranks
+    reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
 
     def __post_init__(self) -> None:
         # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.
@@ -105,7 +108,8 @@ class OpenVerdict:
     @property
     def is_unheard(self) -> bool:
         """Whether its ranks have sent no rows for so long that a review would not know them either."""
-        return self.standing is not None and self.standing.unknown >= BLAME.review_iterations
+        unknown = 0 if self.standing is None else self.standing.unknown
+        return max(self.unheard, unknown) >= BLAME.review_iterations
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there."""
@@ -130,8 +134,10 @@ class OpenVerdict:
             # Ranks may be late as ever though nothing else made their iteration worth a look.
             least_ns = median(self.late_ns) if self.late_ns else math.inf
             step = -1 if observation.attribution is None and own_late_ns >= least_ns > 0 else 1
-            # An iteration that should have been read, and was not, counts neither way.
-            self.quiet = max(self.quiet + step * (not observation.is_unread), 0)
+            # An iteration that should have been read, and was not, counts neither way, nor one that was read without
+            # the rows of the accused ranks.
+            is_unknown = observation.is_unread or (self.unheard > 0 and observation.attribution is not None)
+            self.quiet = max(self.quiet + step * (not is_unknown), 0)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
@@ -161,9 +167,14 @@ class OpenVerdict:
         self.kept.append(observation)
         self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
 
-    def learn_more(self, cause: Cause, reviewed: Sequence[Observation]) -> None:
+    def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
         """Let a review that is surer of the culprit correct the cause of a standing fault."""
         if _certainty(cause) > _certainty(self.cause):
+            device = cause.suspects[0][0] if cause.suspects else None
+            if self.standing is not None and (cause.kind, device) != (self.cause.kind, self.first_device):
+                # A NIC is not judged by the lateness of the rank that seemed to be slow, nor a rank by another's.
+                self.standing.costs_ns = median(cause.explained_ns.values())
+                self.standing.late_ns = typical_lateness_ns(cause, history)
             self.cause = cause
             self.kept = _without(cause, reviewed)
 

@@ -34,9 +34,11 @@ def revision_of(
     `event`, `close_reason`: as in `messages.judgements.Verdict`.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
-    covered = None
-    if cause.kind == "slow_rank" and verdict.first_device is not None:
-        covered = covering_cause(verdict.first_device.ranks, verdict.kept)
+    covered, device = None, verdict.first_device
+    # Against its peers no rank of a stage that was heavy from the start is late: its pauses cover nothing.
+    is_of_ranks = cause.kind == "slow_rank" or (cause.kind == "slow_stage" and verdict.standing is None)
+    if cause.kind == "imbalance" or (is_of_ranks and device is not None):
+        covered = covering_cause(None if device is None else device.ranks, verdict.kept)
     named = None if covered is None else covered.cause
     text = _text(verdict, topology)
     if covered is not None:

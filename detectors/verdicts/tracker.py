@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.reported import is_about
+from irregulars.detectors.blame.reported import reports_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
@@ -101,12 +101,14 @@ class VerdictTracker:
         topology: Topology,
         late_ns: Mapping[int, float] = MappingProxyType({}),
         what_if: WhatIf | None = None,
+        silent: Collection[int] = (),
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
         `late_ns`: by how much ranks work longer than their stage; those of `accused` suffice. NaN: of a rank it is
-        not known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns
-        revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
+        not known. `what_if`: the iteration, to be run again; None where its operators were not read. `silent`: ranks
+        of `accused` that log and have no row. Returns revisions of verdicts, and the ids of the verdicts whose cause
+        was seen in this iteration.
         """
         # Counted here, as an iteration's number is a name and no count.
         observation = replace(observation, place=self._recent[-1].ordinal + 1 if self._recent else 0)
@@ -114,8 +116,10 @@ class VerdictTracker:
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
         if observation.attribution is not None and is_suspect:
             self._suspicions.note(observation.attribution, observation.ordinal, topology)
-        # First, so that an iteration whose path passes another lane of a switch still shows its cause.
         for verdict in self._open:
+            ranks = () if verdict.first_device is None else verdict.first_device.ranks
+            verdict.unheard = verdict.unheard + 1 if silent and ranks and set(ranks) <= set(silent) else 0
+            # First, so that an iteration whose path passes another lane of a switch still shows its cause.
             verdict.take_in_lanes(observation, topology)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, late_ns, topology, what_if)
@@ -137,11 +141,16 @@ class VerdictTracker:
         """Whether verdicts are open, and lateness alone shows that none of their causes is there."""
         return bool(self._open) and all(verdict.is_absent(late_ns) for verdict in self._open)
 
-    def note_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Have open verdicts published again whose suspects' devices reported something."""
-        for verdict in self._open:
+    def note_events(self, events: Sequence[DeviceEvent], topology: Topology) -> None:
+        """Have open verdicts published again whose suspects' devices reported something new.
+
+        A link that flaps reports errors each second.
+        """
+        for verdict in self._open if events else ():
             ranks = {rank for device, _ in verdict.cause.suspects for rank in device.ranks}
-            verdict.has_news |= any(is_about(one, ranks) for one in events)
+            new = reports_about(events, ranks, topology).difference(verdict.reported)
+            verdict.has_news |= bool(new)
+            verdict.reported += tuple(sorted(new))
 
     def review_standing(
         self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology
@@ -150,10 +159,7 @@ class VerdictTracker:
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
         """
-        over = self._unconfirmed(causes, reviewed)
-        revisions = self._close([verdict for verdict in over if not verdict.is_unheard], "recovered", topology)
-        # Nobody saw ranks recover that send no more rows: their host is to take no work for that.
-        revisions += self._close([verdict for verdict in over if verdict.is_unheard], "stopped", topology)
+        revisions = self._close(self._unconfirmed(causes, reviewed, history), "recovered", topology)
         corrected = [verdict for verdict in self._open if verdict.standing is not None and verdict.has_changed]
         revisions += [self._revise(verdict, "changed", topology) for verdict in corrected]
         for cause in causes:
@@ -286,7 +292,9 @@ class VerdictTracker:
             return "raised"
         return "continued" if verdict.has_grown else None
 
-    def _unconfirmed(self, causes: Sequence[Cause], reviewed: Sequence[Observation]) -> list[OpenVerdict]:
+    def _unconfirmed(
+        self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History
+    ) -> list[OpenVerdict]:
         """Confirm standing faults that a review found again.
 
         Return those that it did not find, and that it alone could see or whose ranks send no more rows.
@@ -298,7 +306,7 @@ class VerdictTracker:
             same = next((cause for cause in causes if is_same(cause, verdict.cause)), None)
             if same is not None:
                 verdict.confirm()
-                verdict.learn_more(same, reviewed)
+                verdict.learn_more(same, reviewed, history)
             elif verdict.standing.is_seen_by_review_alone:
                 verdict.cut_back()
                 over.append(verdict)
@@ -311,7 +319,11 @@ class VerdictTracker:
         uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
         # The same iterations must not open another verdict on uneven data as soon as this one is closed.
         self._told_uneven = max([self._told_uneven, *uneven])
-        return [self._revise(verdict, "closed", topology, reason) for verdict in verdicts]
+        # Nobody saw ranks recover that send no more rows: their host is to take no work for that.
+        return [
+            self._revise(one, "closed", topology, "stopped" if reason == "recovered" and one.is_unheard else reason)
+            for one in verdicts
+        ]
 
     def _revise(
         self, verdict: OpenVerdict, event: str, topology: Topology, close_reason: str | None = None

@@ -57,7 +57,8 @@ class Pauses:
         self._sources, self._on_error = frozenset(sources), on_error
         self._thread: int | None = None
         self._found: list[Pause] = []
-        self._open: list[list[int]] = []  # of the training thread: when each began, and how long inner ones took
+        # Of the training thread: the cause of each, when it began, and how long those of other causes in it took
+        self._open: list[list[int]] = []
         self._collecting_ns = 0
         self._host: HostWaits | None = None
         self._was_read = False  # the host's counters, in this iteration
@@ -126,11 +127,11 @@ class Pauses:
         if cause not in self._sources or threading.get_ident() != self._thread:
             yield
             return
-        frame = self._begin()
+        frame = self._begin(cause)
         try:
             yield
         finally:
-            self._end(cause, frame)
+            self._end(frame)
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class Pauses:
             start_ns, self._collecting_ns = self._collecting_ns, 0
             if self._open:
                 # The pause around it is shorter by this: both together must not exceed the time that went by.
-                self._open[-1][1] += now_ns - start_ns
+                self._open[-1][2] += now_ns - start_ns
             self._note("garbage_collection", start_ns, now_ns - start_ns)
 
     def _replace_in(self, module: Any, name: str, cause: str) -> None:
@@ -167,11 +168,11 @@ class Pauses:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
-            frame = self._begin()
+            frame = self._begin(cause)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._end(cause, frame)
+                self._end(frame)
 
         recorded._records_pauses_of = original  # type: ignore[attr-defined]
         return recorded
@@ -182,12 +183,12 @@ class Pauses:
 
         def begin(*_: Any) -> None:
             if threading.get_ident() == self._thread:
-                frames.append(self._begin())
+                frames.append(self._begin("compilation"))
 
         def end(*_: Any) -> None:
             # Without a frame it began before we watched, or in a thread that did not train then.
             if threading.get_ident() == self._thread and frames:
-                self._end("compilation", frames.pop())
+                self._end(frames.pop())
 
         handler.register_start_callback(begin)
         handler.register_end_callback(end)
@@ -202,12 +203,12 @@ class Pauses:
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 
-    def _begin(self) -> list[int]:
-        frame = [time.monotonic_ns(), 0]
+    def _begin(self, cause: str) -> list[int]:
+        frame = [PAUSES.index(cause), time.monotonic_ns(), 0]
         self._open.append(frame)
         return frame
 
-    def _end(self, cause: str, frame: list[int]) -> None:
+    def _end(self, frame: list[int]) -> None:
         frames = self._open
         # Another thread has called `take` meanwhile: it trains from then on, and has frames of its own.
         if not any(one is frame for one in frames):
@@ -215,11 +216,14 @@ class Pauses:
         # Above it lie only those whose end was never reported.
         while frames.pop() is not frame:
             pass
-        start_ns, inner_ns = frame
+        cause, start_ns, inner_ns = frame
+        if frames and frames[-1][0] == cause:  # a save that calls another one: the outer pause holds it
+            frames[-1][2] += inner_ns
+            return
         elapsed_ns = time.monotonic_ns() - start_ns
         if frames:
-            frames[-1][1] += elapsed_ns
-        self._note(cause, start_ns, elapsed_ns - inner_ns)
+            frames[-1][2] += elapsed_ns
+        self._note(PAUSES[cause], start_ns, elapsed_ns - inner_ns)
 
     def _note(self, cause: str, start_ns: int, elapsed_ns: int) -> None:
         if elapsed_ns < SHORTEST_NS:

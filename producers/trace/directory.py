@@ -24,7 +24,13 @@ from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cu
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
-from irregulars.producers.trace.iteration_events import FILE_COLUMNS, check_events, read_events, with_events
+from irregulars.producers.trace.iteration_events import (
+    FILE_COLUMNS,
+    check_events,
+    read_events,
+    told_by_operators,
+    with_events,
+)
 from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
@@ -125,8 +131,13 @@ def assemble_trace(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]
         if rows is not None:
             beside[schema] = rows
     events, rejected["events"] = read_events(job, tables_of("events"))
+    by_operators: Rows | None = None
     for schema in SCHEMAS:
         rows, rejected[schema] = _gathered(schema, job, tables_of(schema))
+        if schema == "commops" and rows is not None and beside:
+            by_operators = told_by_operators(rows)
+        elif schema == "iterations" and rows is None and beside:
+            rows = by_operators  # pauses need the times of their iterations, and nothing else tells them
         for name, own in beside.items() if schema == "iterations" else ():
             rows, left_out = with_events(rows, own, name)
             rejected[schema] += left_out

@@ -13,7 +13,17 @@ import numpy as np
 
 from irregulars.messages.bounds import BOUNDS, Bound
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent, batch_of
-from irregulars.messages.records import AUDIT, EVENT_KINDS, PAUSE, PAUSES, UNKNOWN, Batch, Header, no_numerics
+from irregulars.messages.records import (
+    AUDIT,
+    EVENT_KINDS,
+    PAUSE,
+    PAUSES,
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    Batch,
+    Header,
+    no_numerics,
+)
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Rows
@@ -74,6 +84,33 @@ def with_events(iterations: Rows | None, events: Rows, schema: str) -> tuple[Row
     return Rows(rank, joined, iterations.keys, iterations.names), _rejected(len(at) - len(kept), schema)
 
 
+def told_by_operators(operators: Rows) -> Rows | None:
+    """Return the iterations that operators name: from the first one's start to the last one's end on each rank.
+
+    One with an operator that never ended has not ended either, and is left out. None: no operator tells of any.
+    """
+    own = operators.columns
+    is_known = (own["iteration"] != UNKNOWN) & (own["start_ns"] != UNKNOWN)
+    if not is_known.any():
+        return None
+    start_ns, elapsed_ns = own["start_ns"][is_known], own["elapsed_ns"][is_known]
+    named = np.stack([operators.rank[is_known].astype(np.int64), own["iteration"][is_known]])
+    found, group = np.unique(named, axis=1, return_inverse=True)
+    group, count = group.reshape(-1), found.shape[1]
+    begin_ns, end_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
+    np.minimum.at(begin_ns, group, start_ns)
+    np.maximum.at(end_ns, group, start_ns + np.nan_to_num(elapsed_ns).astype(np.int64))
+    is_over = np.bincount(group, np.isnan(elapsed_ns), count) == 0
+    columns = no_numerics(count) | {
+        "iteration": found[1],
+        "start_ns": begin_ns,
+        "elapsed_ns": (end_ns - begin_ns).astype(np.float64),
+        "phase": np.full(count, PHASE_UNKNOWN, np.uint8),
+    }
+    kept = {name: column[is_over] for name, column in columns.items()}
+    return Rows(found[0][is_over].astype(np.int32), kept, iterations_keys, lambda _: ())
+
+
 def _named_places(iterations: Rows, events: Rows) -> np.ndarray:
     """Return the row of the iteration that each event names; -1: there is none."""
     numbers = np.concatenate([iterations.columns["iteration"], events.columns["iteration"]])
@@ -107,11 +144,13 @@ def _rejected(count: int, schema: str) -> Rejected:
 def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Batch], Rejected]:
     """Return the events of each rank, in order of time, each once.
 
-    One without a rank belongs to the rank that uses its device, or to the lowest one on its host.
+    One without a rank belongs to the rank that uses its device, or to the lowest one on its host. Where all ranks
+    there name their devices, one of another device is none of the job's, and left out as an agent does.
     """
     found: defaultdict[int, set[DeviceEvent]] = defaultdict(set)
     rejected = Rejected()
     users: dict[tuple[str, str], int] = {}  # the lowest rank of each host and device; an empty one is the host itself
+    unnamed = {one.host for one in job.places.values() if None in (one.gpu, one.nic)}  # hosts
     # In the order of ranks, so that the lowest one of a host or device stays.
     for rank, place in sorted(job.places.items()):
         for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
@@ -122,11 +161,15 @@ def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Ba
         times, kinds = check.integers("time_ns"), check.codes("kind", EVENT_KINDS)
         ranks, codes = check.ranks(job), check.integers("code")
         hosts, devices, details = (check.words(name) for name in ("host", "device", "detail"))
+        of_others: set[int] = set()
         for row in (ranks == UNKNOWN).nonzero()[0].tolist():
-            ranks[row] = users.get((hosts[row], devices[row]), users.get((hosts[row], ""), UNKNOWN))
+            where = hosts[row], devices[row]
+            ranks[row] = users.get(where, users.get((hosts[row], ""), UNKNOWN))
+            if where not in users and hosts[row] not in unnamed:
+                of_others.add(row)
         check.reject(ranks == UNKNOWN, "host", "one of job.json's ranks, where no rank is given")
         rejected += check.rejected()
-        for row in check.is_good.nonzero()[0].tolist():
+        for row in set(check.is_good.nonzero()[0].tolist()) - of_others:
             code = None if codes[row] == UNKNOWN else int(codes[row])
             kind, detail = EVENT_KINDS[kinds[row]], details[row][:MOST_TEXT]
             rank = int(ranks[row])

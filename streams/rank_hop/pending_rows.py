@@ -14,6 +14,7 @@ from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.arrays.runs import is_ascending, run_starts
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
+from irregulars.messages.bounds import MOST_EXACT
 from irregulars.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.closing_times import (
     NEVER_NS,
@@ -37,7 +38,8 @@ MOST_NAMES: Final = 1 << 16
 
 _MOST_EVENTS: Final = 64
 """Audits, and pauses, of one rank in one iteration: it computes its own micro-batch again and one or two more, and
-`torch_comms` reports fewer pauses; later ones are left out and counted as unusable."""
+`torch_comms` reports fewer pauses. Of later ones only pauses of a cause that none of those has, and audits, are left
+out and counted as unusable."""
 
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
@@ -254,7 +256,15 @@ class PendingRows:
             elif times.audit is not None:
                 unusable += not _added(times.audit, self.audits.setdefault(number, []))
             elif times.pause is not None:
-                unusable += UNKNOWN in times.pause or not _added(times.pause, self.pauses.setdefault(number, []))
+                own, (cause, _, elapsed_ns) = self.pauses.setdefault(number, []), times.pause
+                known = None
+                if UNKNOWN not in times.pause and not _added(times.pause, own):
+                    # The newest of its cause stands for it too: a hundred short ones are one long pause.
+                    known = next((at for at in range(_MOST_EVENTS)[::-1] if own[at][0] == cause), None)
+                if known is not None:
+                    own[known] = (cause, own[known][1], min(own[known][2] + elapsed_ns, MOST_EXACT))
+                else:
+                    unusable += times.pause not in own
             else:
                 self.iterations[number] = times
                 self.closes_ns[number] = closing_time_ns(times)

@@ -57,11 +57,13 @@ SELECT
     collectives,
     round(median_ns / 1e6, 3) AS median_ms,
     round(median_ns / median(median_ns) OVER (PARTITION BY kind, size, operator), 3) AS times_its_like,
-    round(rate * multiIf(
+    -- Of an all_gather nccl-tests counts what a rank has in the end; its payload is the part that the rank gives.
+    round(if(size = 0, NULL, rate * multiIf(
         operator = 'all_reduce', 2 * (size - 1) / size,
-        operator IN ('all_gather', 'reduce_scatter', 'all_to_all'), (size - 1) / size,
+        operator = 'all_gather', toFloat64(size - 1),
+        operator IN ('reduce_scatter', 'all_to_all'), (size - 1) / size,
         1
-    ), 3) AS bus_gbytes_per_s
+    )), 3) AS bus_gbytes_per_s
 FROM measured
 ORDER BY times_its_like DESC, median_ms DESC, communicator, operator, from_iteration
 LIMIT {limit:UInt32}

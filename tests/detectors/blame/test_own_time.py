@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from irregulars.detectors.blame.observation import ExcessPause, Observation
 from irregulars.detectors.blame.own_time import PauseTimes, covering_cause, excess_pauses
+from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.messages.records import PAUSES
 
@@ -76,3 +79,38 @@ def test_without_pauses_nothing_is_named() -> None:
     assert covering_cause((2,), [silent]) is None
     assert covering_cause((2,), []) is None
     assert covering_cause((2,), [observation({2: 100.0})]) is None
+
+
+def test_of_two_that_cover_the_gap_the_one_within_the_other_is_the_cause() -> None:
+    """A trace's pause to load data may hold the collection in it; waits for the host run beside both."""
+    both = observation({2: 100.0}, (2, LOADER, 98.0), (2, COLLECTION, 90.0))
+    assert covering_cause((2,), [both]) == ("garbage_collection", 0.9)
+    disk = observation({2: 100.0}, (2, LOADER, 98.0), (2, PAUSES.index("io_wait"), 90.0))
+    assert covering_cause((2,), [disk]) == ("data_loader", 0.98)
+
+
+def by_peers(one: Observation) -> Observation:
+    assert one.attribution is not None
+    return replace(one, attribution=replace(one.attribution, is_by_peers=True))
+
+
+def test_without_a_past_what_ranks_on_time_pause_as_well_makes_nobody_late() -> None:
+    """Every second rank loads the data, as the first of its tensor-parallel group; rank 2 computes slowly."""
+    load = observation({2: 40.0}, (0, LOADER, 50.0), (2, LOADER, 50.0))
+    assert covering_cause((2,), [load]) == ("data_loader", 1.0)
+    assert covering_cause((2,), [by_peers(load)]) is None
+    late = observation({1: 30.0, 2: 90.0}, (1, COLLECTION, 30.0), (2, COLLECTION, 90.0))
+    assert covering_cause((2,), [by_peers(late)]) == ("garbage_collection", 1.0)
+
+
+def test_where_ranks_are_late_in_turn_the_pauses_of_each_iteration_s_latest_count() -> None:
+    def turn(rank: int, *pauses: tuple[int, int, float]) -> Observation:
+        one = observation({rank: 90.0, 3: 9.0}, *pauses, at=rank)
+        assert one.attribution is not None
+        path = {Lane("work", rank): 9e7, Lane("work", 3): 9e6, EVERYBODY: 2e8}
+        return replace(one, attribution=replace(one.attribution, path_excess_ns=path))
+
+    collecting = [turn(rank, (rank, COLLECTION, 85.0)) for rank in range(3)]
+    assert covering_cause(None, collecting) == ("garbage_collection", pytest.approx(85 / 90))
+    assert covering_cause(None, [turn(rank, (3, COLLECTION, 85.0)) for rank in range(3)]) is None
+    assert covering_cause(None, [observation({2: 90.0}, (2, COLLECTION, 85.0))]) is None

@@ -13,6 +13,7 @@ from irregulars.detectors.blame.reported import EventLog, with_events
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.reasons import Reasons
+from irregulars.sinks.advice import plan_of
 
 S = 10**9
 ONSET_NS, SEEN_NS = 1_000 * S, 1_020 * S  # first and last seen
@@ -78,6 +79,8 @@ def test_links_are_evidence_on_nics_and_errors_of_gpus_are_not() -> None:
     found = with_events(verdict(NIC_1, NIC_2, kind="slow_nic"), [down, event(rank=1)])
     assert found.suspects[0].rank == 2
     assert found.evidence.endswith("eth2 of rank 2 reported link down (1: DOWN), 5 s before it began")
+    bus = event(kind="pcie", code=None, device="eth2")
+    assert with_events(verdict(NIC_1, NIC_2, kind="slow_nic"), [bus]).suspects[0].rank == 2
 
 
 @pytest.mark.parametrize("device", ["stage", "program"])
@@ -168,3 +171,38 @@ def test_work_of_a_device_that_reported_a_fault_is_the_hardware_s(one: DeviceEve
     assert with_events(verdict(RANK_2, *others), [one]).layer == layer
     software = replace(verdict(RANK_2), cause="garbage_collection", cause_share=0.9, layer="software")
     assert with_events(software, [one]).layer == "software"
+
+
+@pytest.mark.parametrize(("accused", "one"), [
+    pytest.param(RANK_2, event(kind="pcie", code=None, device="eth2"), id="its NIC's bus, and work is slow"),
+    pytest.param(NIC_2, event(kind="pcie", code=None, device="gpu2"), id="its GPU's bus, and a NIC is slow"),
+    pytest.param(RANK_2, event(device="gpu7"), id="another GPU of the host"),
+    pytest.param(NIC_2, event(kind="link_errors", code=9, device="eth7"), id="another NIC of the host"),
+    pytest.param(replace(RANK_2, device="switch"), event(kind="link_down", code=None, device=""), id="one host"),
+])  # fmt: skip
+def test_what_another_device_of_a_rank_or_of_its_host_reported_is_no_evidence(
+    accused: Suspect, one: DeviceEvent
+) -> None:
+    assert with_events(verdict(accused), [one]) == verdict(accused)
+
+
+def test_a_host_out_of_memory_is_no_broken_device() -> None:
+    out = event(kind="out_of_memory", device="", code=4711, detail="process (python)")
+    assert with_events(verdict(RANK_2), [out]).layer == "host"
+    found = plan_of(replace(with_events(verdict(RANK_2), [out]), severity="ticket"))
+    assert (found.actions, "node-0 is short of memory" in found.sentence) == ((), True)
+    assert with_events(verdict(RANK_2), [out, event()]).layer == "hardware"
+
+
+def test_of_ranks_on_several_hosts_an_error_elsewhere_cordons_not_the_first_one_s_host() -> None:
+    hung = replace(verdict(replace(RANK_1, ranks=(1, 12), probability=0.9), kind="hang"), severity="page")
+    found = with_events(hung, [event(rank=12, host="node-9", device="gpu0")])
+    assert (found.layer, plan_of(found).actions) == ("unknown", ("test_device",))
+    assert "gpu0 of rank 12 reported XID 79" in found.evidence
+    assert with_events(hung, [event(rank=1)]).layer == "hardware"
+
+
+def test_an_error_of_the_application_does_not_hide_the_device_s_own_behind_it() -> None:
+    found = with_events(verdict(RANK_2), [event(-5.0, code=31), event(-4.0, code=79), event(-3.0, code=45)])
+    assert found.layer == "hardware"
+    assert "reported XID 79 (bus or device), followed by 31, 45, 4 s before it began" in found.evidence

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from irregulars.detectors.job.fabric import spines_of
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology, stages_from_transfers, topology_of
 from irregulars.messages.announcements import Announcement, Communicator
@@ -56,6 +57,13 @@ def test_ways_of_lanes() -> None:
     apart = Topology(4, {**PLACES, 3: Place("d", 0, "mlx5_0", "leaf-1")}, {0: (0, 1), 1: (0, 3), 2: (0, 1, 2)})
     assert [apart.network_level(Lane("collective", code)) for code in range(3)] == [0, 1, 2]
     assert apart.network_level(Lane("pair", 0, 4)) == 1  # below an unknown switch, which may be the same
+    # With a leaf for each rail, what stays inside a host passes no switch, and no spine
+    rails = {rank: Place("ab"[rank // 2], rank % 2, f"mlx5_{rank % 2}", f"rail-{rank % 2}") for rank in range(4)}
+    spines = spines_of({rank: f"rail-{rank % 2}" for rank in rails}, {"rail-0": ("spine",), "rail-1": ("spine",)})
+    railed = Topology(4, rails, {0: (0, 1), 1: (0, 2), 2: (0, 3)}, spines=spines)
+    lanes = [Lane("collective", code) for code in range(3)]
+    assert [railed.crosses_switches(lane) for lane in lanes] == [False, False, True]
+    assert [railed.is_carried_by(spines[0], lane) for lane in lanes] == [False, False, True]
     # Stages of ranks that announce nothing are those of their groups
     groups = (Communicator("pp0", "pp", (0, 4)), Communicator("tp0", "tp", (0, 1)), Communicator("tp2", "tp", (4, 5)))
     said = Announcement(job="j", attempt=0, rank=0, world_size=8, logged_ranks=1, communicators=groups, sources=())

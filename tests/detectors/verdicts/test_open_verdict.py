@@ -117,6 +117,23 @@ def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not()
     assert {one.reference_ns for one in verdict.kept} == {100 * MS}
 
 
+def test_a_nic_that_a_review_finds_instead_of_its_rank_is_not_judged_by_the_rank_s_lateness() -> None:
+    """Pauses made the rank late until the first review: once they are over, its NIC has not recovered."""
+    verdict = standing()
+    verdict.cause = replace(verdict.cause, suspects=((Device("gpu", (1,)), 0.8),))
+    reviewed = [observation(number, late(1)) for number in (10, 11)]
+    nic = replace(
+        SLOW, kind="slow_nic", suspects=((Device("nic", (1,)), 0.9),), explained_ns=dict.fromkeys((10, 11), 30 * MS)
+    )
+    verdict.learn_more(nic, reviewed, [(number, {1: 50 * MS}) for number in (10, 11)])
+    assert verdict.is_seen(observation(12), {1: 0.0})
+    verdict.follow(observation(12), True, TOPOLOGY, {1: 0.0})
+    assert verdict.lost_ns == (5 * 50 + 30) * MS
+    again = replace(nic, kind="slow_rank", suspects=((Device("gpu", (1,)), 0.95),))
+    verdict.learn_more(again, reviewed, [(number, {1: 50 * MS}) for number in (10, 11)])
+    assert not verdict.is_seen(observation(13), {1: 0.0})
+
+
 def test_what_a_verdict_accuses_and_costs() -> None:
     # What was said holds until suspect or loss are others
     verdict = recurring()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.blame.observation import ExcessPause, Observation
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.path.find_hang import Hang
+from irregulars.detectors.verdicts.open_verdict import verdict_on_recurring
 from irregulars.detectors.verdicts.revision import (
     evidence_text,
     hang_verdict,
@@ -22,10 +26,11 @@ from irregulars.detectors.verdicts.revision import (
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.reasons import MOST_STEPS, Reasons, encode_reasons
-from irregulars.messages.records import OPERATOR_CODES
+from irregulars.messages.records import OPERATOR_CODES, PAUSES
 from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.advice import plan_of
 from irregulars.words import duration
-from tests.detectors.observed_iterations import TOPOLOGY, observation
+from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation, work
 from tests.detectors.verdicts.test_open_verdict import recurring
 from tests.sinks.recorded_jobs import RECORDINGS
 
@@ -73,6 +78,29 @@ def test_of_ranks_that_log_nothing_it_is_said_so_and_of_many_nobody_is_named() -
     assert "nothing was logged there" in told[0].evidence
     assert told[1].suspects == ()
     assert "9 ranks that belong to" in told[1].evidence
+
+
+def paused(number: int, *ranks: int) -> Observation:
+    """Ranks work 50 ms longer in an iteration, of which they collect garbage for 45 ms."""
+    one = observation(number, late(ranks[0]))
+    assert one.attribution is not None
+    works = {rank: 50 * MS * (rank in ranks) for rank in range(4)}
+    pauses = tuple(ExcessPause(rank, PAUSES.index("garbage_collection"), 45 * MS) for rank in ranks)
+    return replace(one, attribution=replace(one.attribution, work_excess_ns=works), pauses=pauses)
+
+
+def test_pauses_of_ranks_in_turn_are_no_uneven_data_and_those_of_a_stage_no_layers_too_many() -> None:
+    uneven = Cause("imbalance", (), frozenset(), None, dict.fromkeys(range(3), 50 * MS))
+    in_turn = verdict_on_recurring(str, uneven, [paused(number, number) for number in range(3)])
+    lanes = frozenset({work(0), work(1)})
+    heavy = replace(uneven, kind="slow_stage", suspects=((Device("stage", (0, 1)), 0.9),), lanes=lanes)
+    of_stage = verdict_on_recurring(str, heavy, [paused(number, 0, 1) for number in range(3)])
+    for verdict in (in_turn, of_stage):
+        said = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
+        assert (said.cause, said.cause_share, said.layer) == ("garbage_collection", 0.9, "software")
+        assert "90% of what was longer was garbage collection" in said.evidence
+        plan = plan_of(replace(said, severity="ticket"))
+        assert (plan.actions, "collect on all ranks together" in plan.sentence) == ((), True)
 
 
 def text(piece: Piece) -> str:

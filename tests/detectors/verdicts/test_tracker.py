@@ -21,6 +21,7 @@ from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.detectors.verdicts.open_verdict import History
 from irregulars.detectors.verdicts.tracker import VerdictTracker
+from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Verdict
 from irregulars.state_codec import encode_state
 from tests.detectors.blame.test_what_if import Job
@@ -515,6 +516,41 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
     assert tracker.review_standing([cause], reviewed, [], TOPOLOGY) == []
     (closed,) = VerdictTracker.from_state(stored(tracker.state())).review_standing([], reviewed, [], TOPOLOGY)
     assert (closed.event, closed.iterations, closed.close_reason) == ("closed", (0, 6), "stopped")
+
+
+def test_what_a_device_reports_again_and_again_is_news_once() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 3, tracker)
+    two_hosts = Topology(4, {rank: Place(f"h{rank // 2}") for rank in range(4)}, {})
+
+    def changes(*events: DeviceEvent) -> int:
+        found = 0
+        for _ in range(5):
+            tracker.note_events(events, two_hosts)
+            found += [one.event for one in tracker.observe(observation(9, late(1)), TOPOLOGY)[0]].count("changed")
+        return found
+
+    assert changes(DeviceEvent(1, 1, "link_errors", device="eth0", code=7)) == 1
+    assert changes(DeviceEvent(1, 1, "link_errors", device="eth0", code=8)) == 0
+    assert changes(DeviceEvent(1, 1, "xid", device="gpu0", code=79)) == 1
+    assert changes(DeviceEvent(1, 1, "xid", device="gpu0", code=63)) == 1  # of another class
+    assert changes(DeviceEvent(1, 0, "xid", device="gpu0", code=79)) == 0  # of another rank
+    assert changes(DeviceEvent(1, 0, "out_of_memory")) == 1  # of its host
+    assert changes(DeviceEvent(1, 2, "out_of_memory")) == 0
+
+
+@pytest.mark.parametrize(("silent", "reasons"), [((), ["recovered"]), ((1,), ["stopped"])])
+def test_a_rank_whose_rows_are_missing_has_not_recovered(silent: tuple[int, ...], reasons: list[str]) -> None:
+    """Its source died, and the others still wait: that is no quiet iteration. Where none waits it may have left."""
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 3, tracker)
+    waiting = [observation(number, {EVERYBODY: 50.0}) for number in range(3, 23)]
+    said = [one for o in waiting for one in tracker.observe(o, TOPOLOGY, silent=silent)[0]]
+    assert [one.close_reason for one in said] == ([] if silent else reasons)
+    tracker = VerdictTracker.from_state(stored(tracker.state()))
+    regular = [observation(number) for number in range(23, 43)]
+    said += [one for o in regular for one in tracker.observe(o, TOPOLOGY, silent=silent)[0]]
+    assert [one.close_reason for one in said] == reasons
 
 
 def test_a_standing_fault_that_a_review_does_not_find_again_counts_up_to_the_last_that_did() -> None:

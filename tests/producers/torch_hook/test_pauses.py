@@ -99,6 +99,22 @@ def test_a_collection_within_another_pause_counts_once(pauses: Pauses, garbage: 
     assert sum(found.values()) <= took_ns
 
 
+def test_a_pause_within_one_of_its_own_cause_is_a_part_of_that(pauses: Pauses, garbage: list[list[int]]) -> None:
+    pauses.take()
+    began_ns = time.monotonic_ns()
+    with pauses.during("checkpoint_write"):
+        with pauses.during("checkpoint_write"):
+            time.sleep(LONG_S)
+            gc.collect()
+        time.sleep(LONG_S)
+    took_ns = time.monotonic_ns() - began_ns
+    found = {PAUSES[one.cause]: one for one in pauses.take()}
+    assert set(found) == {"garbage_collection", "checkpoint_write"}
+    assert found["checkpoint_write"].start_ns < found["garbage_collection"].start_ns
+    assert found["checkpoint_write"].elapsed_ns >= 2 * LONG_S * 1e9
+    assert sum(one.elapsed_ns for one in found.values()) <= took_ns
+
+
 def test_short_ones_are_left_out_and_many_lengthen_the_last(pauses: Pauses) -> None:
     with pauses.during("checkpoint_write"):
         pass

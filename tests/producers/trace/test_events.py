@@ -48,6 +48,18 @@ def test_events_belong_to_the_ranks_that_use_the_devices(tmp_path: Path) -> None
     }
 
 
+def test_an_event_of_a_device_that_no_rank_uses_is_nobody_s_and_no_broken_row(tmp_path: Path) -> None:
+    rows = [ROWS[0], ROWS[0] | {"device": "gpu7"}, ROWS[1] | {"device": "0000:3b:00.0"}]
+    trace = read_trace(directory_with(rows, tmp_path))
+    assert (trace.rejected.count, {rank: len(own) for rank, own in trace.events.items()}) == (0, {2: 1})
+    path = tmp_path / RECORDING.name / "job.json"
+    job = json.loads(path.read_text())
+    for place in job["ranks"].values():
+        del place["gpu"]
+    path.write_text(json.dumps(job))
+    assert len(read_trace(path.parent).events[2]) == len(rows)  # it may be its own
+
+
 @pytest.mark.parametrize(("change", "reason"), [
     ({"kind": "bad"}, "kind must be one of xid ecc"), ({"rank": 99}, "rank must be an integer from 0 to 7; got 99"),
     ({"host": "nowhere"}, "host must be one of job.json's ranks, where no rank is given; got 'nowhere'"),

@@ -76,3 +76,20 @@ def test_what_was_read_is_written_again_and_twice_counts_once(tmp_path: Path) ->
     for rank in range(2):
         assert pauses_of(again.iterations[rank]) == pauses_of(trace.iterations[rank]) != []
     assert again.copies == 0
+
+
+def test_without_a_file_of_iterations_pauses_are_of_those_that_operators_name(tmp_path: Path) -> None:
+    def operator(rank: int, number: int, elapsed_ns: int | None = 90 * MS) -> dict[str, Any]:
+        start_ns = START_NS + number * 100 * MS
+        return commop(rank=rank, sequence=number, iteration=number, start_ns=start_ns, elapsed_ns=elapsed_ns)
+
+    rows = [*(operator(rank, number) for rank in range(2) for number in range(3)), operator(0, 3, None)]
+    given = [pause(0, 250, 1), pause(0, 199), pause(1, 205), pause(0, 310, 3)]
+    trace = read_trace(write_directory(tmp_path, rows, ending=".jsonl", pauses=given))
+    assert trace.rejected.count == 1  # of the iteration that has not ended
+    assert sorted(pauses_of(trace.iterations[0])) == [(1, "data_loader", 199 * MS), (1, "data_loader", 250 * MS)]
+    assert pauses_of(trace.iterations[1]) == [(2, "data_loader", 205 * MS)]
+    own = trace.iterations[0].columns
+    assert set(own["elapsed_ns"].tolist()) == {90.0 * MS}
+    (tmp_path / "pauses.jsonl").unlink()
+    assert read_trace(tmp_path).iterations == {}

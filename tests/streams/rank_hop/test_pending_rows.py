@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.messages.bounds import MOST_EXACT
 from irregulars.messages.records import UNKNOWN
 from irregulars.state_codec import encode_state
 from irregulars.streams.rank_hop.closing_times import (
@@ -207,3 +208,14 @@ def test_a_wait_is_over_when_it_lasted_for_the_grace_from_the_first_time_that_it
     timer.is_over(True, 600.0, 600.0)
     timer.restart()
     assert not timer.is_over(True, 700.0, 700.0)
+
+
+def test_more_pauses_than_are_kept_lengthen_the_newest_of_their_cause() -> None:
+    def pauses(*given: tuple[int, int, int]) -> list[tuple[int, IterationTimes]]:
+        return [(0, IterationTimes(0, 10_000, 0, np.nan, pause=one)) for one in given]
+
+    made = PendingRows()
+    assert made.add_iterations(pauses(*((0, 10 * number, 5) for number in range(200)), (0, 0, 5))) == 0
+    assert (len(made.pauses[0]), made.pauses[0][-1]) == (64, (0, 630, 5 * 137))
+    assert made.add_iterations(pauses((1, 0, 5), (UNKNOWN, 0, 5), (0, 3_000, MOST_EXACT))) == 2
+    assert made.pauses[0][-1] == (0, 630, MOST_EXACT)
