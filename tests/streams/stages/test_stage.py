@@ -271,6 +271,17 @@ async def test_evidence_on_which_the_decoder_itself_fails_is_buried(
     close(stage)
 
 
+@pytest.mark.parametrize("key", [b"\xff", b"", b"j"])
+async def test_a_membership_of_nobody_is_buried_whatever_its_key_is(outbox: TakesAll, key: bytes) -> None:
+    """Its job was compared with the key for each member: for none, the bytes of any key became a job's name."""
+    stage = job_stage(outbox, SlowJob())
+    value = b'{"schema":"membership","version":1,"job":"j","members":[]}'
+    await stage.take("evidence", [record("evidence", 0, key, value)])
+    assert (stage.states[0].position(), stage.states[0].tracked) == ({"evidence": 1}, {})
+    close(stage)
+    assert outbox.keys("deadletter") == [key]
+
+
 async def test_a_message_on_which_the_decoder_itself_fails_is_buried(
     outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
