@@ -23,7 +23,7 @@ from irregulars.streams.snapshots.published_verdicts import Told
 
 T = TypeVar("T")
 
-POSITION_KEY: Final = b"\x00position"  # key of the partition's own record; no job's name begins with a zero byte
+POSITION_KEY: Final = b"\x00position"  # key of the partition's own record; no `JobName` begins with a zero byte
 RECORD_VERSION: Final = 1  # of the records of this module, without the states in them
 STATE_VERSION: Final = 1
 """Of the states of monitors: raise it with each change of their classes but that of a new field with a default. A
