@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -447,18 +448,43 @@ async def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outb
     close(stage)
 
 
+class OnTopic:
+    """A message as a consumer gives it."""
+
+    def __init__(self, one: Record) -> None:
+        self.key, self.value, self.offset = (lambda: one.key), (lambda: one.value), (lambda: one.offset)
+
+
 async def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: TakesAll) -> None:
     stage = rank_stage(outbox)
     state = stage.states[0]
-    told = [SimpleNamespace(**{n: (lambda v=v: v) for n, v in (
-        ("key", one.key), ("value", one.value), ("offset", one.offset))})
-        for one in (grouped(0, 0), grouped(1, 1), announced(0))]  # fmt: skip
-    stage.reader.read_tail = lambda *_: told  # type: ignore[assignment,method-assign,return-value]
+    told = [OnTopic(one) for one in (grouped(0, 0), grouped(1, 1), announced(0))]
+    stage.reader.messages = lambda *_: iter(told)  # type: ignore[assignment,method-assign,return-value]
     key = group_key("lockstep", GROUP)
     await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 3}))
     assert set(state.tracked) == {key}, "the other rank's state could be read"
     monitor: Any = state.tracked[key].monitor
     assert [one.rank for one in monitor.drain()] == [0, 1]
+    close(stage)
+
+
+async def test_announcements_of_other_jobs_are_not_kept_while_ranks_are_announced_again(outbox: TakesAll) -> None:
+    """They stay on their topic for ever: those of years fit no memory."""
+    stage, most, alive = rank_stage(outbox), 0, WeakSet[OnTopic]()
+    state, key = stage.states[0], group_key("lockstep", GROUP)
+
+    def messages(*_: object) -> Iterator[OnTopic]:
+        nonlocal most
+        for one in (*(record("jobs", at, b"other%d/0" % at, b"") for at in range(1000)), grouped(0, 1000)):
+            message = OnTopic(one)
+            alive.add(message)
+            most = max(most, len(alive))
+            yield message
+
+    stage.reader.messages = messages  # type: ignore[assignment,method-assign]
+    await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 1001}))
+    assert set(state.tracked) == {key}
+    assert most < 10
     close(stage)
 
 
