@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import pytest
@@ -22,9 +22,9 @@ from irregulars.messages.evidence import encode_evidence
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import encode_batch
 from irregulars.streams.faust_driver.block_fetcher import Record
-from irregulars.streams.health.monitor_faults import MOST_FAULTS
+from irregulars.streams.health.monitor_faults import MOST_FAULTS, GivenUp
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
-from irregulars.streams.snapshots.records import PositionRecord
+from irregulars.streams.snapshots.records import MonitorRecord, PositionRecord, decode_record
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
@@ -306,6 +306,39 @@ async def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox:
     assert stage.states[0].stored_position == {"evidence": MOST_FAULTS + 2}
     close(stage)
     assert b"j" not in outbox.keys("job_snapshots")
+
+
+async def test_a_job_that_begins_anew_while_the_database_is_away_is_stored_once_its_rows_are(
+    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old state alone yields again the rows that wait, should the worker be killed meanwhile."""
+    stage, is_back, flushes = job_stage(outbox, SlowJob()), asyncio.Event(), 0
+
+    async def flush() -> None:
+        nonlocal flushes
+        flushes += 1
+        await is_back.wait()
+
+    def stored() -> list[int]:
+        own = [value or b"" for topic, key, value in outbox.sent if topic.endswith("job_snapshots") and key == b"j"]
+        return [cast(MonitorRecord, decode_record(b"j", value)).given_up.times for value in own]
+
+    monkeypatch.setattr(stage.services.sink, "flush", flush)
+    monkeypatch.setattr(stage.services.sink, "_busy_since_s", 1.0)
+    await stage.take("evidence", [evidence(0)])
+    await settle(stage)
+    cycle = asyncio.ensure_future(stage.snapshot_all())
+    await until(lambda: flushes > 0)
+    (tracked,) = stage.states[0].tracked.values()
+    tracked.given_up = GivenUp(MOST_FAULTS, 0)
+    await asyncio.wait_for(stage.store_begun_over(stage.states[0], tracked), DEADLINE_S)
+    assert stored() == []
+    is_back.set()
+    await asyncio.wait_for(cycle, DEADLINE_S)
+    assert stored() == [0], "as it was where the stored position is"
+    await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
+    assert stored() == [0, MOST_FAULTS]
+    close(stage)
 
 
 async def test_a_state_that_a_monitor_cannot_give_costs_that_monitor_and_no_worker(outbox: TakesAll) -> None:
