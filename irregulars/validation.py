@@ -57,7 +57,16 @@ MAX_ROWS: Final = 1 << 48
 
 Text = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
-JobName = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS)]
+JobName = Annotated[
+    str,
+    Meta(
+        min_length=1, max_length=MAX_JOB_CHARACTERS, pattern=r"\A[^\x00]",
+        description=f"text of 1 to {MAX_JOB_CHARACTERS} characters that begins with no zero byte",
+    ),
+]  # fmt: skip
+"""Keys that begin with a zero byte are those of a partition's own records beside those of its jobs
+(`streams.snapshots.records`)."""
+
 Label = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]  # a name that may be empty
 Integer = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]

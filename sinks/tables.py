@@ -119,6 +119,9 @@ SAMPLES: Final = ("bandwidth", "gpu_health", "events")
 """Topics whose batches become rows of the table of that name as they are."""
 
 _NAMED: Final = frozenset({"device", "host", "detail"})
+_FARTHEST_NS: Final = 30 * 86_400 * 10**9
+"""How far rows of a batch may be from its middle one, ns: the longest time that these tables keep rows. Each week
+is a partition of its own, so that a batch with times of all weeks would make thousands of parts."""
 
 
 def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
@@ -139,8 +142,12 @@ def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
     }
     for column in _NAMED.intersection(values):
         values[column] = np.concatenate([_decoded(one.columns[column], one.header.names) for one in batches])
-    is_usable = usable_rows(name, values)
-    if is_usable is not None:
+    middles_ns = [int(one.columns["time_ns"][len(one) // 2]) if len(one) else 0 for one in batches]
+    # As floats: times that can't be would overflow an int64.
+    apart_ns = values["time_ns"] - np.repeat(np.array(middles_ns, np.float64), counts)
+    is_near, is_usable = np.abs(apart_ns) <= _FARTHEST_NS, usable_rows(name, values)
+    is_usable = is_near if is_usable is None else is_usable & is_near
+    if not is_usable.all():
         values = {column: own[is_usable] for column, own in values.items()}
     if name == "bandwidth":
         values["path"] = _decoded(values["path"], PATHS)

@@ -12,10 +12,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Meta
 
 from irregulars.arrow_numpy import from_numpy, to_arrow, to_numpy
 from irregulars.dtypes import Column, Flags, Ints
@@ -331,7 +332,7 @@ class _Member:
 @dataclass(frozen=True, slots=True)
 class _Members:
     job: JobName
-    members: tuple[_Member, ...]
+    members: Annotated[tuple[_Member, ...], Meta(min_length=1)]  # readers compare the key with the job of each
 
 
 def _encode_rows(evidence: Evidence) -> bytes:

@@ -32,8 +32,10 @@ from irregulars.streams.job_hop.stored_attributions import StoredAttributions, p
 
 _MOST_PENDING_BYTES: Final = 256 << 20
 """Evidence of a job's iterations that wait for ranks; above it the oldest are given up. Nothing else ends the wait
-for a rank whose partition no worker reads: it is not silent. 10,000 ranks fill it in some 30 iterations."""
+for a rank whose partition no worker reads: it is not silent. 10,000 ranks fill it in some 30 iterations.
+A start ends as well once that of later ones takes more: such a rank never reports the end of the present one."""
 
+_MEMBER_BYTES: Final = 256  # of one who came or went, about as many as of a row of evidence
 _SEVERITY: Final = "alert_"  # before the name of each limit of `SeverityLimits`, in the names of settings
 
 
@@ -93,6 +95,7 @@ class JobMonitor:
         self._announced: list[Announcement] = []
         self._is_ended = False
         self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
+        self._later_bytes = 0
         self._clock = JobClock(settings.silence_s, settings.grace_s)
         self._changes: Sequence[ThresholdChange] = ()
         self._in_force: dict[str, float] = {}  # of them, with the settings that they make
@@ -140,7 +143,8 @@ class JobMonitor:
         numbered = self._starts.numbered(rows)
         overtaken = self._starts.overtaken(self._attempt)
         if overtaken:
-            self._later, numbered = _without(overtaken, self._later), _without(overtaken, numbered)
+            self._hold_back(_without(overtaken, self._take_later()))
+            numbered = _without(overtaken, numbered)
         self._add_numbered(numbered)
 
     def _add_numbered(self, rows: Sequence[Evidence | Membership]) -> None:
@@ -152,7 +156,7 @@ class JobMonitor:
                 if self._attempt is None and row.announcement is not None:
                     self._begin(row.attempt)
                 if self._is_of_later(row.attempt):
-                    self._later.append(row)
+                    self._hold_back([row])
                 elif row.attempt == self._attempt:
                     if row.announcement is not None and self._roster.announce(row.announcement):
                         self._announced.append(row.announcement)
@@ -206,7 +210,7 @@ class JobMonitor:
         """Judge the iterations that are complete; operators are read back only for suspect ones."""
         parts = self._advance_attempt(read_back)
         while self._later and self._is_ended:
-            later, self._later = self._later, []
+            later = self._take_later()
             attempts = [row.attempt for row in later if isinstance(row, Membership)]
             if not attempts:  # rows of an attempt that was not announced
                 break
@@ -281,7 +285,7 @@ class JobMonitor:
             return None
         if self._roster.is_ended:
             return self._roster.end_reason
-        if self._clock.is_attempt_overdue:
+        if self._clock.is_attempt_overdue or self._later_bytes > _MOST_PENDING_BYTES:
             return "restarted"
         return "silent" if self._clock.presence in (Presence.SILENT, Presence.FORGOTTEN) else None
 
@@ -296,11 +300,19 @@ class JobMonitor:
     def _is_of_later(self, attempt: int) -> bool:
         return self._attempt is not None and attempt > self._attempt
 
+    def _hold_back(self, rows: Sequence[Evidence | Membership]) -> None:
+        self._later += rows
+        self._later_bytes += sum(row.size_bytes if isinstance(row, Evidence) else _MEMBER_BYTES for row in rows)
+
+    def _take_later(self) -> list[Evidence | Membership]:
+        later, self._later, self._later_bytes = self._later, [], 0
+        return later
+
     def _add_evidence(self, evidence: Evidence) -> None:
         attempts = evidence.columns["attempt"]
         if len(evidence) and self._is_of_later(int(attempts.max())):
             is_later = attempts > (self._attempt or 0)  # a message may hold the end of one and the begin of the next
-            self._later.append(evidence.take(is_later))
+            self._hold_back([evidence.take(is_later)])
             evidence = evidence.take(~is_later)
         if self._is_ended:  # its verdicts are closed
             return
@@ -341,7 +353,7 @@ class JobMonitor:
         monitor._judge = IterationJudge.from_state(put_back(state.judge, state.attributions), settings)
         monitor._announced = [monitor._roster.newest(rank) for rank in state.announced]
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s
-        monitor._later = [row for value in state.later for row in decode_evidence(value)]
+        monitor._hold_back([row for value in state.later for row in decode_evidence(value)])
         return monitor
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import (
@@ -24,6 +26,10 @@ from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankA
 
 MAX_HELD_BATCHES: Final = 1000
 """Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back those above."""
+
+MAX_HELD_BYTES: Final = 16 << 20
+"""The same in bytes, 300,000 operators: announcements come seconds late, and a message of some kB may decompress to
+13 MB."""
 
 UNANNOUNCED: Final = "rank and attempt must be announced on the topic jobs; got no announcement in time"
 
@@ -57,11 +63,15 @@ class HeldMessages:
 
     def __init__(self) -> None:
         self._batches: list[tuple[Batch, int]] = []
+        self._size_bytes = 0  # of them
         self._beats: list[Heartbeat] = []
 
     def add(self, batch: Batch, offset: int) -> None:
         """Hold a batch."""
-        self._batches.append((batch, offset))
+        # Copied: a cut of a column would hold those of the message's other ranks as well.
+        own = replace(batch, columns={name: np.array(column) for name, column in batch.columns.items()})
+        self._batches.append((own, offset))
+        self._size_bytes += _size_bytes(own)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Hold a heartbeat; only the newest two are of use."""
@@ -91,18 +101,21 @@ class HeldMessages:
         ]
         if gone:
             self._batches = [held for held in self._batches if not any(held[0] is one for one in gone)]
+            self._size_bytes -= sum(map(_size_bytes, gone))
         return sum(map(len, gone)) if schema == "commops" else 0
 
     def take(self) -> tuple[list[tuple[Batch, int]], list[Heartbeat]]:
         """Hand out everything."""
-        batches, self._batches = self._batches, []
+        batches, self._batches, self._size_bytes = self._batches, [], 0
         beats, self._beats = self._beats, []
         return batches, beats
 
     def take_surplus(self) -> list[tuple[Batch, int]]:
-        """Give up batches above `MAX_HELD_BATCHES`, oldest first."""
-        surplus = max(len(self._batches) - MAX_HELD_BATCHES, 0)
-        given_up, self._batches = self._batches[:surplus], self._batches[surplus:]
+        """Give up batches above `MAX_HELD_BATCHES` and `MAX_HELD_BYTES`, oldest first."""
+        given_up = []
+        while len(self._batches) > MAX_HELD_BATCHES or self._size_bytes > MAX_HELD_BYTES:
+            given_up.append(self._batches.pop(0))
+            self._size_bytes -= _size_bytes(given_up[-1][0])
         return given_up
 
     def state(self) -> HeldState:
@@ -116,9 +129,15 @@ class HeldMessages:
     def from_state(cls, state: HeldState) -> HeldMessages:
         """Restore."""
         held = cls()
-        held._batches = [(decode_batch(one.value, one.schema), one.offset) for one in state.batches]
+        for one in state.batches:
+            held.add(decode_batch(one.value, one.schema), one.offset)
         held._beats = list(state.heartbeats)
         return held
+
+
+def _size_bytes(batch: Batch) -> int:
+    """Return the bytes of a batch's columns and names."""
+    return sum(column.nbytes for column in batch.columns.values()) + sum(map(len, batch.header.names))
 
 
 _PAST_STARTS: Final = 16

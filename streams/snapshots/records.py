@@ -12,7 +12,7 @@ piece that the next owner has written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from irregulars.streams.snapshots.published_verdicts import Told
 
 T = TypeVar("T")
 
-POSITION_KEY: Final = b"\x00position"  # key of the partition's own record; no job's name begins with a zero byte
+POSITION_KEY: Final = b"\x00position"  # key of the partition's own record; no `JobName` begins with a zero byte
 RECORD_VERSION: Final = 1  # of the records of this module, without the states in them
 STATE_VERSION: Final = 1
 """Of the states of monitors: raise it with each change of their classes but that of a new field with a default. A
@@ -84,6 +84,7 @@ class PositionRecord:
     told: Told = field(default_factory=Told)  # of the revisions before `ends`, those that are still of use
     # Ids of the topics to which these offsets belong, by topic; a topic that was made anew has another one
     topic_ids: dict[str, str] = field(default_factory=dict)
+    told_pieces: Keys = ()  # pieces of `told`, where it is too long for the record
 
 
 Record = MonitorRecord | PositionRecord
@@ -146,6 +147,14 @@ def assemble(record: MonitorRecord, pieces: Mapping[bytes, bytes]) -> EncodedSta
     """Put a state together again; raises `RecordError`."""
     root = record.state or _joined(record.root, pieces)
     return EncodedState(root, tuple(_joined(part, pieces) for part in record.parts))
+
+
+def with_told(record: PositionRecord, pieces: Mapping[bytes, bytes]) -> PositionRecord:
+    """Return a partition's own record with `told` put together again; raises `RecordError`."""
+    if not record.told_pieces:
+        return record
+    told = decode_state(_joined(record.told_pieces, pieces), Told, RECORD_VERSION)
+    return replace(record, told=told, told_pieces=())
 
 
 def _joined(keys: Sequence[bytes], pieces: Mapping[bytes, bytes]) -> bytes:

@@ -16,12 +16,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from irregulars.kafka.outbox import Outbox
+from irregulars.state_codec import encode_state
+from irregulars.streams.snapshots.published_verdicts import Told
 from irregulars.streams.snapshots.records import (
     PIECE_BYTES,
     POSITION_KEY,
+    RECORD_VERSION,
     Draft,
     Keys,
     MonitorRecord,
@@ -64,6 +68,7 @@ class SnapshotWriter:
         self._partition: Final = partition
         self._outbox: Final = outbox
         self._written = {key: _Written(dict(one.places)) for key, one in stored.monitors.items()}
+        self._told = _Written()  # the pieces of the partition's own record
         self._strays = stored.strays | (stored.late - self._written.keys())
         self._late = set(stored.late & self._written.keys())  # to be written again, or their late ones come to count
         self.live_bytes = sum(one.size_bytes for one in self._written.values())  # of all records that count
@@ -121,9 +126,21 @@ class SnapshotWriter:
         if self._strays and self._sent and self._foreign is None:  # else a former owner may still need them
             strays, self._strays = self._strays, frozenset()
             await self._delete(strays)
-        offsets = (place.offset for one in self._written.values() for place in one.places.values())
+        told, before, oldest = encode_state(record.told, RECORD_VERSION), self._told, self._oldest_bytes()
+        now = _Written({key: place for key, place in before.places.items() if place.after_bytes >= oldest})
+        pieces = await self._write_pieces(POSITION_KEY, told, now) if len(told) > PIECE_BYTES else ()
+        now.places = {key: now.places[key] for key in pieces}
+        self._told = now
+        self.live_bytes += now.size_bytes - before.size_bytes
+        # Deleted before the next record: until this one is there, the one before needs them.
+        self._strays = self._strays.union(before.places).difference(now.places)
+        written = chain(self._written.values(), (now,))
+        offsets = (place.offset for one in written for place in one.places.values())
         begin = min(*offsets, self._mark, self._mark if self._foreign is None else self._foreign)
-        own = replace(record, epoch=self.epoch, begin=begin, claimed=self._claimed)
+        own = replace(
+            record, epoch=self.epoch, begin=begin, claimed=self._claimed, told=Told() if pieces else record.told,
+            told_pieces=pieces,
+        )  # fmt: skip
         await self._send(POSITION_KEY, encode_record(own))
 
     def settle(self) -> range | None:

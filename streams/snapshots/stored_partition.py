@@ -20,6 +20,7 @@ from irregulars.streams.snapshots.records import (
     assemble,
     decode_record,
     is_piece,
+    with_told,
 )
 
 
@@ -124,20 +125,22 @@ class _Reading:
         self.places[key] = Place(offset, self.read_bytes, len(key) + len(value))
 
     def result(self) -> StoredPartition:
-        monitors = {}
+        monitors, position = {}, PositionRecord()
         for key, record in self.newest.items():
-            if isinstance(record, MonitorRecord):
-                try:
+            try:
+                if isinstance(record, MonitorRecord):
                     state = assemble(record, self.pieces)
-                except RecordError as error:
-                    self.refused[key] = f"{error} ({self.where}, key {key!r})"
-                    continue
-                places = {one: self.places[one] for one in (key, *record.pieces)}
-                monitors[key] = StoredMonitor(record.seen, state, places, record.given_up)
+                    places = {one: self.places[one] for one in (key, *record.pieces)}
+                    monitors[key] = StoredMonitor(record.seen, state, places, record.given_up)
+                else:
+                    position = with_told(record, self.pieces)
+            except RecordError as error:
+                self.refused[key] = f"{error} ({self.where}, key {key!r})"
+        # Without the pieces of the position: its next owner writes its own ones at once.
         used = {place for monitor in monitors.values() for place in monitor.places}
         return StoredPartition(
             epoch=self.epoch,
-            position=next((one for one in self.newest.values() if isinstance(one, PositionRecord)), PositionRecord()),
+            position=position,
             monitors=monitors, refused=self.refused, strays=frozenset(self.pieces.keys() - used - self.deleted),
             late=frozenset(self.late - {POSITION_KEY}), end=self.end, read_bytes=self.read_bytes,
         )  # fmt: skip

@@ -34,6 +34,7 @@ class Tracked(Generic[M]):
     heard_at_s: float = field(default_factory=time.monotonic)
     faults: int = 0  # see `streams.health.monitor_faults`
     given_up: GivenUp = NOT_GIVEN_UP
+    is_unstored: bool = False  # it began anew, and the state that is stored is the one before that
 
     def has_seen(self, topic: str, offset: int) -> bool:
         """Whether the monitor's state holds this message already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
@@ -94,9 +95,15 @@ class RankStage(Stage[GroupMonitor]):
         all later messages would be those of unknown ranks.
         """
         topic = self.services.settings.topics.name("jobs")
-        messages = await self.services.reading.run(self.reader.read_tail, topic, state.partition)
-        newest = {message.key(): message for message in messages}
-        for message in newest.values():
+        # Names may hold any sign: the key ``a/@b/@c`` is of group ``b/@c`` of the job ``a``, or of ``c`` of ``a/@b``.
+        jobs = {key[: found.start()] for key in keys for found in re.finditer(rb"/@|/\d+\Z", key)}
+
+        def newest() -> dict[bytes | None, Any]:
+            # One by one, and those of these jobs alone: announcements stay for ever, years of them fit no memory.
+            found = self.reader.messages(topic, state.partition)
+            return {one.key(): one for one in found if (one.key() or b"").rpartition(b"/")[0] in jobs}
+
+        for message in (await self.services.reading.run(newest)).values():
             # Reading goes on at the stored position: later announcements come by themselves.
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
                 self._announce_again(state, keys, message)

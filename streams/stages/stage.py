@@ -143,14 +143,20 @@ class Stage(ABC, Generic[M]):
         """Let a monitor whose work did not end begin anew, from the next message on."""
 
     async def store_begun_over(self, state: PartitionState[M], tracked: Tracked[M]) -> None:
-        """Store a monitor that began anew at once: neither a restart nor another owner may meet its message again."""
-        draft = self.encode(state, tracked)
-        if not self.services.sink.is_busy:
-            await self.store(state)  # earlier judgements are no longer in a state
+        """Store a monitor that began anew at once: neither a restart nor another owner may meet its message again.
+
+        While the database is away the next cycle stores it: rows that wait would be lost with the old state.
+        """
+        draft, tracked.is_unstored = self.encode(state, tracked), True
+        if self.services.sink.is_busy:
+            tracked.is_dirty = True
+            return
+        await self.store(state)  # earlier judgements are no longer in a state
         await self.services.outbox.barrier()
         async with self._writing:
-            if self.holds(state):
+            if self.holds(state) and tracked.is_unstored:  # else a cycle has stored a newer one
                 await self._writers[state].write_monitor(tracked.key, draft)
+                tracked.is_unstored = False
                 await self.services.outbox.barrier()
 
     async def prepare(self, state: PartitionState[M], stored: PositionRecord) -> None:
@@ -336,7 +342,7 @@ class Stage(ABC, Generic[M]):
         drafts: dict[bytes, Draft] = {}
         overdue = self._writers[state].overdue()
         due = [one for one in state.tracked.values() if one.is_dirty or one.key in overdue]
-        for tracked in [one for one in due if not is_broken(one)]:
+        for tracked in [one for one in due if one.is_unstored or not is_broken(one)]:
             draft = await self._capture(state, tracked)
             drafts |= {} if draft is None else {tracked.key: draft}
             await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
@@ -352,8 +358,12 @@ class Stage(ABC, Generic[M]):
                 return waited_s
             ended, writer = self._forget_ended(state), self._writers[state]
             for key, draft in drafts.items():
-                if key in state.tracked and state.tracked[key].given_up.times <= draft.given_up.times:
-                    await writer.write_monitor(key, draft)  # else it has begun anew since, and that is stored
+                one = state.tracked.get(key)
+                is_newest = one is not None and one.given_up.times <= draft.given_up.times
+                # It has begun anew since: what is stored is that, or else must fit the position that is stored below.
+                if one is not None and (is_newest or one.is_unstored):
+                    await writer.write_monitor(key, draft)
+                    one.is_unstored = not is_newest
             await writer.delete_monitors(ended)
             # Last: a reader that finds the position finds all records before it.
             await writer.write_position(record)

@@ -120,6 +120,16 @@ def test_samples_of_many_ranks_are_one_table_in_their_order() -> None:
     assert table == pa.concat_tables([table_of_samples([one]) for one in batches]).combine_chunks()
 
 
+def test_samples_far_from_the_middle_one_of_their_batch_are_left_out() -> None:
+    """Each week is a partition of its own: times of all weeks made a thousand parts of one message."""
+    batch, honest = made_up_job.bandwidth(samples=100), made_up_job.bandwidth(rank=0, samples=2)
+    weeks_ns = np.arange(100) * 7 * 86_400 * 10**9
+    far = dataclasses.replace(batch, columns={**batch.columns, "time_ns": batch.columns["time_ns"] + weeks_ns})
+    table = table_of_samples([far, honest])
+    assert table.column("rank").to_pylist() == [1] * 9 + [0] * 2
+    assert table.column("sampled_at").cast(pa.int64()).to_pylist()[4] == far.columns["time_ns"][50]
+
+
 def test_throttle_reasons_are_words() -> None:
     batch = made_up_job.gpu_health(samples=22)
     table = table_of_samples([batch])

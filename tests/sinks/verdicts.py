@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from irregulars.messages.judgements import DEVICES, SEVERITIES, Suspect, Verdict
 from irregulars.messages.kinds import VERDICT_KINDS
 
-NAMES = st.text(min_size=1, max_size=12)
+NAMES = st.text(min_size=1, max_size=12).filter(lambda name: name[0] != "\0")  # no name of a job
 RANKS = st.integers(0, 10**6)
 PLACES = st.none() | NAMES
 

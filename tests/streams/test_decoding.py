@@ -54,6 +54,7 @@ BAD_ANNOUNCEMENTS = [
     {"sources": [["commops"]]}, {"communicators": "w"}, {"communicators": [None]},
     {"communicators": one_run(-5, 1, 1)}, {"communicators": one_run(0, 1, 0)},
     {"communicators": one_run(0, TOO_LARGE, 1)}, {"communicators": one_run(0, 1 << 27, 1)},
+    {"job": "\0position"},
 ]  # fmt: skip
 BAD_HEARTBEATS = [
     {"rank": -1}, {"attempt": TOO_LARGE}, {"state": 1}, {"reason": 5}, {"sources": []}, {"sources": {"commops": 1}},
@@ -62,7 +63,8 @@ BAD_HEARTBEATS = [
 ]  # fmt: skip
 BAD_HEADERS = [
     {"rank": -1}, {"attempt": TOO_LARGE}, {"rows_before": -1}, {"watermark_ns": TOO_LARGE}, {"watermark_ns": "x"},
-    {"names": "w"}, {"names": [None]}, {"names": []}, {"job": HALF_A_SIGN}, {"version": 2}, {"schema": "bandwidth"},
+    {"names": "w"}, {"names": [None]}, {"names": []}, {"job": HALF_A_SIGN}, {"job": "\0piece/"}, {"version": 2},
+    {"schema": "bandwidth"},
 ]  # fmt: skip
 
 

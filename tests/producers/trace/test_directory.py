@@ -455,7 +455,7 @@ def test_bad_rows_of_bandwidth_and_iterations_are_left_out(tmp_path: Path) -> No
 
 BAD_JOBS: dict[str, tuple[Any, str]] = {
     "no object": ([1], "must be a JSON object; got [1]"),
-    "no job": (job(job=...), "job must be text that is not empty; got none"),
+    "no job": (job(job=...), "job must be text of 1 to 4096 characters that begins with no zero byte; got none"),
     "giant world": (job(world_size=1 << 40), "world_size must be an integer from 1 to 4194304; got 1099511627776"),
     "clock": (job(clock="utc"), "clock must be one of shared, per_host; got 'utc'"),
     "communicators as list": (job(communicators=[]), "communicators must be an object; got []"),

@@ -293,6 +293,19 @@ def test_a_restart_is_not_held_up_by_a_rank_that_died_with_the_attempt_before() 
     assert [one.attempt for one in advance(monitor).iterations] == [2]
 
 
+def test_a_start_that_can_not_end_holds_later_ones_back_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one partition is unread no clock goes on by which a start could be found to be over."""
+    rows = [evidence_of(0, {number: 10}, attempt=2) for number in range(20)]
+    monkeypatch.setattr(job_monitor, "_MOST_PENDING_BYTES", 10 * rows[0].size_bytes)
+    monitor, said = made(came(0), came(1), evidence_of(0, {0: 10}), came(0, 1, attempt=2)), []
+    for row in rows:
+        monitor.add([row])
+        monitor = JobMonitor.from_state(stored(monitor.state()), JudgeSettings())
+        said.append([(one.attempt, one.iteration) for one in advance(monitor).iterations])
+    assert said[:5] == [[]] * 5
+    assert [one for some in said for one in some] == [(1, 0), *((2, number) for number in range(20))]
+
+
 def test_two_restarts_in_one_breath() -> None:
     monitor = made()
     for attempt in (1, 2, 3):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.records import Batch
-from irregulars.streams.rank_hop.rank_monitor import HeldMessages
+from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BYTES, HeldMessages
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
@@ -47,3 +51,26 @@ def test_a_snapshot_restores_all_that_is_held() -> None:
     ((batch, offset),), beats = twin.take()
     assert (batch.header, offset, beats) == (operators(attempt=2).header, 8, [beat("stopped")])
     assert batch.columns["start_ns"].tolist() == [5]
+
+
+def test_what_is_held_is_bounded_in_bytes() -> None:
+    """Equal rows take hundreds of times as much memory as the messages in which they came."""
+    large = replace(operators(), columns={name: np.repeat(one, 1 << 15) for name, one in operators().columns.items()})
+    most = MAX_HELD_BYTES // (sum(one.nbytes for one in large.columns.values()) + len("world"))
+    held = HeldMessages()
+    for offset in range(most + 3):
+        held.add(large, offset)
+    assert [offset for _, offset in held.take_surplus()] == [0, 1, 2]
+    held = HeldMessages.from_state(stored(held.state()))
+    held.add(large, most + 3)
+    assert [offset for _, offset in held.take_surplus()] == [3]
+    held.drop_before("commops", 1, None)
+    held.add(large, most + 4)
+    assert held.take_surplus() == []
+
+
+def test_what_is_held_keeps_no_rows_of_other_ranks_in_memory() -> None:
+    held, whole = HeldMessages(), {name: np.repeat(one, 2) for name, one in operators().columns.items()}
+    held.add(replace(operators(), columns={name: one[:1] for name, one in whole.items()}), 0)
+    ((batch, _),), _ = held.take()
+    assert all(one.base is None for one in batch.columns.values())

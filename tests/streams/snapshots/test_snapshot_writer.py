@@ -17,6 +17,8 @@ from irregulars.dtypes import Ints
 from irregulars.errors import TopicMismatch
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.state_codec import Part
+from irregulars.streams.snapshots import records, snapshot_writer
+from irregulars.streams.snapshots.published_verdicts import Published, Told
 from irregulars.streams.snapshots.records import PART_BYTES, PositionRecord, decode_monitor, draft_of, is_piece
 from irregulars.streams.snapshots.snapshot_writer import SPAN_BYTES, SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
@@ -93,6 +95,57 @@ def test_no_message_is_longer_than_a_broker_takes_unasked() -> None:
     Owner(topic).cycle({b"job": large})
     assert max(written(topic, 0)) <= MAX_MESSAGE_BYTES
     assert Owner(topic).found == {b"job": large}
+
+
+def published(count: int) -> Told:
+    """Verdicts whose ids nothing makes shorter."""
+    ids = np.random.default_rng(1).integers(0, 1 << 62, (count, 3)).tolist()
+    return Told(
+        tuple(Published(f"{one}", "j", 1, "slow_rank gpu 1 None", (3, 4), False, {"verdicts": 2}) for one in ids)
+    )
+
+
+def test_a_position_that_has_much_to_remember_is_cut_and_written_once() -> None:
+    topic, told = MemoryTopic(), published(60_000)
+    owner = Owner(topic)
+
+    def write(one: Told) -> None:
+        asyncio.run(owner.writer.write_position(PositionRecord(positions={"evidence": 7}, told=one)))
+
+    write(told)
+    assert max(written(topic, 0)) <= MAX_MESSAGE_BYTES < sum(written(topic, 0))
+    found = topic.writer_to().read(0)
+    assert (found.position.told, found.position.positions, found.refused) == (told, {"evidence": 7}, {})
+    at = topic.end
+    write(told)
+    assert sum(written(topic, at)) < 1_000
+    write(Told())
+    write(Told())
+    topic.compact()
+    assert [line.name for line in topic.lines if is_piece(line.name)] == []
+
+
+@pytest.mark.parametrize("messages", range(16))
+def test_an_owner_that_dies_while_it_takes_a_long_position_over_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, messages: int
+) -> None:
+    for module in (records, snapshot_writer):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1_000)
+    topic, told = MemoryTopic(), published(150)
+    asyncio.run(Owner(topic).writer.write_position(PositionRecord(told=told)))
+    assert sum(is_piece(line.name) for line in topic.lines) > 2
+    log = topic.writer_to()
+    writer = log.writer(0, log.read(0))
+    cast(MemoryOutbox, writer._outbox).left = messages
+
+    async def take_over() -> None:
+        for _ in range(2):
+            await writer.write_position(PositionRecord(told=told))
+
+    with suppress(ConnectionError):
+        asyncio.run(take_over())
+    topic.compact()
+    assert topic.writer_to().read(0).position.told == told
 
 
 def test_a_part_that_has_not_changed_is_not_written_again() -> None:

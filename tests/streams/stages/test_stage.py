@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from weakref import WeakSet
 
 import pytest
 
@@ -21,9 +22,9 @@ from irregulars.messages.evidence import encode_evidence
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import encode_batch
 from irregulars.streams.faust_driver.block_fetcher import Record
-from irregulars.streams.health.monitor_faults import MOST_FAULTS
+from irregulars.streams.health.monitor_faults import MOST_FAULTS, GivenUp
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
-from irregulars.streams.snapshots.records import PositionRecord
+from irregulars.streams.snapshots.records import MonitorRecord, PositionRecord, decode_record
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
@@ -271,6 +272,17 @@ async def test_evidence_on_which_the_decoder_itself_fails_is_buried(
     close(stage)
 
 
+@pytest.mark.parametrize("key", [b"\xff", b"", b"j"])
+async def test_a_membership_of_nobody_is_buried_whatever_its_key_is(outbox: TakesAll, key: bytes) -> None:
+    """Its job was compared with the key for each member: for none, the bytes of any key became a job's name."""
+    stage = job_stage(outbox, SlowJob())
+    value = b'{"schema":"membership","version":1,"job":"j","members":[]}'
+    await stage.take("evidence", [record("evidence", 0, key, value)])
+    assert (stage.states[0].position(), stage.states[0].tracked) == ({"evidence": 1}, {})
+    close(stage)
+    assert outbox.keys("deadletter") == [key]
+
+
 async def test_a_message_on_which_the_decoder_itself_fails_is_buried(
     outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +306,39 @@ async def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox:
     assert stage.states[0].stored_position == {"evidence": MOST_FAULTS + 2}
     close(stage)
     assert b"j" not in outbox.keys("job_snapshots")
+
+
+async def test_a_job_that_begins_anew_while_the_database_is_away_is_stored_once_its_rows_are(
+    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old state alone yields again the rows that wait, should the worker be killed meanwhile."""
+    stage, is_back, flushes = job_stage(outbox, SlowJob()), asyncio.Event(), 0
+
+    async def flush() -> None:
+        nonlocal flushes
+        flushes += 1
+        await is_back.wait()
+
+    def stored() -> list[int]:
+        own = [value or b"" for topic, key, value in outbox.sent if topic.endswith("job_snapshots") and key == b"j"]
+        return [cast(MonitorRecord, decode_record(b"j", value)).given_up.times for value in own]
+
+    monkeypatch.setattr(stage.services.sink, "flush", flush)
+    monkeypatch.setattr(stage.services.sink, "_busy_since_s", 1.0)
+    await stage.take("evidence", [evidence(0)])
+    await settle(stage)
+    cycle = asyncio.ensure_future(stage.snapshot_all())
+    await until(lambda: flushes > 0)
+    (tracked,) = stage.states[0].tracked.values()
+    tracked.given_up = GivenUp(MOST_FAULTS, 0)
+    await asyncio.wait_for(stage.store_begun_over(stage.states[0], tracked), DEADLINE_S)
+    assert stored() == []
+    is_back.set()
+    await asyncio.wait_for(cycle, DEADLINE_S)
+    assert stored() == [0], "as it was where the stored position is"
+    await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
+    assert stored() == [0, MOST_FAULTS]
+    close(stage)
 
 
 async def test_a_state_that_a_monitor_cannot_give_costs_that_monitor_and_no_worker(outbox: TakesAll) -> None:
@@ -436,18 +481,43 @@ async def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outb
     close(stage)
 
 
+class OnTopic:
+    """A message as a consumer gives it."""
+
+    def __init__(self, one: Record) -> None:
+        self.key, self.value, self.offset = (lambda: one.key), (lambda: one.value), (lambda: one.offset)
+
+
 async def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: TakesAll) -> None:
     stage = rank_stage(outbox)
     state = stage.states[0]
-    told = [SimpleNamespace(**{n: (lambda v=v: v) for n, v in (
-        ("key", one.key), ("value", one.value), ("offset", one.offset))})
-        for one in (grouped(0, 0), grouped(1, 1), announced(0))]  # fmt: skip
-    stage.reader.read_tail = lambda *_: told  # type: ignore[assignment,method-assign,return-value]
+    told = [OnTopic(one) for one in (grouped(0, 0), grouped(1, 1), announced(0))]
+    stage.reader.messages = lambda *_: iter(told)  # type: ignore[assignment,method-assign,return-value]
     key = group_key("lockstep", GROUP)
     await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 3}))
     assert set(state.tracked) == {key}, "the other rank's state could be read"
     monitor: Any = state.tracked[key].monitor
     assert [one.rank for one in monitor.drain()] == [0, 1]
+    close(stage)
+
+
+async def test_announcements_of_other_jobs_are_not_kept_while_ranks_are_announced_again(outbox: TakesAll) -> None:
+    """They stay on their topic for ever: those of years fit no memory."""
+    stage, most, alive = rank_stage(outbox), 0, WeakSet[OnTopic]()
+    state, key = stage.states[0], group_key("lockstep", GROUP)
+
+    def messages(*_: object) -> Iterator[OnTopic]:
+        nonlocal most
+        for one in (*(record("jobs", at, b"other%d/0" % at, b"") for at in range(1000)), grouped(0, 1000)):
+            message = OnTopic(one)
+            alive.add(message)
+            most = max(most, len(alive))
+            yield message
+
+    stage.reader.messages = messages  # type: ignore[assignment,method-assign]
+    await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 1001}))
+    assert set(state.tracked) == {key}
+    assert most < 10
     close(stage)
 
 
