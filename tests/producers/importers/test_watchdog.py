@@ -240,6 +240,14 @@ def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path
     assert sorted(imported.ranks) == [0, 1]
 
 
+def test_lower_numbers_than_in_another_log_begin_no_start_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(failure(0, 0, "0(default_pg)", 652))
+    lines = [failure(rank, rank, "0(default_pg)", 7) for rank in (1, 0)]
+    (tmp_path / "b.log").write_text("\n".join(lines))
+    imported = read_hang({"watchdog": [tmp_path / "a.log", tmp_path / "b.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 1]
+
+
 def test_lines_of_a_killed_start_are_not_told_of_the_newer_one() -> None:
     def report(rank: int) -> str:
         return f"| MnRtt/Rnk: 10.0ms/0 | MxRtt/Rnk: 90.0ms/{rank} |"
