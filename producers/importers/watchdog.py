@@ -84,8 +84,8 @@ _ERROR: Final = re.compile(rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?)[
 # torchrun's report of the process that ended first. By a signal that neither PyTorch (6) nor torchrun (15) sends it
 # has died by itself, and is waited for.
 _DIED: Final = re.compile(
-    rb"first observed failure[^\x1b]{0,200}? host +: (\S{1,253})[^:]{0,40}? rank +: (\d{1,9}) [^:]{0,40}: \d+\)"
-    rb"[^:]{0,40}? exitcode +: -(4|7|8|9|11) "
+    rb"first observed failure[\s\S]{0,600}? host +: (\S{1,253})[^\n]{0,40}\n"
+    rb"[^\n]{0,120}? rank +: (\d{1,9}) [^\n]{0,40}\n[^\n]{0,120}? exitcode +: -(4|7|8|9|11) "
 )
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
@@ -192,6 +192,8 @@ class WatchdogLog:
         return None
 
     def _read(self, block: bytes) -> None:
+        if b"\x1b" in block:
+            block = _COLOURS.sub(b"", block)
         # Only the newest start of the job counts: the part of the file before it is forgotten.
         *before, last = block.split(_AGAIN)
         for one in before:
@@ -210,7 +212,7 @@ class WatchdogLog:
         """Read a part of a log that is of one start of the job."""
         is_signed = any(sign in block for sign in LOG_SIGNS)
         if is_signed:  # before all others: messages may show that the job was started anew
-            self._read_messages(_COLOURS.sub(b"", block) if b"\x1b" in block else block)
+            self._read_messages(block)
         start = self._start
         if b"orld" in block or b"ORLD" in block:
             sizes = [size for found in _WORLD.finditer(block[: 4 << 20]) if (size := int(found[1])) < MAX_RANKS]

@@ -339,6 +339,16 @@ def test_a_process_that_died_by_itself_is_waited_for(tmp_path: Path, code: int, 
     assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), report)[0] == accused
 
 
+@pytest.mark.parametrize(
+    "prefix", ["0: ", "2026-11-27T12:00:00.1Z ", "\x1b[36m(TrainTask pid=40, ip=10.0.0.1)\x1b[0m "]
+)
+def test_torchrun_s_report_is_read_behind_the_prefixes_of_a_launcher(tmp_path: Path, prefix: str) -> None:
+    report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    report += "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n"
+    lines = [prefix + line for line in report.splitlines()]
+    assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), *lines)[0] == (3,)
+
+
 def test_a_log_of_very_many_starts_is_read() -> None:
     """Each start was read inside the one after it, which Python allows a thousand times."""
     log = WatchdogLog()
