@@ -49,8 +49,8 @@ _WORK: Final = re.compile(
     rb"(?:NumelIn=(\d{1,20}),NumelOut=(\d{1,20}),)?(?:TensorShape=\[([\d,]*)\],)?"
 )
 _STATUS: Final = re.compile(
-    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d{1,18}),"
-    rb"lastcompleted(?:NCCL)?work:(-?\d{1,18})(?!\d)"
+    rb"(?:at[A-Z]{0,5}work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued[A-Z]{0,5}work:(-?\d{1,18}),"
+    rb"lastcompleted[A-Z]{0,5}work:(-?\d{1,18})(?!\d)"
 )
 _WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
 _PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d{1,9}(?:,\d{1,9})*)failedtopassmonitoredBarrier")
@@ -86,6 +86,11 @@ _ERROR: Final = re.compile(rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?)[
 _DIED: Final = re.compile(
     rb"first observed failure[\s\S]{0,600}? host +: (\S{1,253})[^\n]{0,40}\n"
     rb"[^\n]{0,120}? rank +: (\d{1,9}) [^\n]{0,40}\n[^\n]{0,120}? exitcode +: -(4|7|8|9|11) "
+)
+# A rank waits for the communicator that rank 0 of its group makes, or for a message over gloo. No number is told.
+_WAITS: Final = re.compile(
+    rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator"
+    rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
 )
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
@@ -231,6 +236,10 @@ class WatchdogLog:
             start.died.append(
                 f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
             )
+        for found in _WAITS.finditer(block):
+            prefix = _prefix(block, found.start())
+            if rank := (prefix and prefix[1]) or found[1]:
+                self._process(int(rank), _UNTOLD).open.setdefault(UNTOLD_CALLS.start, _Call(UNKNOWN_OPERATOR))
         for found in _REACHED.finditer(block):
             self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
         for found in _DIFFERS.finditer(block):
@@ -333,9 +342,7 @@ class WatchdogLog:
         """Return the process and group that a message names."""
         inside = int(found[4])
         group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
-        begin = block.rfind(b"\n", 0, found.start()) + 1
-        # The last one: torchrun's own [rank0] before it is a local rank
-        *_, prefix = None, *_PREFIX.finditer(block[max(begin, found.start() - 400) : found.start()])
+        prefix = _prefix(block, found.start())
         named = int(next(filter(None, prefix.groups()))) if prefix else None
         if found[3]:
             self._described[group] = found[3].decode(errors="replace")[:200]
@@ -453,6 +460,14 @@ class WatchdogLog:
             completed = {name: at for name, one in mine.items() if (at := one.completed) is not None and at >= 0}
             dumps.append(Dump(rank, groups, PackedEntries(entries), completed))
         return dumps
+
+
+def _prefix(block: bytes, at: int) -> re.Match[bytes] | None:
+    """Return where a line names a rank before a place; None: nowhere."""
+    begin = block.rfind(b"\n", 0, at) + 1
+    # The last one: torchrun's own [rank0] before it is a local rank
+    *_, prefix = None, *_PREFIX.finditer(block[max(begin, at - 400) : at])
+    return prefix
 
 
 _BARRIERS: Final = "monitored_barrier"

@@ -256,7 +256,7 @@ MEGATRON_SIGNS: Final = (b"| MnRtt/Rnk: ", b"nexpected result ", b" jobID=", b" 
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
-    b"Last error:", b"first observed failure",
+    b"Last error:", b"first observed failure", b"CL communicator and retr", b"seconds waiting for clients",
     *MEGATRON_SIGNS,
 )  # fmt: skip
 

@@ -319,6 +319,29 @@ def test_other_backends_and_older_lines_are_read(tmp_path: Path, line: Callable[
     assert "all_reduce" in evidence or "the next collective on main" in evidence
 
 
+UNMADE = (
+    "torch.distributed.DistBackendError: [{}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms"
+)
+GLOO = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
+
+
+@pytest.mark.parametrize(("line", "missing"), [(UNMADE, 0), (f"[rank{{}}]: {UNMADE}", 0), (f"[rank{{}}]: {GLOO}", 2)])
+def test_ranks_that_wait_without_a_watchdog_accuse_the_one_that_does_not(
+    tmp_path: Path, line: str, missing: int
+) -> None:
+    accused, evidence = accused_of(tmp_path, *(line.format(rank, rank) for rank in range(4) if rank != missing))
+    assert accused == (missing,)
+    assert "the next collective on default_pg" in evidence
+
+
+def test_the_status_of_watchdogs_made_after_that_of_nccl_is_read(tmp_path: Path) -> None:
+    line = "[PG 0 Rank {}] Timeout at HCCL work: 5, last enqueued HCCL work: 6, last completed HCCL work: 4."
+    accused, evidence = accused_of(tmp_path, *(line.format(rank) for rank in (0, 1, 3)))
+    assert accused == (2,)
+    assert "collective 5 on default_pg" in evidence
+
+
 def test_errors_that_name_no_rank_are_repeated(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("Error: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2\n")
     with pytest.raises(InputError, match=r"got none; the log says: .* closed by peer \[::1\]:2$"):
