@@ -80,7 +80,12 @@ _HCCL: Final = re.compile(
     rb" ?rankId\[(\d{1,9})"
 )
 _HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
-_ERROR: Final = re.compile(rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?)[^\n]{0,300}")
+# Errors of other libraries, and those for which a watchdog itself gives up: the GPU broke, or a call into CUDA hangs
+_ERROR: Final = re.compile(
+    rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|Timed out after \d{1,9} seconds waiting for clients"
+    rb"|(?:\[rank\d{1,9}\]:[^\n]{0,90}?)?\[[^\n\]]{0,80}Rank \d{1,9}\] [^\n]{0,60}"
+    rb"(?:exception: (?:CUDA|HIP) error: |watchdog got stuck for ))[^\n]{0,300}"
+)
 # torchrun's report of the process that ended first. By a signal that neither PyTorch (6) nor torchrun (15) sends it
 # has died by itself, and is waited for.
 _DIED: Final = re.compile(
@@ -142,7 +147,7 @@ class _Start:
     in_group: dict[str, dict[int, int]] = field(default_factory=dict)  # ranks in the job by rank in the group
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
     died: list[str] = field(default_factory=list)  # the processes that ended first
-    error: str = ""  # the first line of another library that names no rank
+    error: str = ""  # the first that names no collective
     size: int = 0  # ranks of the job; 0: not told
     is_size_of_earlier: bool = False  # an earlier start in the same log told it: it counts until this one does
 
@@ -414,7 +419,7 @@ class WatchdogLog:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Errors of the libraries that name no rank, and limits of the lines, a sentence each."""
+        """Errors that name no collective, and limits of the lines, a sentence each."""
         error = (f"the log says: {self._whole.error}",) if self._whole.error else ()
         died = (f"torchrun saw this one end first: {self._whole.died[-1]}",) if self._whole.died else ()
         return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._whole.of else ()))

@@ -320,8 +320,8 @@ def test_other_backends_and_older_lines_are_read(tmp_path: Path, line: Callable[
 
 
 UNMADE = (
-    "torch.distributed.DistBackendError: [{}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
-    "c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms"
+    "torch.distributed.DistBackendError: [{}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] "
+    "via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms"
 )
 GLOO = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
 
@@ -342,10 +342,24 @@ def test_the_status_of_watchdogs_made_after_that_of_nccl_is_read(tmp_path: Path)
     assert "collective 5 on default_pg" in evidence
 
 
-def test_errors_that_name_no_rank_are_repeated(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("Error: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2\n")
-    with pytest.raises(InputError, match=r"got none; the log says: .* closed by peer \[::1\]:2$"):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2",
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 6/8 clients joined.",
+        "[rank12]:[E817 17:40] [PG 0 (default_pg) Rank 12] Process group watchdog thread terminated with exception: "
+        "CUDA error: uncorrectable ECC error encountered",
+        "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
+    ],
+)
+def test_errors_that_name_no_collective_are_repeated(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.log").write_text(f"Error: {line}\n")
+    with pytest.raises(InputError) as refused:
         read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    _, told, error = str(refused.value).partition("; got none; the log says: ")
+    assert told
+    assert line.endswith(error)
+    assert "Rank" not in line or error == line
 
 
 def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> None:
