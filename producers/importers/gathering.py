@@ -34,6 +34,7 @@ MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full 
 MOST_DEPTH: Final = 16  # folders in folders, and archives in archives
 _CHUNK_BYTES: Final = 1 << 16  # of its last member a cut archive loses at most as much
 _NUMBERS: Final = re.compile(r"\d+")
+_ATTEMPT: Final = re.compile(r"attempt_(\d{1,6})")  # torchrun's folder of the logs of one start of a job
 TRACE: Final = "trace"  # a trace directory, kept by its folder
 
 
@@ -89,8 +90,12 @@ def _take_folder(folder: Path, scratch: Path, found: Gathered, depth: int) -> No
     if any(path.name == "job.json" for path in inside):
         found.files.setdefault(TRACE, []).append(folder)
         return
+    attempts = {path: int(told[1]) for path in inside if (told := _ATTEMPT.fullmatch(path.name))}
+    newest = max(attempts.values(), default=0)
     for path in inside:
-        if path.is_symlink() and path.is_dir():  # it may lead back up
+        if attempts.get(path, newest) < newest:
+            found.left_out.append(LeftOut(str(path), "of an earlier start of the job"))
+        elif path.is_symlink() and path.is_dir():  # it may lead back up
             found.left_out.append(LeftOut(str(path), "a link to a folder"))
         else:
             _take(path, scratch, found, depth + 1)
