@@ -52,6 +52,7 @@ _STATUS: Final = re.compile(
     rb"(?:at[A-Z]{0,5}work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued[A-Z]{0,5}work:(-?\d{1,18}),"
     rb"lastcompleted[A-Z]{0,5}work:(-?\d{1,18})(?!\d)"
 )
+_REPEATED: Final = re.compile(rb"\[repeated (\d{1,6})x across cluster\]")  # Ray's, of equal lines that it leaves out
 _WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
 _PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d{1,9}(?:,\d{1,9})*)failedtopassmonitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
@@ -147,6 +148,7 @@ class _Start:
     in_group: dict[str, dict[int, int]] = field(default_factory=dict)  # ranks in the job by rank in the group
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
     died: list[str] = field(default_factory=list)  # the processes that ended first
+    left_out: int = 0  # lines of other ranks that are equal to one of a timeout, at most
     error: str = ""  # the first that names no collective
     size: int = 0  # ranks of the job; 0: not told
     is_size_of_earlier: bool = False  # an earlier start in the same log told it: it counts until this one does
@@ -159,6 +161,7 @@ class _Start:
             self.in_group.setdefault(group, {}).update(ranks)
         self.heard |= other.heard
         self.died += other.died
+        self.left_out = max(self.left_out, other.left_out)
         self.error, self.size = self.error or other.error, max(self.size, other.size)
 
 
@@ -280,6 +283,9 @@ class WatchdogLog:
                 continue
             if work := _WORK.search(text):
                 self._add_work(self._process_of(block, named), work)
+                past = block.find(b"\n", found.end())
+                if repeated := _REPEATED.search(block, found.end(), past if past >= 0 else len(block)):
+                    self._start.left_out = max(self._start.left_out, int(repeated[1]) - 1)
             if status := _STATUS.search(text):
                 process = self._process_of(block, named)
                 if named[1] and process.completed is not None and int(status[3]) < process.completed:
@@ -422,7 +428,8 @@ class WatchdogLog:
         """Errors that name no collective, and limits of the lines, a sentence each."""
         error = (f"the log says: {self._whole.error}",) if self._whole.error else ()
         died = (f"torchrun saw this one end first: {self._whole.died[-1]}",) if self._whole.died else ()
-        return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._whole.of else ()))
+        left_out = (NOTE_REPEATED,) if self._whole.left_out else ()
+        return (*left_out, *died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._whole.of else ()))
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
@@ -446,6 +453,11 @@ class WatchdogLog:
         # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
         is_plausible = self.world_size <= 64 * (1 + max(heard))
         world_size = max(1 + max(ranks, default=0), self.world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
+        # Where as many lines were left out as ranks have none, these stand where the others do.
+        silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
+        if len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:
+            of[_DEFAULT] |= dict.fromkeys(silent, next(iter(of[_DEFAULT].values())))
+            heard = heard | silent
         groups = {}
         for name, own in (of or {_DEFAULT: {}}).items():
             inside = self._whole.in_group.get(name)
@@ -524,4 +536,7 @@ def _elements(numel: bytes | None, shape: bytes | None) -> float:
     return np.nan if shape is None else math.prod(map(float, _LENGTHS.findall(shape)))
 
 
+NOTE_REPEATED: Final = (
+    "Ray left out equal lines of other ranks (RAY_DEDUP_LOGS=0 keeps them): one without a line may have said the same"
+)
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"

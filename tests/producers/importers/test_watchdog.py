@@ -319,6 +319,19 @@ def test_other_backends_and_older_lines_are_read(tmp_path: Path, line: Callable[
     assert "all_reduce" in evidence or "the next collective on main" in evidence
 
 
+def test_equal_lines_that_ray_leaves_out_are_of_ranks_without_one(tmp_path: Path) -> None:
+    lines = [caught(0), f"{caught(3)} [repeated 3x across cluster]", "Exception raised [repeated 90x across cluster]"]
+    accused, evidence = accused_of(tmp_path, *lines)
+    assert accused == ()
+    assert evidence.startswith("ranks 0, 1, 2, 3 stand in all_reduce 652 on default_pg, and nobody is missing")
+    # One line less than there are ranks without one: who of them is missing is not told.
+    lines[1] = lines[1].replace("3x", "2x")
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 3]
+    assert any("Ray left out" in note for note in imported.notes)
+
+
 UNMADE = (
     "torch.distributed.DistBackendError: [{}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] "
     "via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms"
