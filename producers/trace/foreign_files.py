@@ -258,6 +258,7 @@ LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
     b"Last error:", b"first observed failure", b"CL communicator and retr", b"seconds waiting for clients",
+    b"srun: error: ", b" Child process with PID ",
     *MEGATRON_SIGNS,
 )  # fmt: skip
 

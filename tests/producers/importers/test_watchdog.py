@@ -363,6 +363,8 @@ def test_the_status_of_watchdogs_made_after_that_of_nccl_is_read(tmp_path: Path)
         "[rank12]:[E817 17:40] [PG 0 (default_pg) Rank 12] Process group watchdog thread terminated with exception: "
         "CUDA error: uncorrectable ECC error encountered",
         "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
+        "srun: error: gpu-012: task 11: Out Of Memory",
+        "[rank: 3] Child process with PID 26223 terminated with code -9. Forcefully terminating all other processes",
     ],
 )
 def test_errors_that_name_no_collective_are_repeated(tmp_path: Path, line: str) -> None:
