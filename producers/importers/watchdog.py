@@ -81,11 +81,12 @@ _HCCL: Final = re.compile(
     rb" ?rankId\[(\d{1,9})"
 )
 _HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
-# Errors of other libraries, those for which a watchdog itself gives up (the GPU broke, or a call into CUDA hangs), and
-# a launcher's words on a process that ended
+# Errors of other libraries, those for which a watchdog itself gives up (the GPU broke, or a call into CUDA hangs), a
+# launcher's words on a process that ended, and a rank's exception, but for those of waiting
 _ERROR: Final = re.compile(
     rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|Timed out after \d{1,9} seconds waiting for clients"
     rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error)"
+    rb"|\[rank\d{1,9}\]: (?:\w{1,60}\.){0,4}(?!Dist)\w{0,60}(?:Error|Exception): "
     rb"|\[rank: \d{1,9}\] Child process with PID \d{1,9} terminated with code "
     rb"|(?:\[rank\d{1,9}\]:[^\n]{0,90}?)?\[[^\n\]]{0,80}Rank \d{1,9}\] [^\n]{0,60}"
     rb"(?:exception: (?:CUDA|HIP) error: |watchdog got stuck for ))[^\n]{0,300}"

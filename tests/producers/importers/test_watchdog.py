@@ -377,6 +377,15 @@ def test_errors_that_name_no_collective_are_repeated(tmp_path: Path, line: str) 
     assert "Rank" not in line or error == line
 
 
+def test_the_first_exception_of_a_rank_is_repeated_and_none_of_waiting(tmp_path: Path) -> None:
+    waiting = "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006"
+    raised = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00 MiB"
+    lines = [waiting, raised, "[rank2]: ValueError: again", *(caught(rank) for rank in (0, 1, 3))]
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert f"the log says: {raised}" in imported.notes
+
+
 def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> None:
     accused, evidence = accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(4)))
     assert accused == ()
