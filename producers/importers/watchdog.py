@@ -106,7 +106,11 @@ _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
 _BY_CHANCE: Final = 0.01
 _AGAIN: Final = b"will restart worker group"  # torchrun's words between two starts of a job
-_WORLD: Final = re.compile(rb"(?i)world[_ ]?size\W{1,4}(\d{1,7})")
+# The last two are Lightning's and Accelerate's.
+_WORLD: Final = re.compile(
+    rb"(?i)(?:world[_ ]?size\W{1,4}|_RANK: \d{1,7}, MEMBER: \d{1,7}/|Num processes: )(\d{1,7})"
+)
+_WORLD_SIGNS: Final = (b"orld", b"ORLD", b", MEMBER: ", b"Num processes: ")
 
 
 class _Call(NamedTuple):
@@ -231,7 +235,7 @@ class WatchdogLog:
         if is_signed:  # before all others: messages may show that the job was started anew
             self._read_messages(block)
         start = self._start
-        if b"orld" in block or b"ORLD" in block:
+        if any(sign in block for sign in _WORLD_SIGNS):
             sizes = [size for found in _WORLD.finditer(block[: 4 << 20]) if (size := int(found[1])) < MAX_RANKS]
             if sizes:
                 start.size = max(0 if start.is_size_of_earlier else start.size, *sizes)
@@ -455,8 +459,8 @@ class WatchdogLog:
             sizes[name] = max(sizes.get(name, 0), *told, 0)
         ranks = heard | {rank for group in by_name.values() for rank in group.ranks}
         # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
-        is_plausible = self.world_size <= 64 * (1 + max(heard))
-        world_size = max(1 + max(ranks, default=0), self.world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
+        plausible = [size for size in (self.world_size, self.nccl.size) if size <= 64 * (1 + max(heard))]
+        world_size = max(1 + max(ranks), *plausible, sizes.get(_DEFAULT, 0))
         # Where as many lines were left out as ranks have none, these stand where the others do.
         silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
         if len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:

@@ -393,6 +393,18 @@ def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> Non
     assert accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(5)))[0] == (5, 6, 7)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4",
+        "Num processes: 4",
+        "node0:100:7 [0] NCCL INFO comm 0x7fa0 rank 0 nranks 4 cudaDev 0 busId 2000 commId 0xabc - Init COMPLETE",
+    ],
+)
+def test_the_last_rank_is_missed_where_any_library_tells_how_many_there_are(tmp_path: Path, line: str) -> None:
+    assert accused_of(tmp_path, line, *map(caught, range(3)))[0] == (3,)
+
+
 @pytest.mark.parametrize(("code", "accused"), [(-9, (3,)), (-6, ()), (-15, ()), (1, ())])
 def test_a_process_that_died_by_itself_is_waited_for(tmp_path: Path, code: int, accused: tuple[int, ...]) -> None:
     report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
