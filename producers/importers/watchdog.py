@@ -461,9 +461,10 @@ class WatchdogLog:
         # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
         plausible = [size for size in (self.world_size, self.nccl.size) if size <= 64 * (1 + max(heard))]
         world_size = max(1 + max(ranks), *plausible, sizes.get(_DEFAULT, 0))
-        # Where as many lines were left out as ranks have none, these stand where the others do.
+        # Where all ranks are known, and as many lines were left out as ranks have none, these stand where others do.
         silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
-        if len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:
+        is_told = world_size in (*plausible, sizes.get(_DEFAULT))
+        if is_told and len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:
             of[_DEFAULT] |= dict.fromkeys(silent, next(iter(of[_DEFAULT].values())))
             heard = heard | silent
         groups = {}
