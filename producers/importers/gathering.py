@@ -62,10 +62,15 @@ def gather(source: Path, scratch: Path) -> Gathered:
     require_files(source)
     found = Gathered()
     _take(source, scratch, found, 0)
-    # A cut file may lack all signs of its kind, and has the name of its siblings' kind
-    names = {_NUMBERS.sub("N", path.name) for files in found.files.values() for path in files}
+    # A cut file may lack all signs of its kind, and has the name of its siblings' kind. A log without is of a rank
+    # that did not wait.
+    names = {_NUMBERS.sub("N", path.name): kind for kind, files in found.files.items() for path in files}
     for path in list(found.unknown):
-        if _NUMBERS.sub("N", path.name) in names and rank_of_name(path) is not None:
+        kind = names.get(_NUMBERS.sub("N", path.name))
+        if kind == "watchdog":
+            found.unknown.remove(path)
+            found.files[kind].append(path)
+        elif kind is not None and rank_of_name(path) is not None:
             found.unknown.remove(path)
             found.leave_out(path, "must be of the kind that its name says; got none")
     return found

@@ -146,7 +146,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
 
     def read_log_file(path: Path) -> str | None:
         with naming(path), open_plain(path) as stream:
-            return log.read(stream)
+            return log.read(stream, rank_of_name(path))
 
     groups: dict[ProcessGroup, ProcessGroup] = {}  # equal ones once: each of 10,000 dumps lists all ranks of the job
 

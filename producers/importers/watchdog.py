@@ -184,16 +184,18 @@ class WatchdogLog:
         self._whole, self._start = _Start(), _Start()  # of all logs together; of the one that is read, the newest
         self._described: dict[str, str] = {}
         self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
+        self._named: dict[frozenset[int], set[int]] = {}  # numbers in names of logs, by the ranks with lines there
 
     @property
     def world_size(self) -> int:
         """Number of ranks of the job, as far as the logs tell it."""
         return self._whole.size
 
-    def read(self, stream: IO[bytes]) -> str | None:
+    def read(self, stream: IO[bytes], named: int | None = None) -> str | None:
         """Read one log, in blocks that end with a line; return the error at which it breaks off, None: it does not.
 
-        Its lines before that count. Raises InputError if there are too many lines of watchdogs.
+        Its lines before that count. `named`: the number in its name, which may be a rank. Raises InputError if there
+        are too many lines of watchdogs.
         """
         rest = b""
         self._start = _Start()
@@ -210,6 +212,8 @@ class WatchdogLog:
             return str(error)
         finally:  # the ranks of a log with too many lines are kept, as its groups are
             self._whole.add(self._start)
+            if named is not None:
+                self._named.setdefault(frozenset(self._start.heard), set()).add(named)
         return None
 
     def _read(self, block: bytes) -> None:
@@ -446,8 +450,12 @@ class WatchdogLog:
         """
         known = tuple(known)
         self._settle()
-        heard = self._whole.heard
-        if not heard:  # by NCCL's calls, unless dumps hold them already
+        # Where each log with lines is named after its rank, one without is of a rank that waits nowhere.
+        is_named = len(self._named) > 2 and all(own == names for own, names in self._named.items() if own)
+        logs = sum(map(len, self._named.values()))
+        without = {rank for rank in self._named.get(frozenset(), ()) if is_named and rank < logs}
+        heard = self._whole.heard | without
+        if not self._whole.heard:  # by NCCL's calls, unless dumps hold them already
             return [] if known else self.nccl.dumps()
         by_name = {group.name: group for group in known}
         of: dict[str, dict[int, _Process]] = {}

@@ -240,6 +240,19 @@ def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path
     assert sorted(imported.ranks) == [0, 1]
 
 
+def test_a_rank_whose_own_log_holds_no_line_of_a_watchdog_is_missing(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for rank in range(4):
+        (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 3 else "step 651 loss 2.1\n")
+    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path).directory)).verdicts
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((3,), 0.9)
+    # Numbers that are not the ranks of the lines tell nothing of a log without any.
+    (logs / "train-0.log").rename(logs / "train-7.log")
+    files = sorted(logs.iterdir())
+    assert sorted(read_hang({"watchdog": files}, "job").ranks) == [0, 1, 2]
+
+
 def test_lower_numbers_than_in_another_log_begin_no_start_of_this_one(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(failure(0, 0, "0(default_pg)", 652))
     lines = [failure(rank, rank, "0(default_pg)", 7) for rank in (1, 0)]
