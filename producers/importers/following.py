@@ -13,8 +13,9 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -51,6 +52,11 @@ class Piece(NamedTuple):
 
 # A piece with its records, which the reading thread computes so that polling never waits.
 _Ready = tuple[Piece, list[Announcement], list[Batch]]
+# Ranks of logs are announced once, as a job's monitors hold to the first announcement, and NCCL makes a communicator
+# when it is first called. So the first pieces wait until rows came for this time without a new communicator, seconds.
+ANNOUNCE_S: Final = 10.0
+_MOST_IDLE_S: Final = 300.0  # the same where no rows come: the job may load its model, or its logs may be old
+_MOST_HELD_ROWS: Final = 100_000  # in these pieces: more come of logs that are old
 
 
 class FileReader(Protocol):
@@ -97,6 +103,7 @@ class FollowingSource:
     `interval_s`: time between two looks for new rows. `has_watermarks`: whether a rank's rows come in order of their
     ends, piece after piece. `ends_when_idle`: whether to end when everything that is there was read; else the source
     never ends. `world_size`: ranks that the job has, and that all log: one node sees its own alone. None: those seen.
+    `has_late_groups`: whether files name communicators one by one, so that the first pieces wait for all of them.
     """
 
     def __init__(
@@ -108,6 +115,7 @@ class FollowingSource:
         has_watermarks: bool = False,
         ends_when_idle: bool = False,
         world_size: int | None = None,
+        has_late_groups: bool = False,
     ) -> None:
         self._reader, self._interval_s, self._has_watermarks = reader, interval_s, has_watermarks
         self._ends_when_idle, self._world_size = ends_when_idle, world_size
@@ -117,6 +125,11 @@ class FollowingSource:
         self._batches: Iterator[Batch] = iter(())
         self._next: Batch | None = None
         self._totals: dict[str, list[int | None]] = dict(self._progress.totals)
+        self._held: deque[_Ready] = deque()  # pieces that were read, and not taken
+        self._coming: dict[int, Announcement] = {}  # of ranks that were not announced: all that pieces told of them
+        self._grown_s = time.monotonic()  # when they told of a communicator or a member last
+        # Whether the first pieces wait for communicators that later ones tell
+        self._is_holding = has_late_groups and not self._progress.announced
         # One piece ahead of `poll`: a piece holds all rows of some traces or dumps.
         self._pieces: Queue[_Ready | None] = Queue(maxsize=1)
         self._stop = threading.Event()
@@ -150,7 +163,7 @@ class FollowingSource:
     @property
     def is_exhausted(self) -> bool:
         """Whether everything was polled; always False unless the source ends when it is idle."""
-        return self._is_over and self._next is None and not self._waiting
+        return self._is_over and self._next is None and not self._waiting and not self._held
 
     def close(self) -> None:
         """Stop reading."""
@@ -192,14 +205,29 @@ class FollowingSource:
     def _take_piece(self) -> None:
         if self._failure is not None:
             raise self._failure
-        try:
-            ready = self._pieces.get_nowait()
-        except Empty:
+        has_rows = False
+        if self._is_holding or not self._held:
+            with suppress(Empty):
+                ready = self._pieces.get_nowait()
+                self._is_over, has_rows = ready is None, ready is not None
+                self._held.extend([ready] if ready is not None else [])
+        # Communicators of this piece are added to those of earlier ones, for ranks that were not announced yet.
+        for one in self._held[-1][1] if has_rows else ():
+            if str(one.rank) in self._progress.announced:
+                continue
+            known = self._coming[one.rank].communicators if one.rank in self._coming else ()
+            by_id = {group.id: group for group in (*known, *one.communicators)}
+            groups = tuple(by_id[id] for id in sorted(by_id))
+            self._coming[one.rank] = replace(one, communicators=groups)
+            self._grown_s = self._grown_s if groups == known else time.monotonic()
+        if self._is_holding and self._held:
+            waited_s = time.monotonic() - self._grown_s
+            is_full = sum(len(batch) for _, _, own in self._held for batch in own) > _MOST_HELD_ROWS
+            has_all = waited_s >= (ANNOUNCE_S if has_rows else _MOST_IDLE_S)
+            self._is_holding = not (self._is_over or is_full or has_all)
+        if self._is_holding or not self._held:
             return
-        if ready is None:
-            self._is_over = True
-            return
-        piece, announcements, ready_batches = ready
+        piece, announcements, ready_batches = self._held.popleft()
         # The first rows of a piece that an earlier source began have left; the totals kept are those before it.
         is_resumed = self._progress.after == piece.after and self._progress.rows > 0
         skipped = self._progress.rows if is_resumed else 0
@@ -207,12 +235,11 @@ class FollowingSource:
             self._progress.totals = {key: list(total) for key, total in self._totals.items()}
         self._progress.before, self._progress.after, self._progress.rows = piece.before, piece.after, 0
         # A rank is announced once; rows of a schema that its announcement does not name are left out.
-        known = self._progress.announced
-        fresh = [one for one in announcements if str(one.rank) not in known]
+        fresh = [self._coming.pop(one.rank) for one in announcements if one.rank in self._coming]
         if self._world_size is not None:
             fresh = [replace(one, world_size=self._world_size, logged_ranks=self._world_size) for one in fresh]
         self._waiting = [one for one in fresh if self._fits(one)]
-        sources = {**known, **{str(a.rank): list(a.sources) for a in self._waiting}}
+        sources = {**self._progress.announced, **{str(a.rank): list(a.sources) for a in self._waiting}}
         batches = [b for b in ready_batches if b.header.schema in sources.get(str(b.header.rank), ())]
         self._batches = heapq.merge(*map(self._cut, batches), key=published_ns)
         self._next = next(self._batches, None)
@@ -318,7 +345,7 @@ def follow(
         reader = LogReader(directory, job, partial(LiveLog, job, world_size))
     return FollowingSource(
         reader, position=position, interval_s=interval_s, has_watermarks=kind in ("kineto", "flight-recorder"),
-        ends_when_idle=ends_when_idle, world_size=world_size,
+        ends_when_idle=ends_when_idle, world_size=world_size, has_late_groups=kind in ("nccl-inspector", "clog"),
     )  # fmt: skip
 
 

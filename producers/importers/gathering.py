@@ -34,6 +34,7 @@ MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full 
 MOST_DEPTH: Final = 16  # folders in folders, and archives in archives
 _CHUNK_BYTES: Final = 1 << 16  # of its last member a cut archive loses at most as much
 _NUMBERS: Final = re.compile(r"\d+")
+_ATTEMPT: Final = re.compile(r"attempt_(\d{1,6})")  # torchrun's folder of the logs of one start of a job
 TRACE: Final = "trace"  # a trace directory, kept by its folder
 
 
@@ -61,10 +62,15 @@ def gather(source: Path, scratch: Path) -> Gathered:
     require_files(source)
     found = Gathered()
     _take(source, scratch, found, 0)
-    # A cut file may lack all signs of its kind, and has the name of its siblings' kind
-    names = {_NUMBERS.sub("N", path.name) for files in found.files.values() for path in files}
+    # A cut file may lack all signs of its kind, and has the name of its siblings' kind. A log without is of a rank
+    # that did not wait.
+    names = {_NUMBERS.sub("N", path.name): kind for kind, files in found.files.items() for path in files}
     for path in list(found.unknown):
-        if _NUMBERS.sub("N", path.name) in names and rank_of_name(path) is not None:
+        kind = names.get(_NUMBERS.sub("N", path.name))
+        if kind == "watchdog":
+            found.unknown.remove(path)
+            found.files[kind].append(path)
+        elif kind is not None and rank_of_name(path) is not None:
             found.unknown.remove(path)
             found.leave_out(path, "must be of the kind that its name says; got none")
     return found
@@ -89,8 +95,12 @@ def _take_folder(folder: Path, scratch: Path, found: Gathered, depth: int) -> No
     if any(path.name == "job.json" for path in inside):
         found.files.setdefault(TRACE, []).append(folder)
         return
+    attempts = {path: int(told[1]) for path in inside if (told := _ATTEMPT.fullmatch(path.name))}
+    newest = max(attempts.values(), default=0)
     for path in inside:
-        if path.is_symlink() and path.is_dir():  # it may lead back up
+        if attempts.get(path, newest) < newest:
+            found.left_out.append(LeftOut(str(path), "of an earlier start of the job"))
+        elif path.is_symlink() and path.is_dir():  # it may lead back up
             found.left_out.append(LeftOut(str(path), "a link to a folder"))
         else:
             _take(path, scratch, found, depth + 1)

@@ -61,12 +61,17 @@ T = TypeVar("T")
 
 
 def read_each(
-    paths: Sequence[Path], read: Callable[[Path], T], *, in_parallel: bool = False
+    paths: Sequence[Path],
+    read: Callable[[Path], T],
+    *,
+    in_parallel: bool = False,
+    keep: Callable[[T], T] = lambda found: found,
 ) -> tuple[list[tuple[Path, T]], list[LeftOut]]:
     """Read files one by one; those that can't be used are left out, with the reason.
 
     `in_parallel`: with as many processes as there are cores, if there are many files; then `read` is a function of a
-    module. Raises InputError if none can be used: that of the first file.
+    module. `keep`: makes of each result, when it comes, the one that is kept: those of several processes share no
+    part of theirs. Raises InputError if none can be used: that of the first file.
     """
     found: list[tuple[Path, T]] = []
     left_out: list[LeftOut] = []
@@ -76,7 +81,7 @@ def read_each(
         if isinstance(result, InputError):
             left_out.append(LeftOut(str(path), str(result).removeprefix(f"{path}: "), rank_of_name(path)))
         else:
-            found.append((path, result))
+            found.append((path, keep(result)))
     if not found and left_out:
         raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
     return found, left_out

@@ -26,6 +26,7 @@ from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
 from irregulars.producers.importers.flight_recorder import NOTE_TIMES, Dump, job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.gathering import TRACE, Gathered, gather
+from irregulars.producers.importers.groups import ProcessGroup
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
@@ -145,10 +146,15 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
 
     def read_log_file(path: Path) -> str | None:
         with naming(path), open_plain(path) as stream:
-            return log.read(stream)
+            return log.read(stream, rank_of_name(path))
+
+    groups: dict[ProcessGroup, ProcessGroup] = {}  # equal ones once: each of 10,000 dumps lists all ranks of the job
+
+    def share_groups(dump: Dump) -> Dump:
+        return replace(dump, groups={name: groups.setdefault(one, one) for name, one in dump.groups.items()})
 
     of_dumps = files.get("flight-recorder", [])
-    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True) if of_dumps else ([], [])
+    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True, keep=share_groups) if of_dumps else ([], [])
     who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
     dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
     of_logs = files.get("watchdog", [])

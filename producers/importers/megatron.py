@@ -88,30 +88,38 @@ class Result:
     time_ns: int = 0
 
 
+@dataclass(slots=True)
+class _Start:
+    """Lines about one start of the job; where the job is started anew, another one takes its place."""
+
+    reports: list[Report] = field(default_factory=list)
+    iteration: int | None = None  # that the log named last
+    most_throughput: float = 0.0  # least of the newest report, which took the most time
+
+
 class MegatronLog:
     """The lines of Megatron of all logs of one job."""
 
     def __init__(self) -> None:
-        self._reports: list[Report] = []
-        self._first_of_file = 0  # place of the first report of the file that is read
+        self._before: list[Report] = []  # of logs that were read before
+        self._start = _Start()  # of the log that is read, the newest
         self._results: dict[tuple[int, int], Result] = {}  # by rank and iteration
-        self._iteration: int | None = None
         self._time_ns = 0
-        self._most_throughput = 0.0  # least of the newest report, which took the most time
 
     def begin_file(self) -> None:
         """Begin to read another log."""
-        self._first_of_file = len(self._reports)
-        self._most_throughput = 0.0  # else ranks that it lists without a report would be put into one of another log
+        self._before, self._start = self._reports, _Start()
 
     def forget_file(self) -> None:
         """Forget the reports of the log so far: they are of an earlier start of the job.
 
         Rejected results stay: the job is started anew to compute them on another GPU.
         """
-        del self._reports[self._first_of_file :]
-        self._iteration = None
-        self._most_throughput = 0.0
+        self._start = _Start()
+
+    @property
+    def _reports(self) -> list[Report]:
+        return [*self._before, *self._start.reports][-_MOST_REPORTS:]
 
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line. InputError if more results were rejected than runs have."""
@@ -128,28 +136,27 @@ class MegatronLog:
             if time := _TIME.search(block, max(start - 60, block.rfind(b"\n", 0, start) + 1), start):
                 self._time_ns = _ns_of(time[1].decode()) or self._time_ns
             take(one)
-        over = max(len(self._reports) - _MOST_REPORTS, 0)
-        del self._reports[:over]
-        self._first_of_file = max(self._first_of_file - over, 0)
+        del self._start.reports[:-_MOST_REPORTS]
         if len(self._results) > _MOST_RESULTS:
             raise InputError(f"results that Megatron rejected must be at most {_MOST_RESULTS}; got more")
 
     def _take_iteration(self, line: re.Match[bytes]) -> None:
-        self._iteration = int(line[1][:15])
+        self._start.iteration = int(line[1][:15])
 
     def _take_report(self, line: re.Match[bytes]) -> None:
         took_ms = {_rank(line[2]): float(line[1]), _rank(line[4]): float(line[3])}
-        self._reports.append(Report(self._iteration, self._time_ns, took_ms))
-        self._most_throughput = float(line[5] or 0)
+        self._start.reports.append(Report(self._start.iteration, self._time_ns, took_ms))
+        self._start.most_throughput = float(line[5] or 0)
 
     def _take_ranked(self, line: re.Match[bytes]) -> None:
         """Take in more ranks of the newest report: throughput is work over time, and all do the same work."""
-        if self._reports and self._most_throughput > 0:
-            took_ms = self._reports[-1].took_ms
+        start = self._start
+        if start.reports and start.most_throughput > 0:
+            took_ms = start.reports[-1].took_ms
             most_ms = max(took_ms.values())
             for one in _THROUGHPUT.finditer(line[1]):
                 if float(one[1]) > 0:
-                    took_ms.setdefault(_rank(one[2]), min(most_ms, most_ms * self._most_throughput / float(one[1])))
+                    took_ms.setdefault(_rank(one[2]), min(most_ms, most_ms * start.most_throughput / float(one[1])))
 
     def _take_first(self, line: re.Match[bytes]) -> None:
         result = self._result(line[2], line[3], 1)
@@ -174,7 +181,7 @@ class MegatronLog:
 
     def _take_asserted(self, line: re.Match[bytes]) -> None:
         # The log names an iteration when it has ended: a result that is not finite stops the one after it.
-        iteration = b"%d" % (0 if self._iteration is None else self._iteration + 1)
+        iteration = b"%d" % (0 if self._start.iteration is None else self._start.iteration + 1)
         result = self._result(line[1], iteration, 0, line[4], line[3])
         result.is_finite, result.message = False, _text(line[2])
 

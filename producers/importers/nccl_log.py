@@ -116,9 +116,14 @@ class NcclLog:
             notes.append(f"NCCL warned on {gpu[0].decode()}{'' if index is None else f', GPU {index}'}: {text}")
         return tuple(notes)
 
+    @property
+    def size(self) -> int:
+        """Number of ranks of the largest communicator; 0: no line tells of one."""
+        return max((one.size for one in self._joined.values()), default=0)
+
     def ranks(self) -> dict[_Gpu, int]:
         """Return the ranks in the job: those in the largest communicator of its newest start."""
-        size = max((one.size for one in self._joined.values()), default=0)
+        size = self.size
         largest = [(gpu, one) for (gpu, _), one in self._joined.items() if one.size == size]
         # A process makes the world's communicator before others of all ranks; a start of the job has new processes.
         newest = largest[-1][0] if largest else None

@@ -363,6 +363,7 @@ def split_answers(value: bytes) -> list[Answer]:
 
     Raises InputError if there is none, or one can't be read.
     """
+    value = value.replace(b"\r\n", b"\n")
     before = _BEFORE.search(value)
     if before is not None:  # the log of a container or launcher: as many words stand before each line
         value = re.sub(rb"^(?:\S+ ){%d}" % before[1].count(b" "), b"", value, flags=re.MULTILINE)

@@ -49,9 +49,10 @@ _WORK: Final = re.compile(
     rb"(?:NumelIn=(\d{1,20}),NumelOut=(\d{1,20}),)?(?:TensorShape=\[([\d,]*)\],)?"
 )
 _STATUS: Final = re.compile(
-    rb"(?:at(?:NCCL)?work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued(?:NCCL)?work:(-?\d{1,18}),"
-    rb"lastcompleted(?:NCCL)?work:(-?\d{1,18})(?!\d)"
+    rb"(?:at[A-Z]{0,5}work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued[A-Z]{0,5}work:(-?\d{1,18}),"
+    rb"lastcompleted[A-Z]{0,5}work:(-?\d{1,18})(?!\d)"
 )
+_REPEATED: Final = re.compile(rb"\[repeated (\d{1,6})x across cluster\]")  # Ray's, of equal lines that it leaves out
 _WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
 _PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d{1,9}(?:,\d{1,9})*)failedtopassmonitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
@@ -80,18 +81,36 @@ _HCCL: Final = re.compile(
     rb" ?rankId\[(\d{1,9})"
 )
 _HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
-_ERROR: Final = re.compile(rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?)[^\n]{0,300}")
+# Errors of other libraries, those for which a watchdog itself gives up (the GPU broke, or a call into CUDA hangs), a
+# launcher's words on a process that ended, and a rank's exception, but for those of waiting
+_ERROR: Final = re.compile(
+    rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|Timed out after \d{1,9} seconds waiting for clients"
+    rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error)"
+    rb"|\[rank\d{1,9}\]: (?:\w{1,60}\.){0,4}(?!Dist)\w{0,60}(?:Error|Exception): "
+    rb"|\[rank: \d{1,9}\] Child process with PID \d{1,9} terminated with code "
+    rb"|(?:\[rank\d{1,9}\]:[^\n]{0,90}?)?\[[^\n\]]{0,80}Rank \d{1,9}\] [^\n]{0,60}"
+    rb"(?:exception: (?:CUDA|HIP) error: |watchdog got stuck for ))[^\n]{0,300}"
+)
 # torchrun's report of the process that ended first. By a signal that neither PyTorch (6) nor torchrun (15) sends it
 # has died by itself, and is waited for.
 _DIED: Final = re.compile(
-    rb"first observed failure[^\x1b]{0,200}? host +: (\S{1,253})[^:]{0,40}? rank +: (\d{1,9}) [^:]{0,40}: \d+\)"
-    rb"[^:]{0,40}? exitcode +: -(4|7|8|9|11) "
+    rb"first observed failure[\s\S]{0,600}? host +: (\S{1,253})[^\n]{0,40}\n"
+    rb"[^\n]{0,120}? rank +: (\d{1,9}) [^\n]{0,40}\n[^\n]{0,120}? exitcode +: -(4|7|8|9|11) "
+)
+# A rank waits for the communicator that rank 0 of its group makes, or for a message over gloo. No number is told.
+_WAITS: Final = re.compile(
+    rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator"
+    rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
 )
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
 _BY_CHANCE: Final = 0.01
 _AGAIN: Final = b"will restart worker group"  # torchrun's words between two starts of a job
-_WORLD: Final = re.compile(rb"(?i)world[_ ]?size\W{1,4}(\d{1,7})")
+# The last two are Lightning's and Accelerate's.
+_WORLD: Final = re.compile(
+    rb"(?i)(?:world[_ ]?size\W{1,4}|_RANK: \d{1,7}, MEMBER: \d{1,7}/|Num processes: )(\d{1,7})"
+)
+_WORLD_SIGNS: Final = (b"orld", b"ORLD", b", MEMBER: ", b"Num processes: ")
 
 
 class _Call(NamedTuple):
@@ -121,40 +140,67 @@ class _Process:
         past = max(self.completed or 0, 0)
         return min((number for number in self.open if number > past), default=past)
 
+    def add(self, other: _Process) -> None:
+        """Add the lines of another log."""
+        self.open |= other.open
+        self.failed |= other.failed
+        if other.completed is not None:
+            self.completed, self.enqueued = other.completed, other.enqueued
+
+
+@dataclass(slots=True)
+class _Start:
+    """Lines about one start of the job; where the job is started anew, another one takes its place."""
+
+    of: dict[tuple[int, str], _Process] = field(default_factory=dict)  # by rank in the job, and group
+    in_group: dict[str, dict[int, int]] = field(default_factory=dict)  # ranks in the job by rank in the group
+    heard: set[int] = field(default_factory=set)  # ranks with lines of their own
+    died: list[str] = field(default_factory=list)  # the processes that ended first
+    left_out: int = 0  # lines of other ranks that are equal to one of a timeout, at most
+    error: str = ""  # the first that names no collective
+    size: int = 0  # ranks of the job; 0: not told
+    is_size_of_earlier: bool = False  # an earlier start in the same log told it: it counts until this one does
+
+    def add(self, other: _Start) -> None:
+        """Add the lines of another log."""
+        for key, process in other.of.items():
+            self.of.setdefault(key, _Process()).add(process)
+        for group, ranks in other.in_group.items():
+            self.in_group.setdefault(group, {}).update(ranks)
+        self.heard |= other.heard
+        self.died += other.died
+        self.left_out = max(self.left_out, other.left_out)
+        self.error, self.size = self.error or other.error, max(self.size, other.size)
+
 
 class WatchdogLog:
     """The lines of watchdogs of all logs of one job."""
 
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
-        self._lines = 0
-        self.world_size = 0  # as far as the logs tell it
         self.reports = MegatronLog()
-        self._of: dict[tuple[int, str], _Process] = {}  # by rank in the job, and group
-        self._described: dict[str, str] = {}
-        self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
-        self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
-        self._heard: set[int] = set()  # ranks with lines of their own
-        # Of the file that is read, in its newest start: ranks with lines, processes, ranks in groups, deaths
-        self._heard_in_file: set[int] = set()
-        self._of_file: set[tuple[int, str]] = set()
-        self._in_group_of_file: set[tuple[str, int]] = set()
-        self._died_in_file: list[str] = []
         self.nccl = NcclLog()
-        self._died: list[str] = []  # the process that ended first, of each start of the job
-        self._error = self._error_in_file = ""  # the first line of another library that names no rank
-        self._world_in_file, self._is_world_of_earlier = 0, False  # the latter: of an earlier start in this file
+        self._lines = 0
+        self._whole, self._start = _Start(), _Start()  # of all logs together; of the one that is read, the newest
+        self._described: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
+        self._named: dict[frozenset[int], set[int]] = {}  # numbers in names of logs, by the ranks with lines there
 
-    def read(self, stream: IO[bytes]) -> str | None:
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job, as far as the logs tell it."""
+        return self._whole.size
+
+    def read(self, stream: IO[bytes], named: int | None = None) -> str | None:
         """Read one log, in blocks that end with a line; return the error at which it breaks off, None: it does not.
 
-        Its lines before that count. Raises InputError if there are too many lines of watchdogs.
+        Its lines before that count. `named`: the number in its name, which may be a rank. Raises InputError if there
+        are too many lines of watchdogs.
         """
         rest = b""
-        self._begin_file()
+        self._start = _Start()
         self.nccl.begin_file()
         self.reports.begin_file()
-        self._error_in_file, self._world_in_file, self._is_world_of_earlier = "", 0, False
         try:
             while block := stream.read(_BLOCK_BYTES):
                 block = rest + block
@@ -165,46 +211,55 @@ class WatchdogLog:
         except BREAKS as error:  # `rest` is then the part of a line, and may end within a number
             return str(error)
         finally:  # the ranks of a log with too many lines are kept, as its groups are
-            self._heard |= self._heard_in_file
-            self._died += self._died_in_file
-            self._error = self._error or self._error_in_file
-            self.world_size = max(self.world_size, self._world_in_file)
+            self._whole.add(self._start)
+            if named is not None:
+                self._named.setdefault(frozenset(self._start.heard), set()).add(named)
         return None
 
     def _read(self, block: bytes) -> None:
+        if b"\x1b" in block:
+            block = _COLOURS.sub(b"", block)
         # Only the newest start of the job counts: the part of the file before it is forgotten.
         *before, last = block.split(_AGAIN)
         for one in before:
             self._read_start(one)
-            self._forget_file()
-            # Not by `_forget_file`: where a message shows a new start, such lines behind it have been read already.
+            self._start_anew()
+            # Not where a message shows a new start: such lines before it may be of that start.
             self.nccl.forget_file()
             self.reports.forget_file()
-            self._error_in_file, self._is_world_of_earlier = "", True
         self._read_start(last)
+
+    def _start_anew(self) -> None:
+        """Forget the log so far: it is of an earlier start of the job."""
+        self._start = _Start(size=self._start.size, is_size_of_earlier=True)
 
     def _read_start(self, block: bytes) -> None:
         """Read a part of a log that is of one start of the job."""
-        if b"orld" in block or b"ORLD" in block:
+        is_signed = any(sign in block for sign in LOG_SIGNS)
+        if is_signed:  # before all others: messages may show that the job was started anew
+            self._read_messages(block)
+        start = self._start
+        if any(sign in block for sign in _WORLD_SIGNS):
             sizes = [size for found in _WORLD.finditer(block[: 4 << 20]) if (size := int(found[1])) < MAX_RANKS]
-            # The size of an earlier start counts until this one names its own.
             if sizes:
-                known = 0 if self._is_world_of_earlier else self._world_in_file
-                self._world_in_file, self._is_world_of_earlier = max(known, *sizes), False
+                start.size = max(0 if start.is_size_of_earlier else start.size, *sizes)
+                start.is_size_of_earlier = False
         if b"NCCL " in block:
             self.nccl.read(block)
-        if not any(sign in block for sign in LOG_SIGNS):
+        if not is_signed:
             return
         self.reports.read(block)
-        if not self._error_in_file and (error := _ERROR.search(block)):
-            self._error_in_file = " ".join(error[0].decode(errors="replace").split())
-        self._read_messages(_COLOURS.sub(b"", block) if b"\x1b" in block else block)
-        # Behind the messages, which may show that the job was started anew: torchrun's report is at a log's end.
+        if not start.error and (error := _ERROR.search(block)):
+            start.error = " ".join(error[0].decode(errors="replace").split())
         for found in _DIED.finditer(block):
             self._hear(int(found[2]))
-            self._died_in_file.append(
+            start.died.append(
                 f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
             )
+        for found in _WAITS.finditer(block):
+            prefix = _prefix(block, found.start())
+            if rank := (prefix and prefix[1]) or found[1]:
+                self._process(int(rank), _UNTOLD).open.setdefault(UNTOLD_CALLS.start, _Call(UNKNOWN_OPERATOR))
         for found in _REACHED.finditer(block):
             self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
         for found in _DIFFERS.finditer(block):
@@ -240,11 +295,14 @@ class WatchdogLog:
                 continue
             if work := _WORK.search(text):
                 self._add_work(self._process_of(block, named), work)
+                past = block.find(b"\n", found.end())
+                if repeated := _REPEATED.search(block, found.end(), past if past >= 0 else len(block)):
+                    self._start.left_out = max(self._start.left_out, int(repeated[1]) - 1)
             if status := _STATUS.search(text):
                 process = self._process_of(block, named)
                 if named[1] and process.completed is not None and int(status[3]) < process.completed:
                     # It counts from the beginning again: the job was started anew
-                    self._forget_file()
+                    self._start_anew()
                     process = self._process_of(block, named)
                 process.enqueued, process.completed = int(status[2]), int(status[3])
                 process.failed |= {int(status[1])} if status[1] else set()
@@ -307,9 +365,7 @@ class WatchdogLog:
         """Return the process and group that a message names."""
         inside = int(found[4])
         group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
-        begin = block.rfind(b"\n", 0, found.start()) + 1
-        # The last one: torchrun's own [rank0] before it is a local rank
-        *_, prefix = None, *_PREFIX.finditer(block[max(begin, found.start() - 400) : found.start()])
+        prefix = _prefix(block, found.start())
         named = int(next(filter(None, prefix.groups()))) if prefix else None
         if found[3]:
             self._described[group] = found[3].decode(errors="replace")[:200]
@@ -325,28 +381,14 @@ class WatchdogLog:
         if self._lines > _MOST_LINES:
             raise InputError(f"lines of watchdogs must be at most {_MOST_LINES}; got more")
         self._hear(rank)
-        self._of_file.add((rank, group))
-        return self._of.setdefault((rank, group), _Process())
-
-    def _forget_file(self) -> None:
-        """Forget the processes of the file so far: they are of an earlier start of the job."""
-        for one in self._of_file:
-            self._of.pop(one, None)
-        for group, inside in self._in_group_of_file:
-            self._in_group[group].pop(inside, None)
-        self._begin_file()
-
-    def _begin_file(self) -> None:
-        self._heard_in_file, self._of_file, self._in_group_of_file = set(), set(), set()
-        self._died_in_file = []
+        return self._start.of.setdefault((rank, group), _Process())
 
     def _hear(self, rank: int) -> None:
-        self._heard_in_file.add(self._bounded(rank))
+        self._start.heard.add(self._bounded(rank))
 
     def _place(self, group: str, inside: int, rank: int) -> None:
         """Keep which rank of the job a rank in a group is."""
-        self._in_group.setdefault(group, {})[inside] = rank
-        self._in_group_of_file.add((group, inside))
+        self._start.in_group.setdefault(group, {})[inside] = rank
 
     def _bounded(self, rank: int) -> int:
         if rank >= MAX_RANKS:
@@ -359,13 +401,13 @@ class WatchdogLog:
         A collective that is left was entered by all, so that ranks of one group that call the same stand at most one
         apart. Lines further apart are of several groups, unless their numbers are too close for a chance.
         """
-        told: dict[int, list[_Process]] = {}
-        for (rank, group), process in self._of.items():
+        of, told = self._whole.of, dict[int, list[_Process]]()
+        for (rank, group), process in of.items():
             if group != _UNTOLD:
                 told.setdefault(rank, []).append(process)
         heads: dict[int, set[int]] = {}  # ranks by the number in which they stand
-        for rank in [rank for rank, group in self._of if group == _UNTOLD]:
-            untold = self._of[rank, _UNTOLD]
+        for rank in [rank for rank, group in of if group == _UNTOLD]:
+            untold = of[rank, _UNTOLD]
             own = told.get(rank, ())
             if own or len(untold.open) > 1:
                 untold.open.pop(UNTOLD_CALLS.start, None)
@@ -379,8 +421,8 @@ class WatchdogLog:
             if untold.open or untold.completed is not None:
                 heads.setdefault(untold.stands_in, set()).add(rank)
             else:
-                del self._of[rank, _UNTOLD]
-        of_default = {one.stands_in for (_, group), one in self._of.items() if group == _DEFAULT}
+                del of[rank, _UNTOLD]
+        of_default = {one.stands_in for (_, group), one in of.items() if group == _DEFAULT}
         parts: list[list[int]] = []
         for number in sorted({*heads, *of_default}):
             if not parts or number - parts[-1][-1] > max(1, _BY_CHANCE * number):
@@ -389,16 +431,17 @@ class WatchdogLog:
         for count, part in enumerate(parts):
             is_default = len(parts) == 1 or not of_default.isdisjoint(part)
             for rank in (rank for number in part for rank in heads.get(number, ())):
-                process = self._of.pop((rank, _UNTOLD))
+                process = of.pop((rank, _UNTOLD))
                 group = _DEFAULT if is_default else f"not-told-{count}"
-                self._of.setdefault((rank, group), process).open.update(process.open)
+                of.setdefault((rank, group), process).open.update(process.open)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Errors of the libraries that name no rank, and limits of the lines, a sentence each."""
-        error = (f"the log says: {self._error}",) if self._error else ()
-        died = (f"torchrun saw this one end first: {self._died[-1]}",) if self._died else ()
-        return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
+        """Errors that name no collective, and limits of the lines, a sentence each."""
+        error = (f"the log says: {self._whole.error}",) if self._whole.error else ()
+        died = (f"torchrun saw this one end first: {self._whole.died[-1]}",) if self._whole.died else ()
+        left_out = (NOTE_REPEATED,) if self._whole.left_out else ()
+        return (*left_out, *died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._whole.of else ()))
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
@@ -407,23 +450,34 @@ class WatchdogLog:
         """
         known = tuple(known)
         self._settle()
-        if not self._heard:  # by NCCL's calls, unless dumps hold them already
+        # Where each log with lines is named after its rank, one without is of a rank that waits nowhere.
+        is_named = len(self._named) > 2 and all(own == names for own, names in self._named.items() if own)
+        logs = sum(map(len, self._named.values()))
+        without = {rank for rank in self._named.get(frozenset(), ()) if is_named and rank < logs}
+        heard = self._whole.heard | without
+        if not self._whole.heard:  # by NCCL's calls, unless dumps hold them already
             return [] if known else self.nccl.dumps()
         by_name = {group.name: group for group in known}
         of: dict[str, dict[int, _Process]] = {}
-        for (rank, name), process in self._of.items():
+        for (rank, name), process in self._whole.of.items():
             of.setdefault(name, {})[rank] = process
         sizes = dict(self._sizes)
         for name, own in of.items():
             told = {call.group_size for process in own.values() for call in process.open.values()}
             sizes[name] = max(sizes.get(name, 0), *told, 0)
-        ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
+        ranks = heard | {rank for group in by_name.values() for rank in group.ranks}
         # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
-        is_plausible = self.world_size <= 64 * (1 + max(self._heard, default=0))
-        world_size = max(1 + max(ranks, default=0), self.world_size if is_plausible else 0, sizes.get(_DEFAULT, 0))
+        plausible = [size for size in (self.world_size, self.nccl.size) if size <= 64 * (1 + max(heard))]
+        world_size = max(1 + max(ranks), *plausible, sizes.get(_DEFAULT, 0))
+        # Where all ranks are known, and as many lines were left out as ranks have none, these stand where others do.
+        silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
+        is_told = world_size in (*plausible, sizes.get(_DEFAULT))
+        if is_told and len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:
+            of[_DEFAULT] |= dict.fromkeys(silent, next(iter(of[_DEFAULT].values())))
+            heard = heard | silent
         groups = {}
         for name, own in (of or {_DEFAULT: {}}).items():
-            inside = self._in_group.get(name)
+            inside = self._whole.in_group.get(name)
             if name == _DEFAULT:
                 group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
             # Members without lines are found by the distances of those with lines.
@@ -434,12 +488,20 @@ class WatchdogLog:
                 group = ProcessGroup(name, name, tuple(members))
             groups[name] = by_name.get(name, group)
         dumps = []
-        for rank in sorted(self._heard):
+        for rank in sorted(heard):
             mine = {name: own[rank] for name, own in of.items() if rank in own}
             entries = [entry for name, process in mine.items() for entry in _entries(rank, groups[name], process)]
             completed = {name: at for name, one in mine.items() if (at := one.completed) is not None and at >= 0}
             dumps.append(Dump(rank, groups, PackedEntries(entries), completed))
         return dumps
+
+
+def _prefix(block: bytes, at: int) -> re.Match[bytes] | None:
+    """Return where a line names a rank before a place; None: nowhere."""
+    begin = block.rfind(b"\n", 0, at) + 1
+    # The last one: torchrun's own [rank0] before it is a local rank
+    *_, prefix = None, *_PREFIX.finditer(block[max(begin, at - 400) : at])
+    return prefix
 
 
 _BARRIERS: Final = "monitored_barrier"
@@ -491,4 +553,7 @@ def _elements(numel: bytes | None, shape: bytes | None) -> float:
     return np.nan if shape is None else math.prod(map(float, _LENGTHS.findall(shape)))
 
 
+NOTE_REPEATED: Final = (
+    "Ray left out equal lines of other ranks (RAY_DEDUP_LOGS=0 keeps them): one without a line may have said the same"
+)
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"

@@ -89,17 +89,18 @@ class Unpacked(gzip.GzipFile):
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, whatever its name says: unpacked if it is gzipped, as UTF-8 if it is UTF-16 (PowerShell's).
+    """Open a file, whatever its name says: unpacked if it is gzipped, and texts of Windows as plain UTF-8.
 
-    Raises InputError if it is missing, and at the first read behind a cut or damage.
+    These are UTF-16 (PowerShell's), or begin with a mark. Raises InputError if the file is missing, and at the first
+    read behind a cut or damage.
     """
     try:
         with path.open("rb") as raw:
-            begin = raw.read(2)
-            raw.seek(0)
-            if begin == GZIP_MAGIC:
+            begin = raw.read(len(codecs.BOM_UTF8))
+            raw.seek(len(begin) if begin == codecs.BOM_UTF8 else 0)
+            if begin.startswith(GZIP_MAGIC):
                 yield cast(IO[bytes], Unpacked(fileobj=raw))
-            elif begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            elif begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 yield cast(IO[bytes], codecs.EncodedFile(raw, "utf-8", "utf-16", "replace"))
             else:
                 yield raw
@@ -256,7 +257,8 @@ MEGATRON_SIGNS: Final = (b"| MnRtt/Rnk: ", b"nexpected result ", b" jobID=", b" 
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
-    b"Last error:", b"first observed failure",
+    b"Last error:", b"first observed failure", b"CL communicator and retr", b"seconds waiting for clients",
+    b"srun: error: ", b" Child process with PID ",
     *MEGATRON_SIGNS,
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.producers.importers import flight_recorder
+from irregulars.producers.importers import flight_recorder, importing
 from irregulars.producers.importers.flight_recorder import job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
@@ -169,6 +169,18 @@ def test_the_dump_of_another_rank_is_searched_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(flight_recorder, "begin_of_both", searched)
     job_of_dumps([read_dump(rounds(rank, [DONE, DONE]), rank) for rank in (0, 1)], "j")
     assert searched.call_count == 2  # by each rank, though they are a pair both ways
+
+
+def test_equal_groups_of_all_dumps_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dump lists all ranks of the job, and 10,000 such lists take 3 GB."""
+    paths = [tmp_path / f"trace_{rank}.json" for rank in range(3)]
+    for path in paths:
+        path.write_text(json.dumps(dump(entry(7))))
+    joined = Mock(wraps=job_of_dumps)
+    monkeypatch.setattr(importing, "job_of_dumps", joined)
+    importing.read_hang({"flight-recorder": paths}, "job")
+    (dumps, _) = joined.call_args.args
+    assert len({id(group) for one in dumps for group in one.groups.values()}) == 2
 
 
 def test_ends_of_a_send_are_ranks_of_the_group() -> None:

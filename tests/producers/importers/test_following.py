@@ -18,6 +18,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
+from irregulars.producers.importers import following
 from irregulars.producers.importers.following import FollowingSource, NewFileReader, Stand, follow
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace, read_kineto
@@ -201,6 +202,44 @@ def test_a_source_that_was_started_anew_goes_on_where_it_was(folder: Path) -> No
     assert not [record for record in after if isinstance(record, Announcement)]
     batches = [record for record in before + after if isinstance(record, Batch)]
     assert [b.header.rows_before for b in batches] == np.cumsum([0, *(len(b) for b in batches)])[:-1].tolist()
+
+
+def called(comm: str, size: int, first: int, past: int) -> bytes:
+    return lines(*({**context(0, comm, size), **collective(n, 50, 1000 * n)} for n in range(first, past)))
+
+
+def test_ranks_of_a_log_are_announced_with_communicators_that_are_called_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's monitors hold to the first announcement."""
+    monkeypatch.setattr(following, "ANNOUNCE_S", DEADLINE_S)
+    monkeypatch.setattr(following, "MOST_PIECE_BYTES", 1000)
+    (folder / "host-pid0.log").write_bytes(called("0xab", 4, 0, 20) + called("0xcd", 2, 20, 23))
+    records = drain(opened("nccl-inspector", folder, world_size=4))
+    (announced,) = [one for one in records if isinstance(one, Announcement)]
+    assert [one.id for one in announced.communicators] == ["0xab", "0xcd"]
+    assert [sequence >> 4 for sequence in sequences(records)] == list(range(23))
+
+
+def test_ranks_of_a_log_that_grows_are_announced_when_no_communicator_has_come_for_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "ANNOUNCE_S", 0.2)
+    path = folder / "host-pid0.log"
+    path.write_bytes(called("0xab", 4, 0, 3))
+    source = opened("nccl-inspector", folder, world_size=4, ends_when_idle=False)
+    count, stop_s, records = 3, time.monotonic() + DEADLINE_S, list[Record]()
+    while not records:
+        assert time.monotonic() < stop_s
+        with path.open("ab") as stream:
+            stream.write(called("0xcd", 2, count, count + 1))
+        count += 1
+        records += source.poll(1)
+        time.sleep(0.01)
+    source.close()
+    (announced,) = records
+    assert isinstance(announced, Announcement)
+    assert [one.id for one in announced.communicators] == ["0xab", "0xcd"]
 
 
 def test_traces_come_as_they_appear_and_bad_ones_are_passed_over(folder: Path) -> None:

@@ -118,6 +118,18 @@ def test_a_damaged_archive_is_left_out_with_its_reason(tmp_path: Path, mode: str
     assert found.left_out or found.unknown
 
 
+def test_of_starts_that_torchrun_logs_apart_the_newest_counts(tmp_path: Path) -> None:
+    run = tmp_path / "in" / "none_k2"
+    for attempt in (2, 10):
+        (run / f"attempt_{attempt}" / "0").mkdir(parents=True)
+        (run / f"attempt_{attempt}" / "0" / "stderr.log").write_text("[Rank 0] Watchdog caught collective operation")
+    found = gather(tmp_path / "in", scratch(tmp_path))
+    assert found.files["watchdog"] == [run / "attempt_10" / "0" / "stderr.log"]
+    assert [(one.name, one.reason) for one in found.left_out] == [
+        (str(run / "attempt_2"), "of an earlier start of the job")
+    ]
+
+
 def test_a_link_to_a_folder_is_not_entered(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -109,6 +110,12 @@ def test_a_good_file_is_read_and_so_it_is_packed(tmp_path: Path, kind: str) -> N
     value = VALID[kind]()
     assert try_import(tmp_path, kind, value) is None
     assert try_import(tmp_path, kind, gzip.compress(value)) is None
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_the_mark_that_windows_puts_before_a_text_is_passed_over(tmp_path: Path, kind: str) -> None:
+    value = json.dumps(pickle.loads(dump_bytes())).encode() if kind == "flight-recorder" else VALID[kind]()
+    assert try_import(tmp_path, kind, codecs.BOM_UTF8 + value) is None
 
 
 @pytest.mark.parametrize("kind", VALID)

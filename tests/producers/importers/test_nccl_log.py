@@ -116,6 +116,13 @@ def test_a_later_communicator_of_all_ranks_does_not_renumber_the_job(tmp_path: P
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (1,), "node0")
 
 
+def test_colours_before_a_host_are_no_part_of_its_name(tmp_path: Path) -> None:
+    calls = [call(rank, count) for count in range(3) for rank in range(4) if (rank, count) != (2, 2)]
+    lines = [f"\x1b[33m{line}\x1b[0m" for line in (*map(joined, range(4)), *(one.split(") ")[1] for one in calls))]
+    (verdict,) = judged(tmp_path, *lines).verdicts
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].host) == ((2,), "node1")
+
+
 ONE_VISIBLE = re.compile(r"\[1\]")  # each process sees its own GPU alone, which is its device 0
 
 

@@ -118,6 +118,11 @@ def test_answers_are_found_in_what_nc_and_a_shell_leave_around_them() -> None:
     assert len(split_answers(b"SERVER PROTOCOL 2\n" + (text() * 3).encode())) == 3
 
 
+def test_lines_that_end_as_those_of_windows_are_read() -> None:
+    value = text(errors=DEAD, state="INCOMPLETE").encode()
+    assert split_answers(value.replace(b"\n", b"\r\n")) == split_answers(value)
+
+
 def test_a_job_of_unequal_nodes_is_read(tmp_path: Path) -> None:
     begin, past = (HEAD.index(mark) for mark in ("  Nodes", "Communicators"))
     unequal = HEAD[:begin] + "  Nodes  Processes         GPUs\n(total)    (total)      (total)\n      2         31"

@@ -240,6 +240,27 @@ def test_lines_of_a_rank_in_another_log_outlive_the_restart_of_this_one(tmp_path
     assert sorted(imported.ranks) == [0, 1]
 
 
+def test_a_rank_whose_own_log_holds_no_line_of_a_watchdog_is_missing(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for rank in range(4):
+        (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 3 else "step 651 loss 2.1\n")
+    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path).directory)).verdicts
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((3,), 0.9)
+    # Numbers that are not the ranks of the lines tell nothing of a log without any.
+    (logs / "train-0.log").rename(logs / "train-7.log")
+    files = sorted(logs.iterdir())
+    assert sorted(read_hang({"watchdog": files}, "job").ranks) == [0, 1, 2]
+
+
+def test_lower_numbers_than_in_another_log_begin_no_start_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(failure(0, 0, "0(default_pg)", 652))
+    lines = [failure(rank, rank, "0(default_pg)", 7) for rank in (1, 0)]
+    (tmp_path / "b.log").write_text("\n".join(lines))
+    imported = read_hang({"watchdog": [tmp_path / "a.log", tmp_path / "b.log"]}, "job")
+    assert sorted(imported.ranks) == [0, 1]
+
+
 def test_lines_of_a_killed_start_are_not_told_of_the_newer_one() -> None:
     def report(rank: int) -> str:
         return f"| MnRtt/Rnk: 10.0ms/0 | MxRtt/Rnk: 90.0ms/{rank} |"
@@ -311,10 +332,76 @@ def test_other_backends_and_older_lines_are_read(tmp_path: Path, line: Callable[
     assert "all_reduce" in evidence or "the next collective on main" in evidence
 
 
-def test_errors_that_name_no_rank_are_repeated(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("Error: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2\n")
-    with pytest.raises(InputError, match=r"got none; the log says: .* closed by peer \[::1\]:2$"):
+def test_equal_lines_that_ray_leaves_out_are_of_ranks_without_one(tmp_path: Path) -> None:
+    lines = [
+        "WORLD_SIZE=4",
+        f"{caught(3)} [repeated 3x across cluster]",
+        caught(0),
+        "frame #0 [repeated 90x across cluster]",
+    ]
+    accused, evidence = accused_of(tmp_path, *lines)
+    assert accused == ()
+    assert evidence.startswith("ranks 0, 1, 2, 3 stand in all_reduce 652 on default_pg, and nobody is missing")
+    # One line less than there are ranks without one, or not all ranks are known: who is missing is not told.
+    for other in ([lines[0], lines[1].replace("3x", "2x"), *lines[2:]], lines[1:]):
+        (tmp_path / "a.log").write_text("\n".join(other))
+        imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+        assert sorted(imported.ranks) == [0, 3]
+    assert any("Ray left out" in note for note in imported.notes)
+
+
+UNMADE = (
+    "torch.distributed.DistBackendError: [{}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] "
+    "via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms"
+)
+GLOO = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
+
+
+@pytest.mark.parametrize(("line", "missing"), [(UNMADE, 0), (f"[rank{{}}]: {UNMADE}", 0), (f"[rank{{}}]: {GLOO}", 2)])
+def test_ranks_that_wait_without_a_watchdog_accuse_the_one_that_does_not(
+    tmp_path: Path, line: str, missing: int
+) -> None:
+    accused, evidence = accused_of(tmp_path, *(line.format(rank, rank) for rank in range(4) if rank != missing))
+    assert accused == (missing,)
+    assert "the next collective on default_pg" in evidence
+
+
+def test_the_status_of_watchdogs_made_after_that_of_nccl_is_read(tmp_path: Path) -> None:
+    line = "[PG 0 Rank {}] Timeout at HCCL work: 5, last enqueued HCCL work: 6, last completed HCCL work: 4."
+    accused, evidence = accused_of(tmp_path, *(line.format(rank) for rank in (0, 1, 3)))
+    assert accused == (2,)
+    assert "collective 5 on default_pg" in evidence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2",
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 6/8 clients joined.",
+        "[rank12]:[E817 17:40] [PG 0 (default_pg) Rank 12] Process group watchdog thread terminated with exception: "
+        "CUDA error: uncorrectable ECC error encountered",
+        "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
+        "srun: error: gpu-012: task 11: Out Of Memory",
+        "[rank: 3] Child process with PID 26223 terminated with code -9. Forcefully terminating all other processes",
+    ],
+)
+def test_errors_that_name_no_collective_are_repeated(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.log").write_text(f"Error: {line}\n")
+    with pytest.raises(InputError) as refused:
         read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    _, told, error = str(refused.value).partition("; got none; the log says: ")
+    assert told
+    assert line.endswith(error)
+    assert "Rank" not in line or error == line
+
+
+def test_the_first_exception_of_a_rank_is_repeated_and_none_of_waiting(tmp_path: Path) -> None:
+    waiting = "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006"
+    raised = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00 MiB"
+    lines = [waiting, raised, "[rank2]: ValueError: again", *(caught(rank) for rank in (0, 1, 3))]
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
+    assert f"the log says: {raised}" in imported.notes
 
 
 def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> None:
@@ -324,11 +411,33 @@ def test_a_node_whose_log_may_not_be_there_is_not_accused(tmp_path: Path) -> Non
     assert accused_of(tmp_path, "WORLD_SIZE=8", *(caught(rank) for rank in range(5)))[0] == (5, 6, 7)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4",
+        "Num processes: 4",
+        "node0:100:7 [0] NCCL INFO comm 0x7fa0 rank 0 nranks 4 cudaDev 0 busId 2000 commId 0xabc - Init COMPLETE",
+    ],
+)
+def test_the_last_rank_is_missed_where_any_library_tells_how_many_there_are(tmp_path: Path, line: str) -> None:
+    assert accused_of(tmp_path, line, *map(caught, range(3)))[0] == (3,)
+
+
 @pytest.mark.parametrize(("code", "accused"), [(-9, (3,)), (-6, ()), (-15, ()), (1, ())])
 def test_a_process_that_died_by_itself_is_waited_for(tmp_path: Path, code: int, accused: tuple[int, ...]) -> None:
     report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
     report += f"  rank      : 3 (local_rank: 1)\n  exitcode  : {code} (pid: 4711)\n"
     assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), report)[0] == accused
+
+
+@pytest.mark.parametrize(
+    "prefix", ["0: ", "2026-11-27T12:00:00.1Z ", "\x1b[36m(TrainTask pid=40, ip=10.0.0.1)\x1b[0m "]
+)
+def test_torchrun_s_report_is_read_behind_the_prefixes_of_a_launcher(tmp_path: Path, prefix: str) -> None:
+    report = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_10:00:00\n  host      : node1\n"
+    report += "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n"
+    lines = [prefix + line for line in report.splitlines()]
+    assert accused_of(tmp_path, *(caught(rank) for rank in range(3)), *lines)[0] == (3,)
 
 
 def test_a_log_of_very_many_starts_is_read() -> None:

@@ -18,6 +18,7 @@ import pytest
 from irregulars.infra.agent_settings import SourceTable, open_source
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.producers.importers import following
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, STATE_VERSION, InferringSource
 from irregulars.producers.iteration_inference.online import InferenceLimits
@@ -325,7 +326,10 @@ SHARDED = (
 )  # fmt: skip
 
 
-def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(tmp_path: Path) -> None:
+def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "ANNOUNCE_S", 0.0)  # the logs do not grow
     logs, iterations = tmp_path / "logs", 30
     logs.mkdir()
     # Logs of two processes that shard their parameters: NCCL counts the operators of each kind apart.
