@@ -92,3 +92,27 @@ def test_a_rank_that_leaves_its_peers_is_named_while_the_loss_grows() -> None:
     assert any("has grown" in one.text for one in found)  # both are found at once
     assert [ranks for _, ranks in named] == [(5,)] * 255
     assert named[0][0] == 240
+
+
+def test_who_writes_nan_for_no_value_hides_no_value_that_is_lost() -> None:
+    """As stages of a pipeline without a loss, and as a trainer that logs each tenth iteration."""
+    ranks = np.arange(8)
+    judge, found = Findings(), []
+    for step in range(45):
+        loss = np.where((ranks < 6) | (step >= 40), math.inf, 2.0)
+        norm = np.full(8, 1.0 if step % 10 == 0 else math.inf)
+        found.append(judge.observe(ranks, {"loss": loss, "grad_norm": norm}, None, np.full(8, -1)))
+    assert not any(found[:40])
+    (one,) = found[40]
+    assert (one.kind, one.ranks, one.is_grave) == ("loss_spike", (), True)
+
+
+def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
+    judge, found = Findings(), []
+    for step in range(60):
+        # While it looks for the first scale, and later where it halves the scale twice
+        is_skipped = step < 9 or 40 <= step < 44
+        columns = {"loss": np.full(4, 2.0), "grad_norm": np.full(4, math.inf if is_skipped else 1.0),
+                   "not_finite": np.full(4, 7.0 if is_skipped else 0.0)}  # fmt: skip
+        found += judge.observe(RANK, columns, None, np.full(4, -1))
+    assert found == []
