@@ -164,14 +164,17 @@ class Findings:
         if name == EQUAL[0] and (replicas >= 0).any():
             return replicas, True
         own = self.state.equal.setdefault(name, EqualState())
-        if not np.isin(rank, own.ranks).all():  # others may be missing in this iteration
-            own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
+        known = rank[is_known]  # some ranks may have no values ever: stages that see no norm
+        if not np.isin(known, own.ranks).all():  # others may be missing in this iteration
+            own.ranks, own.sets, own.seen = known, np.zeros(len(known), dtype=np.int64), 0
+        sets: Ints = np.full(len(rank), -1)
         if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
-            return own.sets[np.searchsorted(own.ranks, rank)], False
-        # A missing value shows nobody to be equal, so only iterations with all ranks split the sets.
-        if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
-            own.sets, own.seen = refine(own.sets, values), own.seen + 1
-        return np.full(len(rank), -1), False
+            is_own = np.isin(rank, own.ranks)
+            sets[is_own] = own.sets[np.searchsorted(own.ranks, rank[is_own])]
+        # A missing value shows nobody to be equal, so only iterations with all of them split the sets.
+        elif len(known) == len(own.ranks) and (values.dtype.kind == "i" or np.isfinite(values[is_known]).all()):
+            own.sets, own.seen = refine(own.sets, values[is_known]), own.seen + 1
+        return sets, False
 
     # --- values that are not finite ---------------------------------------------------------------------------------
 

@@ -116,3 +116,15 @@ def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
                    "not_finite": np.full(4, 7.0 if is_skipped else 0.0)}  # fmt: skip
         found += judge.observe(RANK, columns, None, np.full(4, -1))
     assert found == []
+
+
+def test_ranks_without_a_norm_do_not_keep_the_others_from_being_compared() -> None:
+    """As where the last stage of a pipeline alone sees it."""
+    judge, found = Findings(), []
+    for step in range(60):
+        norm = np.where(RANK == 0, math.nan, 1.0 + step)
+        norm[2] += 1e-9 * (step == 50)
+        found += [(step, one) for one in judge.observe(RANK, {"grad_norm": norm}, None, np.full(4, -1))]
+    assert [(step, one.kind, one.ranks) for step, one in found if one.kind == "corruption"] == [
+        (50, "corruption", (2,))
+    ]
