@@ -286,16 +286,23 @@ def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
     vote = count_votes(audits.of_entries(rank), audits["of_rank"], audits["checksum"])
     if not vote.apart:
         return
-    for one in vote.unsteady[:MOST_NAMED].tolist():
+    unsteady = vote.unsteady.tolist()
+    if len(unsteady) > 1 and (2 * len(unsteady) > vote.voters or len(unsteady) > MOST_NAMED):
+        text = f"{len(unsteady)} of {vote.voters} ranks computed the same twice, and not alike"
+        yield Finding("corruption", "audit", (), f"{text}: kernels that are not deterministic do so")
+        return
+    for one in unsteady:
         text = f"rank {one} computed the same twice, and not alike"
         yield Finding("corruption", "audit", (one,), text, is_grave=True)
-    if len(vote.unsteady):
+    if unsteady:
         return
     named = tuple(vote.suspects.tolist())
     if not named or 2 * len(named) >= vote.voters:
         text = f"{vote.voters} ranks computed unlike gradients for the same data; no majority says which are right"
         yield Finding("corruption", "audit", (), text, is_grave=True)
         return
+    is_few = len(named) <= MOST_NAMED
+    who = name_ranks(named) if is_few else f"{len(named)} ranks"
     others = f"{vote.voters} ranks that did it again"
-    text = f"{name_ranks(named)} computed other gradients than the others for the same data, of {others}"
-    yield Finding("corruption", "audit", named[:MOST_NAMED], text, is_grave=True)
+    text = f"{who} computed other gradients than the others for the same data, of {others}"
+    yield Finding("corruption", "audit", named if is_few else (), text, is_grave=True)

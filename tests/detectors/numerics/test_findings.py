@@ -128,3 +128,13 @@ def test_ranks_without_a_norm_do_not_keep_the_others_from_being_compared() -> No
     assert [(step, one.kind, one.ranks) for step, one in found if one.kind == "corruption"] == [
         (50, "corruption", (2,))
     ]
+
+
+def test_ranks_with_one_wrong_value_are_alternatives_and_those_with_others_are_not() -> None:
+    """A ring hands a wrong value on; another one is another fault."""
+    checksum = np.array([7, 7, 9, 9, 7, 8, 7, 7])
+    found = Findings().observe(np.arange(8), {"parameters_checksum": checksum}, None, np.zeros(8, dtype=np.int64))
+    assert [(one.kind, one.ranks, one.is_grave) for one in found] == [
+        ("corruption", (2, 3), True), ("corruption", (5,), True)
+    ]  # fmt: skip
+    assert "ranks 2-3 differ from those of ranks 0-1, 4, 6-7" in found[0].text
