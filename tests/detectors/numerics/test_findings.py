@@ -138,3 +138,18 @@ def test_ranks_with_one_wrong_value_are_alternatives_and_those_with_others_are_n
         ("corruption", (2, 3), True), ("corruption", (5,), True)
     ]  # fmt: skip
     assert "ranks 2-3 differ from those of ranks 0-1, 4, 6-7" in found[0].text
+
+
+def test_where_most_compute_the_same_twice_and_not_alike_it_is_no_device() -> None:
+    counts = np.full(4, 2)
+    audits = Ragged(counts, {"of_rank": np.repeat(RANK, 2), "checksum": np.arange(8)})
+    (one,) = Findings().observe(RANK, {}, audits, np.full(4, -1))
+    assert (one.kind, one.ranks, one.is_grave) == ("corruption", (), False)
+    assert "not deterministic" in one.text
+
+
+def test_more_ranks_than_can_be_named_are_counted() -> None:
+    ranks = np.arange(32)
+    audits = Ragged(np.ones(32, dtype=np.int64), {"of_rank": np.zeros(32, dtype=np.int64), "checksum": ranks // 23})
+    (one,) = Findings().observe(ranks, {}, audits, np.full(32, -1))
+    assert (one.ranks, one.text[:33]) == ((), "9 ranks computed other gradients ")
