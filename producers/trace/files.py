@@ -31,6 +31,7 @@ from irregulars.validation import shown
 
 _CHUNK_ROWS: Final = 1 << 16  # rows read row by row that are Python's objects at once: these take some 30 MiB
 CSV_NULLS: Final = ("", "null", "NULL", "None", "nan", "NaN", "NA")  # words that stand for a value that is missing
+_CSV_NANS: Final = ("nan", "NaN")  # of these, what a trainer computed where a loss or a norm is asked for
 
 
 def arrow_types(columns: tuple[Column, ...], is_lenient: bool) -> dict[str, pa.DataType]:
@@ -97,7 +98,7 @@ def from_csv(value: str, column: Column) -> Any:
     """Return a field's text as its column holds it; raises as `from_json`."""
     if column.kind == "text":
         return value
-    if value in CSV_NULLS:
+    if value in CSV_NULLS and not (column.kind == "float" and value in _CSV_NANS):
         return None
     # An integer first: as a float, one of more than 53 bits would lose its last digits.
     for number in (int, float):
@@ -206,10 +207,12 @@ def read_csv(path: Path, schema: str) -> TableFile:
         if column.name not in header and not column.can_lack:
             raise missing_column(path, column, header)
     present = tuple(column for column in columns if column.name in header)
+    # In a column of integers it is null all the same: they are read as floats then, or row by row.
+    nulls = [word for word in CSV_NULLS if schema != "iterations" or word not in _CSV_NANS]
 
     def read(stream: pa.NativeFile, is_lenient: bool) -> pa.Table:
         types = arrow_types(present, is_lenient)
-        options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=CSV_NULLS)
+        options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=nulls)
         # Else Arrow would take a line break inside of a quoted text for the end of the row.
         parsing = pa.csv.ParseOptions(newlines_in_values=True)
         return pa.csv.read_csv(stream, convert_options=options, parse_options=parsing)

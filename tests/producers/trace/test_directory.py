@@ -137,6 +137,22 @@ def test_phases_and_losses_of_iterations_are_read(tmp_path: Path) -> None:
     assert np.isnan(columns["tokens"]).all()
 
 
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+def test_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path, ending: str) -> None:
+    given = [(np.nan, None, None), (None, 3, 1 << 60), (np.inf, 0, None), (2.0, None, -1)]
+    rows = [
+        {"rank": 0, "iteration": i, "start_ns": START_NS + 9 * i, "elapsed_ns": 5, "loss": loss, "not_finite": count,
+         "parameters_checksum": checksum}
+        for i, (loss, count, checksum) in enumerate(given)
+    ]  # fmt: skip
+    trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
+    assert trace.rejected.count == 0
+    columns = trace.iterations[0].columns
+    np.testing.assert_array_equal(columns["loss"], [np.inf, np.nan, np.inf, 2.0])
+    np.testing.assert_array_equal(columns["not_finite"], [np.nan, 3, 0, np.nan])
+    assert columns["parameters_checksum"].tolist() == [UNKNOWN, 1 << 60, UNKNOWN, -1]
+
+
 def test_device_names_are_those_of_the_rank(tmp_path: Path) -> None:
     rows = [
         {"rank": rank, "time_ns": START_NS, "path": "nic", "device": device, "tx_bytes_per_s": 1.0,
