@@ -398,7 +398,7 @@ class WatchdogLog:
         """Errors of the libraries that name no rank, and limits of the lines, a sentence each."""
         error = (f"the log says: {self._error}",) if self._error else ()
         died = (f"torchrun saw this one end first: {self._died[-1]}",) if self._died else ()
-        return (*died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
+        return (*self.reports.replays, *died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._of else ()))
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
