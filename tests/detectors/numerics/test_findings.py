@@ -153,3 +153,13 @@ def test_more_ranks_than_can_be_named_are_counted() -> None:
     audits = Ragged(np.ones(32, dtype=np.int64), {"of_rank": np.zeros(32, dtype=np.int64), "checksum": ranks // 23})
     (one,) = Findings().observe(ranks, {}, audits, np.full(32, -1))
     assert (one.ranks, one.text[:33]) == ((), "9 ranks computed other gradients ")
+
+
+def test_checksums_of_each_tenth_step_find_a_fault_without_announced_replicas() -> None:
+    judge, found = Findings(), []
+    for step in range(80):
+        checksum = np.full(4, step if step % 10 == 0 else UNKNOWN)
+        checksum[2] += step in (60, 70)
+        columns = {"parameters_checksum": checksum, "loss": np.full(4, 2.0)}
+        found += [(step, one.ranks) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
+    assert found == [(60, (2,)), (70, (2,))]
