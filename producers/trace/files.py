@@ -88,7 +88,7 @@ def from_json(value: Any, column: Column) -> Any:
         return value.encode(errors="replace").decode() if isinstance(value, str) else _refuse(column, "a text", value)
     if column.kind == "float":
         return float(value) if is_integer(value) or isinstance(value, float) else _refuse(column, "a number", value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2 ** (63 if column.is_checksum else 53):
         value = int(value)
     is_readable = is_integer(value) and abs(value) < 2**63
     return value if is_readable else _refuse(column, "an integer", value)
@@ -332,7 +332,8 @@ def _check_schema(path: Path, schema: pa.Schema, columns: tuple[Column, ...]) ->
             continue
         found = schema.field(column.name).type
         value = found.value_type if types.is_dictionary(found) else found
-        is_number = types.is_integer(value) or (types.is_floating(value) and column.kind != "time")
+        may_float = column.kind != "time" or column.is_checksum
+        is_number = types.is_integer(value) or (types.is_floating(value) and may_float)
         is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
         if not (types.is_null(value) or (is_text if column.kind == "text" else is_number)):
             rule = {"int": "of integers", "time": "of integers", "float": "of numbers", "text": "of texts"}[

@@ -153,6 +153,19 @@ def test_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path, ending: str) -> No
     assert columns["parameters_checksum"].tolist() == [UNKNOWN, 1 << 60, UNKNOWN, -1]
 
 
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+def test_checksums_with_nulls_written_as_floats_are_taken(tmp_path: Path, ending: str) -> None:
+    given = [4.611686018427388e18, None, 5.0, -9.1e18]
+    rows = [
+        {"rank": 0, "iteration": i, "start_ns": START_NS + 9 * i, "elapsed_ns": 5, "parameters_checksum": one}
+        for i, one in enumerate(given)
+    ]
+    trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
+    assert trace.rejected.count == 0
+    found = trace.iterations[0].columns["parameters_checksum"].tolist()
+    assert found == [UNKNOWN if one is None else int(one) for one in given]
+
+
 @pytest.mark.parametrize(
     ("numbers", "gone", "kept"),
     [
