@@ -11,7 +11,7 @@ import numpy as np
 
 from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
 from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
-from irregulars.detectors.numerics.peer_outliers import PeerOutliers, PeerState
+from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
 from irregulars.detectors.numerics.resolution import decimal_step
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Column, Flags, Floats, Ints
@@ -214,10 +214,16 @@ class Findings:
             found = watch.observe(
                 rank, columns[name], is_settled=not self.state.unsettled, step=self._step(name, columns)
             )
-            for one in found[:MOST_NAMED]:
-                what = f"{_NAMES[name]} of rank {one.rank} is {one.times:.3g} times what its peers' say"
+            # Ranks with the same bits share a batch, whatever is known of their groups: one of them errs.
+            of_rank = dict(zip(rank.tolist(), columns[name].tolist(), strict=True))
+            alike: dict[float, list[Outlier]] = {}
+            for one in found:
+                alike.setdefault(of_rank[one.rank], []).append(one)
+            for one, *others in list(alike.values())[:MOST_NAMED]:
+                ranks = [one.rank, *(other.rank for other in others)]
+                what = f"{_NAMES[name]} of {name_ranks(ranks)} is {one.times:.3g} times what its peers' say"
                 text = f"{what}, {one.sigmas:.0f} of its usual deviations away"
-                yield Finding("loss_spike", name, (one.rank,), text)
+                yield Finding("loss_spike", name, tuple(ranks) if len(ranks) <= MOST_NAMED else (), text)
 
     def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
         loss, norm = (self._trend(name) for name in ("loss", "grad_norm"))

@@ -163,3 +163,13 @@ def test_checksums_of_each_tenth_step_find_a_fault_without_announced_replicas() 
         columns = {"parameters_checksum": checksum, "loss": np.full(4, 2.0)}
         found += [(step, one.ranks) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
     assert found == [(60, (2,)), (70, (2,))]
+
+
+def test_ranks_whose_losses_have_the_same_bits_are_alternatives() -> None:
+    """As tensor-parallel ranks, of whose groups no kind is known."""
+    judge, found = Findings(), []
+    for step in range(60):
+        loss = np.repeat(np.exp(np.random.default_rng(step).normal(0, 0.05, 4)), 2)
+        loss[2:4] *= 9 if step == 50 else 1
+        found += [(step, one.ranks) for one in judge.observe(np.arange(8), {"loss": loss}, None, np.full(8, -1))]
+    assert found == [(50, (2, 3))]
