@@ -186,8 +186,7 @@ class IterationJudge:
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
-        is_training = rows.phase == "train"
-        revisions, seen_in = self._numerics.observe(rows, self._topology, rows.start_ns, is_training=is_training)
+        revisions, seen_in = self._numerics.observe(rows, self._topology, rows.start_ns, rows.phase)
         self._log.verdicts += revisions
         answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         if rows.phase == "checkpoint" and not rows.is_untimed:

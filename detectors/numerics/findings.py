@@ -11,7 +11,7 @@ import numpy as np
 
 from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
 from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
-from irregulars.detectors.numerics.peer_outliers import PeerOutliers, PeerState
+from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
 from irregulars.detectors.numerics.resolution import decimal_step
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Column, Flags, Floats, Ints
@@ -27,8 +27,11 @@ EQUAL: Final = ("parameters_checksum", "grad_norm")
 
 OWN: Final = ("local_grad_norm", "loss")  # columns that show a rank's own work, before any reduction
 _FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms")
-_SKIPPED: Final = 3
-"""Gradients of all ranks may be infinite in fewer iterations in a row: loss scaling skips such a step by design."""
+_SKIPPED: Final = 5
+"""Gradients of all ranks may be infinite in fewer iterations in a row: loss scaling skips such steps by design.
+Megatron and DeepSpeed skip two before they halve the scale, and one more for each further halving."""
+
+_KNOWN: Final = 3  # finite values in a row after which a rank has values in a column
 
 _LEAST_OTHERS: Final = 2  # of one other rank alone nobody can tell that it is the rule
 
@@ -58,6 +61,32 @@ class EqualState:
 
 
 @dataclass(slots=True)
+class KnownState:
+    """For how many iterations in a row the values of each rank in one column were finite, while it counts."""
+
+    ranks: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ascending
+    runs: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def admit(self, rank: Ints, values: Floats, is_bad: Flags, least: int) -> Floats:
+        """Take in one iteration; return the values, unknown where a bad one is of a rank that had no value before.
+
+        NaN may stand for no value at all: in pipeline stages without a loss, in iterations that are not logged, while
+        loss scaling still looks for its scale. `least`: good values in a row after which a rank has values.
+        """
+        if not np.isin(rank, self.ranks).all():
+            every = np.union1d(self.ranks, rank)
+            grown = np.zeros(len(every), dtype=np.int64)
+            grown[np.searchsorted(every, self.ranks)] = self.runs
+            self.ranks, self.runs = every, grown
+        at = np.searchsorted(self.ranks, rank)
+        runs = self.runs[at]
+        is_known = runs >= least
+        # A value that is missing neither breaks a run nor adds to it.
+        self.runs[at] = np.where(is_known, runs, np.where(is_bad, 0, runs + ~np.isnan(values)))
+        return np.where(is_bad & ~is_known, np.nan, values)
+
+
+@dataclass(slots=True)
 class FindingsState:
     """The state of `Findings`, by column."""
 
@@ -67,7 +96,7 @@ class FindingsState:
     trends: dict[str, TrendState] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)  # to multiples of which all values so far were rounded
     unsettled: int = 0  # iterations in which ranks find new places: the job's loss or norm jumped, on other data
-    was_finite: bool = False
+    known: dict[str, KnownState] = field(default_factory=dict)
     infinite: int = 0  # newest iterations in a row in which something was not finite
 
 
@@ -88,6 +117,14 @@ class Findings:
 
         `replicas`: for each rank, the first rank of its set of replicas, as it was announced; -1: none was.
         """
+        columns = dict(columns)
+        for name in (*_FLOATS, "not_finite"):
+            if name in columns:
+                # One count of zero shows that elements are counted.
+                is_count = name == "not_finite"
+                is_bad = np.nan_to_num(columns[name]) > 0 if is_count else np.isinf(columns[name])
+                known = self.state.known.setdefault(name, KnownState())
+                columns[name] = known.admit(rank, columns[name], is_bad, 1 if is_count else _KNOWN)
         corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits)]
         infinite = list(self._not_finite(rank, columns))
         standing_out = list(self._peers(rank, columns))
@@ -127,14 +164,17 @@ class Findings:
         if name == EQUAL[0] and (replicas >= 0).any():
             return replicas, True
         own = self.state.equal.setdefault(name, EqualState())
-        if not np.isin(rank, own.ranks).all():  # others may be missing in this iteration
-            own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
+        known = rank[is_known]  # some ranks may have no values ever: stages that see no norm
+        if not np.isin(known, own.ranks).all():  # others may be missing in this iteration
+            own.ranks, own.sets, own.seen = known, np.zeros(len(known), dtype=np.int64), 0
+        sets: Ints = np.full(len(rank), -1)
         if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
-            return own.sets[np.searchsorted(own.ranks, rank)], False
-        # A missing value shows nobody to be equal, so only iterations with all ranks split the sets.
-        if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
-            own.sets, own.seen = refine(own.sets, values), own.seen + 1
-        return np.full(len(rank), -1), False
+            is_own = np.isin(rank, own.ranks)
+            sets[is_own] = own.sets[np.searchsorted(own.ranks, rank[is_own])]
+        # A missing value shows nobody to be equal, so only iterations with all of them split the sets.
+        elif len(known) == len(own.ranks) and (values.dtype.kind == "i" or np.isfinite(values[is_known]).all()):
+            own.sets, own.seen = refine(own.sets, values[is_known]), own.seen + 1
+        return sets, False
 
     # --- values that are not finite ---------------------------------------------------------------------------------
 
@@ -143,11 +183,8 @@ class Findings:
         if "not_finite" in columns:
             bad["not_finite"] = np.nan_to_num(columns["not_finite"]) > 0
         if not any(one.any() for one in bad.values()):
-            self.state.was_finite = self.state.was_finite or any(np.isfinite(columns[name]).any() for name in bad)
             # Only iterations in a row count (`_SKIPPED`).
             self.state.infinite = 0
-            return
-        if not self.state.was_finite:  # a loss that is never known may be written as NaN
             return
         is_grave = "loss" in bad and bool(bad["loss"].any())
         self.state.infinite += 1
@@ -177,10 +214,16 @@ class Findings:
             found = watch.observe(
                 rank, columns[name], is_settled=not self.state.unsettled, step=self._step(name, columns)
             )
-            for one in found[:MOST_NAMED]:
-                what = f"{_NAMES[name]} of rank {one.rank} is {one.times:.3g} times what its peers' say"
+            # Ranks with the same bits share a batch, whatever is known of their groups: one of them errs.
+            of_rank = dict(zip(rank.tolist(), columns[name].tolist(), strict=True))
+            alike: dict[float, list[Outlier]] = {}
+            for one in found:
+                alike.setdefault(of_rank[one.rank], []).append(one)
+            for one, *others in list(alike.values())[:MOST_NAMED]:
+                ranks = [one.rank, *(other.rank for other in others)]
+                what = f"{_NAMES[name]} of {name_ranks(ranks)} is {one.times:.3g} times what its peers' say"
                 text = f"{what}, {one.sigmas:.0f} of its usual deviations away"
-                yield Finding("loss_spike", name, (one.rank,), text)
+                yield Finding("loss_spike", name, tuple(ranks) if len(ranks) <= MOST_NAMED else (), text)
 
     def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
         loss, norm = (self._trend(name) for name in ("loss", "grad_norm"))
@@ -217,22 +260,26 @@ def _job_value(columns: Mapping[str, Column], name: str) -> float:
 def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Column) -> Iterator[Finding]:
     sensor, is_checksum = ("checksum", True) if name == EQUAL[0] else (name, False)
     what = "parameters" if is_checksum else f"values of {_NAMES[name]} after the reduction"
-    odd = rank[found.is_odd].tolist()
-    if len(odd) > MOST_NAMED:
-        text = f"{what} of {len(odd)} ranks differ from their replicas'"
+    count = int(found.is_odd.sum())
+    if count > MOST_NAMED:
+        text = f"{what} of {count} ranks differ from their replicas'"
         yield Finding("corruption", sensor, (), text, is_checksum)
         return
-    for one in odd:
-        right = rank[(sets == sets[rank == one]) & ~found.is_odd].tolist()
+    # Ranks with one wrong value have it of one of them: a ring hands it on, a norm is summed over their parts.
+    alike = dict.fromkeys(zip(sets[found.is_odd].tolist(), values[found.is_odd].tolist(), strict=True))
+    for own, value in alike:
+        named = rank[found.is_odd & (sets == own) & (values == value)].tolist()
+        is_right = (sets == own) & ~found.is_odd
+        who, right = name_ranks(named), name_ranks(rank[is_right].tolist())
         if is_checksum:
-            text = f"parameters of rank {one} differ from those of its replicas, {name_ranks(right)}, which agree"
+            text = f"parameters of {who} differ from those of {right}, which agree, as all replicas should"
         else:
-            value, other = (float(values[rank == who][0]) for who in (one, right[0]))
+            other = float(values[is_right][0])
             text = (
-                f"{_NAMES[name]} of rank {one} is {value:.9g} where {name_ranks(right)}, whose values were always "
-                f"equal to it, have {other:.9g}"
+                f"{_NAMES[name]} of {who} is {value:.9g} where {right}, whose values were always equal to it, "
+                f"have {other:.9g}"
             )
-        yield Finding("corruption", sensor, (one,), text, is_checksum)
+        yield Finding("corruption", sensor, tuple(named), text, is_checksum)
     if found.is_split.any():
         members = rank[found.is_split].tolist()
         text = f"{what} of {name_ranks(members)} differ, which should be equal; no majority says which are right"
@@ -245,16 +292,23 @@ def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
     vote = count_votes(audits.of_entries(rank), audits["of_rank"], audits["checksum"])
     if not vote.apart:
         return
-    for one in vote.unsteady[:MOST_NAMED].tolist():
+    unsteady = vote.unsteady.tolist()
+    if len(unsteady) > 1 and (2 * len(unsteady) > vote.voters or len(unsteady) > MOST_NAMED):
+        text = f"{len(unsteady)} of {vote.voters} ranks computed the same twice, and not alike"
+        yield Finding("corruption", "audit", (), f"{text}: kernels that are not deterministic do so")
+        return
+    for one in unsteady:
         text = f"rank {one} computed the same twice, and not alike"
         yield Finding("corruption", "audit", (one,), text, is_grave=True)
-    if len(vote.unsteady):
+    if unsteady:
         return
     named = tuple(vote.suspects.tolist())
     if not named or 2 * len(named) >= vote.voters:
         text = f"{vote.voters} ranks computed unlike gradients for the same data; no majority says which are right"
         yield Finding("corruption", "audit", (), text, is_grave=True)
         return
+    is_few = len(named) <= MOST_NAMED
+    who = name_ranks(named) if is_few else f"{len(named)} ranks"
     others = f"{vote.voters} ranks that did it again"
-    text = f"{name_ranks(named)} computed other gradients than the others for the same data, of {others}"
-    yield Finding("corruption", "audit", named[:MOST_NAMED], text, is_grave=True)
+    text = f"{who} computed other gradients than the others for the same data, of {others}"
+    yield Finding("corruption", "audit", named if is_few else (), text, is_grave=True)

@@ -107,17 +107,24 @@ class NumericsJudge:
         self._state = state or NumericsState()
 
     def observe(
-        self, rows: EvidenceRows, topology: Topology, time_ns: int, *, is_training: bool
+        self, rows: EvidenceRows, topology: Topology, time_ns: int, phase: str
     ) -> tuple[list[Verdict], tuple[str, ...]]:
-        """Take in the rows of an iteration, by rank; `time_ns`: its start.
+        """Take in the rows of an iteration, by rank; `time_ns`: its start; `phase`: of the job in it.
 
         Returns revisions, and the ids of verdicts whose cause was seen in it.
         """
         columns = {name: rows.columns[name] for name in NUMERIC_COLUMNS if name in rows.columns}
         if not columns and rows.audits is None:
             return [], ()
-        if not is_training:  # loss and norms of another phase are of other data
-            columns = {name: column for name, column in columns.items() if name == EQUAL[0]}
+        if phase != "train":
+            # A gradient is of training, whatever else ran in the iteration. A loss may be of an evaluation, and NaN
+            # may stand for a step that was none.
+            judged = (*EQUAL, *OWN) if phase == "checkpoint" else (*EQUAL, "local_grad_norm")
+            columns = {
+                name: column if name == EQUAL[0] else np.where(np.isinf(column), np.nan, column)
+                for name, column in columns.items()
+                if name in judged
+            }
         rank = rows.columns["rank"]
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
         self._state.has_numbers = True

@@ -1,8 +1,8 @@
 """A rank whose loss or gradient norm leaves its usual place among its peers.
 
 Before gradients are reduced, ranks hold different data, so that their norms and losses differ, each by its own share:
-one works on longer sequences, another on another part of the model. So a rank's value is held, in logarithms, against
-the median of all, and that against its own mean so far.
+one works on longer sequences, another on another part of the model. So a rank has a usual place, in logarithms, among
+its peers, and is held against that and against how far the median rank is from its own.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class PeerOutliers:
             return []  # nor is anything learned of them
         own = self.state
         at = self._places(rank)
-        middle = float(np.median(logs))
+        # Of what places leave, so that it stays where it is when ranks on one side of it are missing.
+        middle = float(np.median(logs - own.usual[at]))
         left = logs - middle - own.usual[at]
-        sigma = max(own.sigma, least_sigma(step, math.exp(middle)))
+        sigma = max(own.sigma, least_sigma(step, math.exp(float(np.median(logs)))))
         sigmas = np.abs(left) / sigma
         limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only gross deviations stand out.
@@ -104,6 +105,7 @@ class PeerOutliers:
         step = np.where(taught < NUMERIC.warm_up, left, bounded)
         # An outlier teaches nothing: a fault that lasts must not become the rank's usual place.
         own.usual[at] += np.where(is_out, 0.0, step) * (1 / np.minimum(taught + 1, NUMERIC.memory))
+        own.usual -= np.median(own.usual)  # else all of them would drift together where noise has one long tail
         own.taught[at] += 1
         # The way of a late rank to its place is no noise; where all are on theirs, nothing else is known.
         is_usual = taught >= min(own.seen, NUMERIC.warm_up)

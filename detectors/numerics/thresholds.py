@@ -12,9 +12,10 @@ from irregulars.thresholds import threshold
 class NumericThresholds:
     """Limits for values that are equal by nature, and for spikes among peers or in the job's own past."""
 
-    equal_iterations: int = threshold(8, "iterations",
-        "Ranks whose values were equal bit by bit in the first ones are held to be equal from there on.",
-        "chosen: float64 values of different data are equal by chance in none")  # fmt: skip
+    equal_iterations: int = threshold(3, "iterations",
+        "Ranks whose checksums were equal in the first ones that have any are held to be replicas from there on.",
+        "chosen: 62 bits of different parameters are equal by chance in none; of checksums each 64 steps eight would "
+        "be 512 steps without a judgement")  # fmt: skip
     memory: int = threshold(64, "iterations",
         "Over about as many the usual level and its noise are learned.",
         "the robust window of the trial with 350 injected bit flips: 64 steps")  # fmt: skip

@@ -170,7 +170,7 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
         reports = log.reports.job(job, log.world_size)
         if reports is not None:
             return replace(reports, left_out=broken, notes=(*cut, *reports.notes))
-        rule = "must hold a line of a watchdog, or of Megatron's checks, that names a rank"
+        rule = "must hold a line of a watchdog, or of Megatron's or torchtitan's checks, that names a rank"
         raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *cut, *log.notes))}")
     imported = job_of_dumps([*dumps, *told], job)
     notes = (*cut, *who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)

@@ -6,6 +6,10 @@ took most.
 
 A rejected result (NaN, infinite, too large) is computed again on the same GPU, and if it is the same there, on
 another one after a restart. A GPU that computes another result from the same data is broken.
+
+torchtitan computes a step twice on all ranks, and stops where something differs. All of them name the lowest rank on
+which it did. That is no suspect: gradients are compared after their reduction, in which the error of one rank reaches
+the parts that others hold, and where kernels are not deterministic the lowest is rank 0.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.groups import MAX_RANKS
 from irregulars.producers.importers.imported import ImportedJob, RankRows
-from irregulars.producers.trace.foreign_files import MEGATRON_SIGNS
+from irregulars.producers.trace.foreign_files import CHECK_SIGNS
 from irregulars.producers.trace.job_file import RankLocation
 
 _MOST_REPORTS: Final = 20_000  # the newest ones: one comes in minutes
@@ -48,6 +52,11 @@ _TRACKED: Final = re.compile(
     rb"result=([^\n]{1,80}?) message='([^\n]{0,200}?)'"
 )
 _ASSERTED: Final = re.compile(rb"Rank (\d+): (found (?:NaN|Inf)[^\n.]{0,200})\. Device: (\d+)(?:, node: (\S+))?")
+_REPLAYED: Final = re.compile(
+    rb"SDC replay mismatch: step=(\d{1,15}), (?:local_step|attempt)=\d{1,15}, replay=\d{1,9}, rank=(\d{1,10}), "
+    rb"signature=['\"]?([\w:. /-]{1,200})"
+)
+_NUMBERS: Final = ("loss", "gradient:", "buffer:")  # how torchtitan names them; the others are states of the program
 _NOT_FINITE: Final = re.compile(r"\bnan\b|\binf(inity)?\b", re.IGNORECASE)
 # Outcomes of a rejected result, the least first: words of a line, word of the tracker's file, their meaning
 _OUTCOMES: Final = (
@@ -98,12 +107,13 @@ class _Start:
 
 
 class MegatronLog:
-    """The lines of Megatron of all logs of one job."""
+    """The lines of Megatron and torchtitan in all logs of one job."""
 
     def __init__(self) -> None:
         self._before: list[Report] = []  # of logs that were read before
         self._start = _Start()  # of the log that is read, the newest
         self._results: dict[tuple[int, int], Result] = {}  # by rank and iteration
+        self._replays: dict[int, tuple[int, str]] = {}  # by step, the lowest rank that differed, and in what
         self._time_ns = 0
 
     def begin_file(self) -> None:
@@ -124,12 +134,12 @@ class MegatronLog:
     def read(self, block: bytes) -> None:
         """Read a part of a log that ends with a line. InputError if more results were rejected than runs have."""
         # Most blocks hold none of its lines, and fixed words are found much faster than patterns.
-        if not any(sign in block for sign in MEGATRON_SIGNS):
+        if not any(sign in block for sign in CHECK_SIGNS):
             return
         takes = {
             _ITERATION: self._take_iteration, _REPORT: self._take_report, _RANKED: self._take_ranked,
             _FIRST: self._take_first, _AGAIN: self._take_again, _TRACKED: self._take_tracked,
-            _ASSERTED: self._take_asserted,
+            _ASSERTED: self._take_asserted, _REPLAYED: self._take_replayed,
         }  # fmt: skip
         found = [(one.start(), one, take) for pattern, take in takes.items() for one in pattern.finditer(block)]
         for start, one, take in sorted(found, key=lambda line: line[0]):
@@ -137,8 +147,8 @@ class MegatronLog:
                 self._time_ns = _ns_of(time[1].decode()) or self._time_ns
             take(one)
         del self._start.reports[:-_MOST_REPORTS]
-        if len(self._results) > _MOST_RESULTS:
-            raise InputError(f"results that Megatron rejected must be at most {_MOST_RESULTS}; got more")
+        if len(self._results) + len(self._replays) > _MOST_RESULTS:
+            raise InputError(f"results that programs rejected must be at most {_MOST_RESULTS}; got more")
 
     def _take_iteration(self, line: re.Match[bytes]) -> None:
         self._start.iteration = int(line[1][:15])
@@ -185,6 +195,9 @@ class MegatronLog:
         result = self._result(line[1], iteration, 0, line[4], line[3])
         result.is_finite, result.message = False, _text(line[2])
 
+    def _take_replayed(self, line: re.Match[bytes]) -> None:
+        self._replays.setdefault(int(line[1]), (_rank(line[2]), _text(line[3])))  # each rank writes the same line
+
     def _result(
         self, rank: bytes, iteration: bytes, outcome: int, node: bytes | None = None, device: bytes | None = None
     ) -> Result:
@@ -200,7 +213,7 @@ class MegatronLog:
     def job(self, name: str, world_size: int) -> ImportedJob | None:
         """Return the reports and rejected results as a job; None without any."""
         named = Counter(rank for report in self._reports for rank in report.took_ms)
-        rejecting = {rank for rank, _ in self._results}
+        rejecting = {rank for rank, _ in (*self._results, *self._replays.values())}
         if not named and not rejecting:
             return None
         world_size = max(world_size, 1 + max({*named, *rejecting}))
@@ -212,7 +225,7 @@ class MegatronLog:
         ranks = {rank: RankRows() for rank in sorted(kept)}
         self._add_reports(ranks, world.id)
         self._add_results(ranks)
-        notes = [*self._told(), *([NOTE_REPORTS] if self._reports else [])]
+        notes = [*self.replays, *self._told(), *([NOTE_REPORTS] if self._reports else [])]
         return ImportedJob(
             job=name, world_size=world_size, clock="shared", communicators={world.id: world}, ranks=ranks,
             places={rank: result.place for (rank, _), result in self._results.items()}, notes=notes,
@@ -251,6 +264,21 @@ class MegatronLog:
             for rank, rows in ranks.items():  # all check theirs: who says nothing had nothing to say, then and before
                 rows.add_iteration(iteration - 1, time_ns, length_ns, not_finite=0)
                 rows.add_iteration(iteration, time_ns, length_ns, not_finite=rank in own)
+
+    @property
+    def replays(self) -> list[str]:
+        """Steps that torchtitan computed again and not alike, a sentence each."""
+        told = []
+        for step, (rank, what) in sorted(self._replays.items())[:_MOST_NOTES]:
+            why = "the program, no device"
+            if what.startswith(_NUMBERS):
+                why = (
+                    "it may be another rank's error, as gradients are compared after their reduction, or kernels "
+                    "are not deterministic: no device is named"
+                )
+            lowest = f"rank {rank} is the lowest on which something differed, {what}"
+            told.append(f"step {step} was not the same when torchtitan computed it again; {lowest}: {why}")
+        return told
 
     def _told(self) -> Iterator[str]:
         worst = sorted(self._results.items(), key=lambda one: (-one[1].outcome, one[0]))

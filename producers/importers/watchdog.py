@@ -437,11 +437,12 @@ class WatchdogLog:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Errors that name no collective, and limits of the lines, a sentence each."""
+        """Errors of the libraries that name no rank, and limits of the lines, a sentence each."""
         error = (f"the log says: {self._whole.error}",) if self._whole.error else ()
         died = (f"torchrun saw this one end first: {self._whole.died[-1]}",) if self._whole.died else ()
         left_out = (NOTE_REPEATED,) if self._whole.left_out else ()
-        return (*left_out, *died, *self.nccl.notes, *error, *((NOTE_ELEMENTS,) if self._whole.of else ()))
+        elements = (NOTE_ELEMENTS,) if self._whole.of else ()
+        return (*self.reports.replays, *left_out, *died, *self.nccl.notes, *error, *elements)
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.

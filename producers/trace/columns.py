@@ -29,6 +29,11 @@ class Column:
     nullable: bool = False
     can_lack: bool = False
 
+    @property
+    def is_checksum(self) -> bool:
+        """Whether its integers only need to be equal: floats will do, which pandas makes of integers with nulls."""
+        return self.kind == "time" and self.can_lack
+
 
 # Behind a kind, "?": it is nullable; "??": it can lack as well
 _KINDS: Final = {

@@ -32,7 +32,7 @@ from irregulars.producers.trace.iteration_events import (
     with_events,
 )
 from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
-from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
+from irregulars.producers.trace.order import Rows, RowsGatherer, arrange, newest_passes
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
 from irregulars.producers.trace.writer import write_trace
 
@@ -145,6 +145,12 @@ def assemble_trace(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]
         if rows is not None:
             order, count = arrange(rows), len(rows.rank)
             copies += count - len(order)
+            if schema == "iterations":
+                newest = newest_passes(rows, order)
+                if gone := len(order) - len(newest):
+                    rule = "numbers of a rank must not go back in one attempt"
+                    got = f"iterations: {rule}; got {gone} rows of iterations that were begun again later"
+                    order, rejected[schema] = newest, rejected[schema] + Rejected(gone, (got,))
             is_in_order = len(order) == count and bool(
                 (order == np.arange(count)).all()
             )  # then nothing needs to move

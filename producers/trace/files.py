@@ -31,6 +31,7 @@ from irregulars.validation import shown
 
 _CHUNK_ROWS: Final = 1 << 16  # rows read row by row that are Python's objects at once: these take some 30 MiB
 CSV_NULLS: Final = ("", "null", "NULL", "None", "nan", "NaN", "NA")  # words that stand for a value that is missing
+_CSV_NANS: Final = ("nan", "NaN")  # of these, what a trainer computed where a loss or a norm is asked for
 
 
 def arrow_types(columns: tuple[Column, ...], is_lenient: bool) -> dict[str, pa.DataType]:
@@ -87,7 +88,7 @@ def from_json(value: Any, column: Column) -> Any:
         return value.encode(errors="replace").decode() if isinstance(value, str) else _refuse(column, "a text", value)
     if column.kind == "float":
         return float(value) if is_integer(value) or isinstance(value, float) else _refuse(column, "a number", value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2 ** (63 if column.is_checksum else 53):
         value = int(value)
     is_readable = is_integer(value) and abs(value) < 2**63
     return value if is_readable else _refuse(column, "an integer", value)
@@ -97,7 +98,7 @@ def from_csv(value: str, column: Column) -> Any:
     """Return a field's text as its column holds it; raises as `from_json`."""
     if column.kind == "text":
         return value
-    if value in CSV_NULLS:
+    if value in CSV_NULLS and not (column.kind == "float" and value in _CSV_NANS):
         return None
     # An integer first: as a float, one of more than 53 bits would lose its last digits.
     for number in (int, float):
@@ -206,10 +207,12 @@ def read_csv(path: Path, schema: str) -> TableFile:
         if column.name not in header and not column.can_lack:
             raise missing_column(path, column, header)
     present = tuple(column for column in columns if column.name in header)
+    # In a column of integers it is null all the same: they are read as floats then, or row by row.
+    nulls = [word for word in CSV_NULLS if schema != "iterations" or word not in _CSV_NANS]
 
     def read(stream: pa.NativeFile, is_lenient: bool) -> pa.Table:
         types = arrow_types(present, is_lenient)
-        options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=CSV_NULLS)
+        options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=nulls)
         # Else Arrow would take a line break inside of a quoted text for the end of the row.
         parsing = pa.csv.ParseOptions(newlines_in_values=True)
         return pa.csv.read_csv(stream, convert_options=options, parse_options=parsing)
@@ -329,7 +332,8 @@ def _check_schema(path: Path, schema: pa.Schema, columns: tuple[Column, ...]) ->
             continue
         found = schema.field(column.name).type
         value = found.value_type if types.is_dictionary(found) else found
-        is_number = types.is_integer(value) or (types.is_floating(value) and column.kind != "time")
+        may_float = column.kind != "time" or column.is_checksum
+        is_number = types.is_integer(value) or (types.is_floating(value) and may_float)
         is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
         if not (types.is_null(value) or (is_text if column.kind == "text" else is_number)):
             rule = {"int": "of integers", "time": "of integers", "float": "of numbers", "text": "of texts"}[

@@ -252,14 +252,16 @@ def refuse_other_tools(head: bytes) -> None:
 
 _SEARCHED_BYTES: Final = 8 << 20  # of a log at once
 # Words of which a log of a training job that hung, or that checks itself, has one anywhere: lines of the watchdogs of
-# PyTorch and TorchComms, of HCCL, gloo and NCCL, and of Megatron's checks.
-MEGATRON_SIGNS: Final = (b"| MnRtt/Rnk: ", b"nexpected result ", b" jobID=", b" in local grad norm")
+# PyTorch and TorchComms, of HCCL, gloo and NCCL, and of the checks of Megatron and torchtitan.
+CHECK_SIGNS: Final = (
+    b"| MnRtt/Rnk: ", b"nexpected result ", b" jobID=", b" in local grad norm", b"SDC replay mismatch: ",
+)  # fmt: skip
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
     b"Last error:", b"first observed failure", b"CL communicator and retr", b"seconds waiting for clients",
     b"srun: error: ", b" Child process with PID ",
-    *MEGATRON_SIGNS,
+    *CHECK_SIGNS,
 )  # fmt: skip
 
 

@@ -114,6 +114,31 @@ def arrange(rows: Rows) -> np.ndarray:
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
+def newest_passes(rows: Rows, order: np.ndarray) -> np.ndarray:
+    """Leave out iterations that their rank began again after later ones; `order`: as `arrange` returns it.
+
+    So a job does that goes back to a checkpoint and goes on in the same directory: its parameters are those of the
+    newest pass. Audits of such an iteration go too, as they do not tell their pass.
+    """
+    rank, number = rows.rank[order], rows.columns["iteration"][order]
+    if not ((rank[1:] == rank[:-1]) & (number[1:] < number[:-1])).any():
+        return order
+    # By their starts: an evaluation beside later steps ends behind them.
+    by_start = np.lexsort((rows.columns["start_ns"][order], rank))
+    rank, number = rank[by_start], number[by_start]
+    goes_back = (rank[1:] == rank[:-1]) & (number[1:] < number[:-1])
+    # Starts at 0, 1, 2, 1, 2, 3 are passes 0, 0, 0, 1, 1, 1: of iterations 1 and 2 the first is left out.
+    passes = np.cumsum(np.insert(goes_back, 0, False))
+    _, key = np.unique(np.stack([rank.astype(np.int64), number]), axis=1, return_inverse=True)
+    key = key.reshape(-1)
+    newest = np.zeros(int(key.max()) + 1, dtype=np.int64)
+    np.maximum.at(newest, key, passes)
+    is_gone = passes < newest[key]
+    is_audit = rows.columns["audit_of_rank"][order][by_start] != UNKNOWN
+    is_gone |= is_audit & np.isin(key, key[is_gone])
+    return np.delete(order, by_start[is_gone])
+
+
 def _blocks(rank: np.ndarray) -> Iterator[tuple[int, int]]:
     """Cut rows in the order of their ranks between ranks, into blocks of about `_ROWS_AT_ONCE`."""
     pasts = np.cumsum(np.bincount(rank)) if len(rank) else np.empty(0, dtype=np.int64)

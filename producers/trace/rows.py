@@ -94,7 +94,7 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         "iteration": iteration, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
         "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "tokens": check.counts("tokens"),
         "not_finite": check.counts("not_finite"),
-        "parameters_checksum": check.integers("parameters_checksum", ANY_INTEGER),
+        "parameters_checksum": check.checksums("parameters_checksum"),
     }  # fmt: skip
     columns |= {name: check.numbers(name) for name in NUMERICS[:4]}
     return check.rows(rank, columns, iterations_keys, names=lambda _: ())
@@ -158,6 +158,16 @@ class Check:
             is_bad |= is_wrong
         self.reject(is_bad, name, f"an integer {bound}")
         return values
+
+    def checksums(self, name: str) -> np.ndarray:
+        """Read a column of checksums as `integers` does; its floats are integers that were rounded alike."""
+        column = self._table.columns.get(name)
+        if column is None or not pa.types.is_floating(column.type):
+            return self.integers(name, ANY_INTEGER)
+        values = _with_nans(column)
+        is_known = (np.abs(values) < 2**63) & (np.floor(values) == values)
+        self.reject(~is_known & ~np.isnan(values), name, f"an integer {ANY_INTEGER}")
+        return np.where(is_known, np.where(is_known, values, 0.0).astype(np.int64), UNKNOWN)
 
     def ranks(self, job: JobFile) -> np.ndarray:
         """Read the ranks of the job."""

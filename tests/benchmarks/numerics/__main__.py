@@ -20,7 +20,7 @@ RANKS = 4
 
 
 def main() -> int:
-    """Start the processes and wait for them."""
+    """Train and record what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=40)
@@ -29,6 +29,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
+    numbers = (given.seed, given.trials, given.clean, given.checksum_steps)
+    return launch("tests.benchmarks.numerics.worker", str(given.out.resolve()), *map(str, numbers))
+
+
+def launch(module: str, *what: str) -> int:
+    """Run a module in processes that find each other, and wait for them; return the largest status."""
     with tempfile.TemporaryDirectory() as scratch:
         own = {
             "WORLD_SIZE": str(RANKS),
@@ -36,9 +42,7 @@ def main() -> int:
             "NUMERICS_STORE": f"{scratch}/store",
             "OMP_NUM_THREADS": "1",
         }
-        numbers = (given.seed, given.trials, given.clean, given.checksum_steps)
-        what = [str(given.out.resolve()), *map(str, numbers)]
-        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.numerics.worker", *what]
+        command = [sys.executable, "-W", "ignore", "-m", module, *what]
         ranks = [
             subprocess.Popen(command, cwd=ROOT, env=os.environ | own | {"RANK": str(rank)}) for rank in range(RANKS)
         ]

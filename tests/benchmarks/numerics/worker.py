@@ -7,6 +7,8 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -130,21 +132,18 @@ class Runs:
             self.trials.append(Trial(f"clean-{number}", [(first, self._iterations)], label))
 
 
-def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> None:
-    """Run what the command line names."""
+@contextmanager
+def recorded(out: Path, job: str, trials: Sequence[Trial]) -> Iterator[None]:
+    """Record all that is trained meanwhile, and write the directories of the trials, which may come until its end."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group(
         "gloo", init_method=f"file://{os.environ['NUMERICS_STORE']}", rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]), timeout=timedelta(minutes=5),
     )  # fmt: skip
-    recording, is_first, began_s = Path(out) / ".recording", distributed.get_rank() == 0, time.monotonic()
-    torch_comms.start(trace_dir=recording, job=f"numerics-{seed}", iterations="marks", hook="python")
-    runs = Runs(int(seed), int(checksum_steps))
-    if int(trials):
-        runs.corrupt(int(trials))
-    if int(clean):
-        runs.clean(int(clean))
+    recording, is_first, began_s = out / ".recording", distributed.get_rank() == 0, time.monotonic()
+    torch_comms.start(trace_dir=recording, job=job, iterations="marks", hook="python")
+    yield
     distributed.destroy_process_group()
     torch_comms.stop()
     if is_first:
@@ -153,12 +152,23 @@ def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> N
             time.sleep(0.1)
         if parts.exists():
             assemble(recording)
-        cut_into_trials(recording, runs.trials, Path(out), f"numerics-{seed}")
+        cut_into_trials(recording, trials, out, job)
         shutil.rmtree(recording)
-        print(f"{len(runs.trials)} directories in {time.monotonic() - began_s:.0f} s", flush=True)
+        print(f"{len(trials)} directories in {time.monotonic() - began_s:.0f} s", flush=True)
 
 
 LAST_WAIT_S = 100.0  # for the other ranks to end, the last of which puts the recording together
+
+
+def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> None:
+    """Run what the command line names."""
+    runs = Runs(int(seed), int(checksum_steps))
+    with recorded(Path(out), f"numerics-{seed}", runs.trials):
+        if int(trials):
+            runs.corrupt(int(trials))
+        if int(clean):
+            runs.clean(int(clean))
+
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

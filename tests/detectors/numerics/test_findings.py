@@ -92,3 +92,84 @@ def test_a_rank_that_leaves_its_peers_is_named_while_the_loss_grows() -> None:
     assert any("has grown" in one.text for one in found)  # both are found at once
     assert [ranks for _, ranks in named] == [(5,)] * 255
     assert named[0][0] == 240
+
+
+def test_who_writes_nan_for_no_value_hides_no_value_that_is_lost() -> None:
+    """As stages of a pipeline without a loss, and as a trainer that logs each tenth iteration."""
+    ranks = np.arange(8)
+    judge, found = Findings(), []
+    for step in range(45):
+        loss = np.where((ranks < 6) | (step >= 40), math.inf, 2.0)
+        norm = np.full(8, 1.0 if step % 10 == 0 else math.inf)
+        found.append(judge.observe(ranks, {"loss": loss, "grad_norm": norm}, None, np.full(8, -1)))
+    assert not any(found[:40])
+    (one,) = found[40]
+    assert (one.kind, one.ranks, one.is_grave) == ("loss_spike", (), True)
+
+
+def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
+    judge, found = Findings(), []
+    for step in range(60):
+        # While it looks for the first scale, and later where it halves the scale twice
+        is_skipped = step < 9 or 40 <= step < 44
+        columns = {"loss": np.full(4, 2.0), "grad_norm": np.full(4, math.inf if is_skipped else 1.0),
+                   "not_finite": np.full(4, 7.0 if is_skipped else 0.0)}  # fmt: skip
+        found += judge.observe(RANK, columns, None, np.full(4, -1))
+    assert found == []
+
+
+def test_ranks_without_a_norm_do_not_keep_the_others_from_being_compared() -> None:
+    """As where the last stage of a pipeline alone sees it."""
+    judge, found = Findings(), []
+    for step in range(60):
+        norm = np.where(RANK == 0, math.nan, 1.0 + step)
+        norm[2] += 1e-9 * (step == 50)
+        found += [(step, one) for one in judge.observe(RANK, {"grad_norm": norm}, None, np.full(4, -1))]
+    assert [(step, one.kind, one.ranks) for step, one in found if one.kind == "corruption"] == [
+        (50, "corruption", (2,))
+    ]
+
+
+def test_ranks_with_one_wrong_value_are_alternatives_and_those_with_others_are_not() -> None:
+    """A ring hands a wrong value on; another one is another fault."""
+    checksum = np.array([7, 7, 9, 9, 7, 8, 7, 7])
+    found = Findings().observe(np.arange(8), {"parameters_checksum": checksum}, None, np.zeros(8, dtype=np.int64))
+    assert [(one.kind, one.ranks, one.is_grave) for one in found] == [
+        ("corruption", (2, 3), True), ("corruption", (5,), True)
+    ]  # fmt: skip
+    assert "ranks 2-3 differ from those of ranks 0-1, 4, 6-7" in found[0].text
+
+
+def test_where_most_compute_the_same_twice_and_not_alike_it_is_no_device() -> None:
+    counts = np.full(4, 2)
+    audits = Ragged(counts, {"of_rank": np.repeat(RANK, 2), "checksum": np.arange(8)})
+    (one,) = Findings().observe(RANK, {}, audits, np.full(4, -1))
+    assert (one.kind, one.ranks, one.is_grave) == ("corruption", (), False)
+    assert "not deterministic" in one.text
+
+
+def test_more_ranks_than_can_be_named_are_counted() -> None:
+    ranks = np.arange(32)
+    audits = Ragged(np.ones(32, dtype=np.int64), {"of_rank": np.zeros(32, dtype=np.int64), "checksum": ranks // 23})
+    (one,) = Findings().observe(ranks, {}, audits, np.full(32, -1))
+    assert (one.ranks, one.text[:33]) == ((), "9 ranks computed other gradients ")
+
+
+def test_checksums_of_each_tenth_step_find_a_fault_without_announced_replicas() -> None:
+    judge, found = Findings(), []
+    for step in range(80):
+        checksum = np.full(4, step if step % 10 == 0 else UNKNOWN)
+        checksum[2] += step in (60, 70)
+        columns = {"parameters_checksum": checksum, "loss": np.full(4, 2.0)}
+        found += [(step, one.ranks) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
+    assert found == [(60, (2,)), (70, (2,))]
+
+
+def test_ranks_whose_losses_have_the_same_bits_are_alternatives() -> None:
+    """As tensor-parallel ranks, of whose groups no kind is known."""
+    judge, found = Findings(), []
+    for step in range(60):
+        loss = np.repeat(np.exp(np.random.default_rng(step).normal(0, 0.05, 4)), 2)
+        loss[2:4] *= 9 if step == 50 else 1
+        found += [(step, one.ranks) for one in judge.observe(np.arange(8), {"loss": loss}, None, np.full(8, -1))]
+    assert found == [(50, (2, 3))]

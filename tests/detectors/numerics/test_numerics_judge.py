@@ -347,3 +347,19 @@ def test_a_rounded_loss_can_spike() -> None:
         row["loss"] = 2.1 if number == WRONG and rank == 2 else 0.1
 
     assert [one.suspects[0].rank for one in told(trained(spoil)) if one.revision == 1] == [2]
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "eval"])
+def test_gradients_are_judged_whatever_else_runs_in_their_iteration(phase: str) -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        if number % 20 == 0:
+            row |= {"phase": PHASES.index(phase), "loss": 50.0 * row["loss"] if phase == "eval" else row["loss"]}
+        if number % 20 == 5:  # an iteration without a step
+            row |= {"phase": PHASES.index(phase), "loss": math.inf, "grad_norm": math.inf}
+        on(1, {"local_grad_norm": times(50)}, LAST)(number, rank, row)
+        on(3, {"grad_norm": times(1.5)}, LAST)(number, rank, row)
+
+    found = [one for one in told(trained(spoil)) if one.revision == 1]
+    assert {(one.kind, one.suspects[0].rank, one.iterations[0]) for one in found} == {
+        ("loss_spike", 1, WRONG), ("corruption", 3, WRONG)
+    }  # fmt: skip

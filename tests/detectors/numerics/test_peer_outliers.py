@@ -48,3 +48,14 @@ def test_a_state_of_an_older_release_goes_on_as_if_all_its_ranks_were_there_from
     older = PeerState(own.ranks, own.usual, own.sigma, own.seen, own.furthest)
     again = PeerOutliers(stored(older))
     assert watched(again, range(COMES, 200), fault_from=150) == watched(watch, range(COMES, 200), fault_from=150)
+
+
+def test_a_rank_that_misses_an_iteration_moves_no_other_out_of_its_place() -> None:
+    """As of two stages of a pipeline, of which one has norms many times those of the other."""
+    places, ranks, watch, found = np.repeat([0.0, 4.0], 4), np.arange(8), PeerOutliers(), []
+    for number in range(120):
+        values = np.exp(places + np.random.default_rng(number).normal(0, 0.05, 8))
+        values[6] *= 12 if number >= 110 else 1
+        there = ranks[1:] if number in (60, 61) else ranks
+        found += [(number, one.rank) for one in watch.observe(there, values[there])]
+    assert found == [(number, 6) for number in range(110, 120)]

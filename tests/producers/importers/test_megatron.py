@@ -186,3 +186,25 @@ def test_more_than_training_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(megatron, "_MOST_RESULTS", 2)
     with pytest.raises(InputError, match="at most 2; got more"):
         MegatronLog().read("".join(map(line.format, range(3))).encode())
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("loss", "no device is named"),
+        ("gradient:0:layers.1.attention.wq.weight", "gradients are compared after their reduction"),
+        ("rng:accelerator:0", "the program, no device"),
+        ("tensor schema divergence", "the program, no device"),
+    ],
+)
+@pytest.mark.parametrize("word", ["local_step", "attempt"])
+def test_the_lowest_rank_of_torchtitan_s_replay_is_told_once_and_is_no_suspect(
+    tmp_path: Path, what: str, words: str, word: str
+) -> None:
+    error = f"SDC replay mismatch: step=12, {word}=1, replay=1, rank=2, signature={what!r}"
+    text = "".join(f"[rank{rank}]: torchtitan.sdc.SDCReplayMismatch: {error}\n" for rank in range(4))
+    found, lines = judged(tmp_path, text)
+    assert found == []
+    assert lines.count("step 12 ") == 1
+    assert f"rank 2 is the lowest on which something differed, {what}" in lines
+    assert words in lines

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, decode_batch, encode_batch
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, are_whole, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.trace import files
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches, write_trace
@@ -135,6 +135,61 @@ def test_phases_and_losses_of_iterations_are_read(tmp_path: Path) -> None:
     assert columns["phase"].tolist() == [0, 1, 255]
     assert columns["loss"].tolist() == [0.0, 1.5, 3.0]
     assert np.isnan(columns["tokens"]).all()
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+def test_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path, ending: str) -> None:
+    given = [(np.nan, None, None), (None, 3, 1 << 60), (np.inf, 0, None), (2.0, None, -1)]
+    rows = [
+        {"rank": 0, "iteration": i, "start_ns": START_NS + 9 * i, "elapsed_ns": 5, "loss": loss, "not_finite": count,
+         "parameters_checksum": checksum}
+        for i, (loss, count, checksum) in enumerate(given)
+    ]  # fmt: skip
+    trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
+    assert trace.rejected.count == 0
+    columns = trace.iterations[0].columns
+    np.testing.assert_array_equal(columns["loss"], [np.inf, np.nan, np.inf, 2.0])
+    np.testing.assert_array_equal(columns["not_finite"], [np.nan, 3, 0, np.nan])
+    assert columns["parameters_checksum"].tolist() == [UNKNOWN, 1 << 60, UNKNOWN, -1]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+def test_checksums_with_nulls_written_as_floats_are_taken(tmp_path: Path, ending: str) -> None:
+    given = [4.611686018427388e18, None, 5.0, -9.1e18]
+    rows = [
+        {"rank": 0, "iteration": i, "start_ns": START_NS + 9 * i, "elapsed_ns": 5, "parameters_checksum": one}
+        for i, one in enumerate(given)
+    ]
+    trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
+    assert trace.rejected.count == 0
+    found = trace.iterations[0].columns["parameters_checksum"].tolist()
+    assert found == [UNKNOWN if one is None else int(one) for one in given]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "gone", "kept"),
+    [
+        ([0, 1, 2, 3, 1, 2, 3, 4], [1, 2, 3], [0, 4, 5, 6, 7]),  # it went back to a checkpoint
+        ([0, 1, 1, 2, 2, 3], [], [0, 1, 2, 3, 4, 5]),  # steps and evaluations with rows of their own
+        ([0, 1, 9_999, 2, 3, 3], [], [0, 1, 3, 4, 5, 2]),  # one wrong number
+    ],
+)
+def test_of_an_iteration_that_was_begun_again_the_newest_row_counts_and_the_others_are_told(
+    tmp_path: Path, numbers: list[int], gone: list[int], kept: list[int]
+) -> None:
+    rows = [
+        {"rank": rank, "iteration": number, "start_ns": START_NS + 10 * at, "elapsed_ns": 5, "loss": float(at)}
+        for rank in range(2)
+        for at, number in enumerate(numbers)
+    ]
+    audits = [{"rank": 0, "iteration": number, "of_rank": 0, "checksum": number} for number in (0, 2)]
+    trace = read_trace(write_directory(tmp_path / "t", iterations=rows[::-1], audits=audits))
+    whole = [batch.columns["loss"][are_whole(batch.columns)] for batch in trace.iterations.values()]
+    assert [sorted(own.tolist()) for own in whole] == [sorted(map(float, kept))] * 2
+    assert trace.rejected.count == 2 * len(gone) + (2 in gone)  # the audit of iteration 2 is of one pass or the other
+    assert all("must not go back in one attempt" in one for one in trace.rejected.reasons)
+    audited = trace.iterations[0].columns
+    assert audited["iteration"][~are_whole(audited)].tolist() == ([0] if gone else [0, 2])
 
 
 def test_device_names_are_those_of_the_rank(tmp_path: Path) -> None:
