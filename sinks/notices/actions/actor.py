@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.errors import RecordError, ServiceError, ServiceRefused, ServiceUnavailable
 from irregulars.sinks.notices.actions.actions import (
     HOUR_NS,
     TIME_TO_LIVE_NS,
@@ -55,6 +56,18 @@ class Nodes(Protocol):
         """Let just these nodes show that they are suspected; does nothing where nodes can't show it."""
 
 
+class NodeErrors(dict[str, ServiceError]):
+    """Errors of single nodes, by host: a node that can't be changed keeps no other from its turn."""
+
+    @contextmanager
+    def of(self, host: str) -> Iterator[None]:
+        """Keep the error of a node."""
+        try:
+            yield
+        except (ServiceUnavailable, ServiceRefused) as error:
+            self[host] = error
+
+
 # Seconds between two looks at the nodes without a new message: time to live runs out, and people change nodes
 LOOK_S: Final = 60.0
 
@@ -83,6 +96,7 @@ class Actor:
     _messages: dict[str, ActionsMessage] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)  # hosts whose nodes could not be changed the last time
     _is_away: bool = False
 
     def apply(self, polled: Polled) -> bool:
@@ -115,23 +129,33 @@ class Actor:
         return True
 
     def act(self) -> None:
-        """Carry out the plan.
+        """Carry out the plan; a node that can't be changed keeps no other from its turn.
 
-        Raises `ServiceUnavailable`, `ServiceRefused` if the orchestrator does not answer, or refuses us: the next
-        call does the rest.
+        Raises `ServiceUnavailable` if the orchestrator does not answer, or not for each node, and `ServiceRefused` if
+        it refuses us: the next call does the rest.
         """
         marked = self.nodes.marked()
         plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
+        errors = NodeErrors()
         # Released first: `free` counts on the room that they leave.
         for host, why in plan.release.items():
-            self._release(host, why, marked.cordoned[host])
-        free = plan.free
+            with errors.of(host):
+                self._release(host, why, marked.cordoned[host])
+        free = plan.free - len(errors)
         for proposal in plan.cordon:
-            free -= self._cordon(proposal, is_free=free > 0)
-        if self.is_acting:
-            self.nodes.accuse(plan.accused)
+            with errors.of(proposal.host):
+                free -= self._cordon(proposal, is_free=free > 0)
+            if proposal.host in errors:  # it may be cordoned all the same: the answer may have got lost
+                free -= proposal.host in self.nodes.marked().cordoned
         for one, reason in plan.left:
             self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
+        for host in [host for host in errors if host not in self._failed]:
+            self.say(f"left       {host}: {errors[host]}")
+        self._failed = set(errors)
+        if self.is_acting:
+            self.nodes.accuse(plan.accused)
+        if errors:
+            raise ServiceUnavailable(f"all nodes of the plan must be changed; got errors of {', '.join(errors)}")
 
     def _cordon(self, one: Proposal, *, is_free: bool) -> bool:
         """Cordon a node, or print why not; return whether it counts against the limit."""

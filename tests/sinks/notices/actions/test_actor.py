@@ -153,6 +153,46 @@ def test_that_an_orchestrator_is_away_is_said_once_and_that_it_is_back() -> None
     assert scene.nodes.calls == ["cordon node-1"]
 
 
+def test_a_node_that_can_not_be_changed_keeps_no_other_from_being_cordoned() -> None:
+    scene = Scene("node-1", "node-2", most=1)
+    scene.nodes.stuck = {"node-1"}
+    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
+    assert [scene.actor.try_to_act() for _ in range(2)] == [False, True]
+    assert scene.nodes.calls == ["cordon node-1", "cordon node-2"]
+    assert scene.nodes.accused == ["node-1", "node-2"]
+    assert scene.lines[0].startswith("cordoned   node-2: ")
+    assert scene.lines[1:] == [
+        "left       node-1: node node-1 must be changed; got a refusal",
+        "waiting    all nodes of the plan must be changed; got errors of node-1; asking every 10 s",
+        "left       node-1: as many nodes as --most-nodes are cordoned by us already  [v1]",
+        "going on   it answers again",
+    ]
+
+
+def test_a_node_that_can_not_be_given_back_keeps_no_other_and_its_place_is_not_free() -> None:
+    scene = Scene("node-1", "node-2", "node-3", "node-4", most=2)
+    scene.tell(on("node-1", "v1"), on("node-2", "v2"))
+    scene.actor.act()
+    scene.nodes.stuck, scene.nodes.calls = {"node-1"}, []
+    scene.tell(on("node-1", "v1", **RECOVERED), on("node-2", "v2", **RECOVERED))
+    scene.tell(on("node-3", "v3", delta=9.0), on("node-4", "v4"))
+    assert not scene.actor.try_to_act()
+    assert scene.nodes.calls == ["release node-1", "release node-2", "cordon node-3"]
+    assert not scene.actor.try_to_act()
+    assert len([line for line in scene.lines if line.endswith("node-1 must be changed; got a refusal")]) == 1
+    scene.nodes.stuck = set()
+    assert scene.actor.try_to_act()
+    assert scene.nodes.calls[3:] == ["release node-1", "release node-1", "cordon node-4"]
+
+
+def test_a_node_that_was_cordoned_though_the_answer_got_lost_counts() -> None:
+    scene = Scene("node-1", "node-2", most=1)
+    scene.nodes.stuck, scene.nodes.is_answer_lost = {"node-1"}, True
+    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
+    assert not scene.actor.try_to_act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
 def test_a_message_that_cannot_be_read_is_said_and_passed_over() -> None:
     scene = Scene("node-1")
     scene.say(b"?")

@@ -161,6 +161,19 @@ def test_a_condition_that_conflicts_with_another_write_is_written_later(
     assert conditions(server)[CONDITION]["status"] == "True"
 
 
+def test_a_node_that_may_not_be_changed_keeps_no_other_from_showing_that_it_is_accused(
+    server: KubernetesServer, nodes: KubernetesNodes
+) -> None:
+    both = {host: proposal(host) for host in ("node-1", "node-2")}
+    nodes.accuse({"node-3": proposal("node-3")})
+    server.denied = {"node-1"}
+    with pytest.raises(ServiceUnavailable, match=r"^Kubernetes must allow PATCH \S*/node-1; got status 403: denied"):
+        nodes.accuse(both)
+    assert [conditions(server, host).get(CONDITION, {}).get("status") for host in server.nodes] == [
+        None, "True", "False",
+    ]  # fmt: skip
+
+
 def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     nodes.cordon(proposal())
     nodes.accuse({"node-1": proposal()})
