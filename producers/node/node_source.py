@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from irregulars.errors import IrregularsError
-from irregulars.messages.announcements import Announcement
+from irregulars.errors import InputError, IrregularsError
+from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Batch
 from irregulars.producers.node.roster import Roster
+from irregulars.producers.publishing.agent import announcing_message
 from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of, row_count
+from irregulars.validation import shown
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
@@ -34,6 +36,7 @@ class NodeSource:
         self._roster, self._devices = roster, devices
         self._all: Final = [*sources.values(), *([devices] if devices is not None else [])]
         self._groups: dict[RankKey, str | None] = {}
+        self._refused: set[RankKey] = set()  # ranks that no message can announce
         self.failed_sources = 0
         self._has_failing_devices = False
 
@@ -61,7 +64,7 @@ class NodeSource:
                 self.failed_sources += 1
             max_records -= sum(map(row_count, records))
             is_remote = getattr(self._sources.get(name), "speaks_for_other_hosts", False)
-            polled += [self._pass(record, is_remote=is_remote) for record in records]
+            polled += [passed for record in records for passed in self._pass(record, is_remote=is_remote)]
             if max_records <= 0:
                 break
         if len(self._sources) > 1:  # the next poll begins with another source: none starves behind a busy one
@@ -97,20 +100,34 @@ class NodeSource:
         for source in self._all:
             source.close()
 
-    def _pass(self, record: Record, *, is_remote: bool) -> Record:
+    def _pass(self, record: Record, *, is_remote: bool) -> Iterator[Record]:
+        """Yield a record as it is published; none of a rank that no message can announce, and the others go on."""
+        key = key_of(record.header if isinstance(record, Batch) else record)
         if isinstance(record, Announcement):
-            if not record.is_logged:  # it sends no rows, so no device is sampled for it
-                return record
-            if is_remote:  # its GPU is one of another host, and none of it is sampled here
+            admitted = record
+            if record.is_logged and is_remote:  # its GPU is one of another host, and none of it is sampled here
                 admitted = self._roster.fabric.place(replace(record, group=group_of(record.host, record.rank)))
-            else:
+            elif record.is_logged:  # else it sends no rows, so no device is sampled for it
                 admitted = self._roster.admit(record)
-            self._groups[key_of(admitted)] = admitted.group
-            return admitted
+            try:
+                announcing_message(admitted)
+            except InputError as error:
+                _LOG.error("event=rank_refused job=%s rank=%d reason=%r", shown(record.job), record.rank, str(error))
+                self._roster.release(Heartbeat(*key[:3], start=key[3], since_ns=key[4]))
+                self._refused.add(key)
+                return
+            self._refused.discard(key)
+            if record.is_logged:
+                self._groups[key] = admitted.group
+            yield admitted
+            return
+        is_refused = key in self._refused
         if isinstance(record, Batch):
-            group = self._groups.get(key_of(record.header))
-            return record if group is None else replace(record, header=replace(record.header, group=group))
-        if record.state in ("ended", GONE):
+            group = self._groups.get(key)
+            record = record if group is None else replace(record, header=replace(record.header, group=group))
+        elif record.state in ("ended", GONE):
             self._roster.release(record)
-            self._groups.pop(key_of(record), None)
-        return record
+            self._groups.pop(key, None)
+            self._refused.discard(key)
+        if not is_refused:
+            yield record

@@ -25,8 +25,9 @@ from irregulars.messages.records import SCHEMAS, Batch, Header
 from irregulars.producers.publishing.batches import Bundler, encode_in_parts, encode_together
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of
+from irregulars.producers.publishing.spool import Message
 
-__all__ = ["Agent", "AgentSettings", "Progress"]
+__all__ = ["Agent", "AgentSettings", "Progress", "announcing_message"]
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
 # Seconds for which acknowledgements are awaited after a poll that brought nothing.
@@ -82,6 +83,22 @@ class _Rank:
         state = "running" if reason is None else "ended"
         place = (own.group, own.start, own.since_ns)
         return Heartbeat(own.job, own.attempt, own.rank, sources, state, reason, *place)
+
+
+def announcing_message(own: Announcement) -> Message:
+    """Make the message that announces a rank; raises InputError if it, or a key of the rank, would be too large."""
+    value = encode_announcement(own)
+    if len(value) >= MAX_MESSAGE_BYTES:
+        rule = f"below {MAX_MESSAGE_BYTES} bytes"
+        raise InputError(f"announcement of rank {own.rank} must be {rule}; got {len(value)}")
+    key = rank_key(own.job, own.rank)
+    if len(key) > MAX_KEY_BYTES:
+        raise InputError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
+    # The partition of everything else that the rank sends.
+    where = b"" if own.group is None else group_key(own.job, own.group)
+    if len(where) > MAX_KEY_BYTES:
+        raise InputError(f"names of job and host must be below {MAX_KEY_BYTES} bytes; got {len(where)}")
+    return Message("jobs", key, value, attempt=own.attempt, partition_key=where)
 
 
 class Agent:
@@ -198,18 +215,8 @@ class Agent:
                 self._publish_batches(publisher, some, value)
 
     def _publish_announcement(self, publisher: Publisher, own: Announcement) -> None:
-        value = encode_announcement(own)
-        if len(value) >= MAX_MESSAGE_BYTES:
-            rule = f"below {MAX_MESSAGE_BYTES} bytes"
-            raise InputError(f"announcement of rank {own.rank} must be {rule}; got {len(value)}")
-        key = rank_key(own.job, own.rank)
-        if len(key) > MAX_KEY_BYTES:
-            raise InputError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
-        # The partition of everything else that the rank sends.
-        where = None if own.group is None else group_key(own.job, own.group)
-        if where is not None and len(where) > MAX_KEY_BYTES:
-            raise InputError(f"names of job and host must be below {MAX_KEY_BYTES} bytes; got {len(where)}")
-        publisher.send("jobs", key, value, attempt=own.attempt, partition_key=where)
+        message = announcing_message(own)
+        publisher.send(*message)
         self._bundler.announce(own)
         # A rank that writes no rows is announced, and needs no heartbeats.
         if own.is_logged:
@@ -221,7 +228,7 @@ class Agent:
             for schema in own.sources:
                 known.sources.setdefault(schema, SourceProgress(0, None))
         self._progress.announcements += 1
-        self._progress.value_bytes += len(value)
+        self._progress.value_bytes += len(message.value)
 
     def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
         """Send one message with a batch, or with the batches of a bundle."""

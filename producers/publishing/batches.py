@@ -12,7 +12,7 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import MAX_GROUP_RANKS, bundle_of, encode_bundle
-from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
+from irregulars.messages.records import CODED, UNKNOWN, Batch, Header, encode_batch
 
 BATCH_ROWS: Final = 1_500  # about 64 KiB of operators: where Kafka and Faust carry most rows per second
 BATCH_SPAN_S: Final = 1.0  # event time of one batch at most, for which a verdict may wait
@@ -86,6 +86,7 @@ def encode_in_parts(
 
     Raises InputError if a single row is larger than that.
     """
+    batch = _with_used_names(batch)
     value = encode(batch)
     if len(value) < limit_bytes:
         yield batch, value
@@ -97,17 +98,22 @@ def encode_in_parts(
         )
     half = len(batch) // 2
     for first, past in ((0, half), (half, len(batch))):
-        yield from encode_in_parts(_with_used_names(take_rows(batch, first, past)), limit_bytes, encode)
+        yield from encode_in_parts(take_rows(batch, first, past), limit_bytes, encode)
 
 
 def _with_used_names(batch: Batch) -> Batch:
-    # Names may be most of the bytes, so that halving the rows alone would not end.
-    name = next((name for name in ("communicator", "device") if name in batch.columns), None)
-    if name is None:  # iterations name nothing
+    """Leave out names that no row uses, where there are more names than rows.
+
+    A process may name any number. They may be most of the bytes, so that halving the rows would not end; and the
+    names of all ranks of a bundle must be below 65,536, the number of codes of two bytes.
+    """
+    if len(batch.header.names) <= len(batch):
         return batch
-    used, codes = np.unique(batch.columns[name], return_inverse=True)
-    header = replace(batch.header, names=tuple(batch.header.names[code] for code in used.tolist()))
-    return Batch(header, {**batch.columns, name: codes.astype(np.uint16)})
+    coded = {name: column for name, column in batch.columns.items() if name in CODED}  # iterations: none
+    used = np.unique(list(coded.values()))
+    names = tuple(batch.header.names[int(code)] for code in used)
+    columns = {name: np.searchsorted(used, column).astype(np.uint16) for name, column in coded.items()}
+    return Batch(replace(batch.header, names=names), {**batch.columns, **columns})
 
 
 MAX_ROWS: Final = 12_000  # rows of a bundle: half a MiB of operators, half of what a message may have
@@ -189,6 +195,7 @@ def encode_together(batches: Sequence[Batch], limit_bytes: int) -> Iterator[tupl
 
     Raises InputError if a single row is larger than that.
     """
+    batches = [_with_used_names(one) for one in batches]
     value = encode_bundle(bundle_of(batches))
     if len(value) < limit_bytes:
         yield batches, value

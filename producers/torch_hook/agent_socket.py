@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from irregulars.errors import InputError, RecordError
-from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
-from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.sources import GONE, RankKey, Record, key_of, row_count
@@ -31,8 +30,6 @@ _MOST_FRAME_BYTES: Final = 4 << 20
 # Of all frames that are not whole, and as much again of those that wait to be polled: processes that write to the
 # socket can't take more of the agent's memory.
 _MOST_HELD_BYTES: Final = 24 << 20
-# The agent adds host, NIC and sources to an announcement, and it must still be one message.
-_MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 GONE_S: Final = 600.0
 """Seconds after which a rank whose connection closed without an end is gone. A process that lives connects again in a
 few; until then its devices are sampled, so that the iteration in which it was killed is judged with their rates."""
@@ -234,13 +231,7 @@ class SocketSource:
             self._queue.append((Heartbeat(*key[:3], state=GONE, start=key[3], since_ns=key[4]), 0))
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
-        """Set the rank of a connection; one that no message can hold must not stop the agent: `RecordError`."""
-        message_key = rank_key(announcement.job, announcement.rank)
-        if len(message_key) > MAX_KEY_BYTES:
-            raise RecordError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(message_key)}")
-        size_bytes = len(encode_announcement(announcement))
-        if size_bytes > _MOST_ANNOUNCED_BYTES:
-            raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
+        """Set the rank of a connection."""
         key = key_of(announcement)
         others = (other.announced for other in self._connections if other is not connection)
         if any(other is not None and key_of(other) == key for other in others):

@@ -261,7 +261,9 @@ def apply_message(ledger: Ledger, message: Message) -> str | None:
         alert = decode_alert(message.value())
     except RecordError as error:
         return str(error)
+    now_ns = time.time_ns()
     _, time_ms = message.timestamp()
-    came_ns = time_ms * 10**6 if time_ms > 0 else time.time_ns()  # a message may have no time of Kafka's
+    # A message may have no time of Kafka's; that of a worker whose clock is ahead would hold pages back for as long.
+    came_ns = min(time_ms * 10**6, now_ns) if time_ms > 0 else now_ns
     ledger.apply_alert(alert, came_ns, message.partition() or 0, message.offset() or 0)
     return None

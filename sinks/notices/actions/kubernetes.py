@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 from irregulars.private_files import read_secret
-from irregulars.sinks.notices.actions.actor import Marked, Proposal
+from irregulars.sinks.notices.actions.actor import Marked, NodeErrors, Proposal
 
 # A value replaces what is there, an object is merged into it, null deletes (RFC 7386)
 MERGE: Final = "application/merge-patch+json"
@@ -196,7 +196,9 @@ class KubernetesNodes:
         found = {_name(node): (_annotations(node).get(CORDONED), _is_cordoned(node)) for node in self._ours()}
         cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
         # Our mark without the cordon: somebody uncordoned it by hand, so the action is not begun again.
-        return Marked(cordoned, frozenset(mark for mark, is_on in found.values() if mark is not None and not is_on))
+        return Marked(
+            cordoned, {name: mark for name, (mark, is_on) in found.items() if mark is not None and not is_on}
+        )
 
     def obstacle(self, host: str) -> str | None:
         """Return why a node can't be cordoned by us."""
@@ -227,19 +229,24 @@ class KubernetesNodes:
 
     def accuse(self, accused: Mapping[str, Proposal]) -> None:
         """Set the condition of these nodes; clear it, and all marks, on others that are not cordoned by us."""
+        errors = NodeErrors()
         for host, one in accused.items():
-            node = self._api.node(host)
-            if node is not None:
-                reason = "".join(part.capitalize() for part in one.message.kind.split("_"))
-                self._show(node, "True", reason, one.action.reason)
+            with errors.of(host):
+                node = self._api.node(host)
+                if node is not None:
+                    reason = "".join(part.capitalize() for part in one.message.kind.split("_"))
+                    self._show(node, "True", reason, one.action.reason)
         for node in self._ours():
             is_held = _is_cordoned(node) and CORDONED in _annotations(node)
             if _name(node) not in accused and not is_held:
-                # The condition before the label: without that nobody would find the node again to clear it.
-                self._show(node, "False", "NoStraggler", "no open verdict accuses this node")
-                self._change(
-                    _name(node), lambda _node: {"metadata": {"labels": {LABEL: None}, "annotations": _NO_MARKS}}
-                )
+                with errors.of(_name(node)):
+                    # The condition before the label: without that nobody would find the node again to clear it.
+                    self._show(node, "False", "NoStraggler", "no open verdict accuses this node")
+                    self._change(
+                        _name(node), lambda _node: {"metadata": {"labels": {LABEL: None}, "annotations": _NO_MARKS}}
+                    )
+        if errors:
+            raise ServiceUnavailable("; ".join(map(str, errors.values())))
 
     def _ours(self) -> list[dict[str, Any]]:
         return self._api.labelled_nodes(LABEL)

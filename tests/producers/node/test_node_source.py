@@ -77,6 +77,22 @@ def test_a_job_of_the_same_name_that_ends_takes_no_group_from_one_that_goes_on()
     assert found.header.group == "host/0"
 
 
+@pytest.mark.parametrize("job", ["j" * 4_090, "é" * 4_000], ids=["its host makes the key too long", "its letters do"])
+def test_a_rank_that_no_message_can_announce_is_named_and_left_out_and_the_others_go_on(
+    job: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = replace(rows(1, 5), header=replace(rows(1, 5).header, job=job))
+    last = Heartbeat(job, 0, 1, state="ended")
+    given = Given(replace(announced(1), job=job), announced(2), batch, last, rows(2, 5))
+    roster = Roster("node-17.cluster", gpus=range(8))
+    found = NodeSource({"a": given}, roster).poll(100)
+    assert [one.header.rank if isinstance(one, Batch) else one.rank for one in found] == [2, 2]
+    assert set(roster.gpus) == {2}
+    (line,) = caplog.messages
+    assert line.startswith(f"event=rank_refused job='{job[:20]}")
+    assert len(line) < 400
+
+
 def test_a_rank_that_sends_nothing_has_no_devices_here() -> None:
     roster = Roster("host", gpus=range(8))
     quiet = Announcement("job", 0, 1, 8, 8, (), (), is_logged=False, gpu=1)

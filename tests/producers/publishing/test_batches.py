@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import decode_batches
+from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
 from irregulars.messages.records import UNKNOWN, Batch, Header, decode_batch
 from irregulars.producers.publishing.batches import (
     MAX_ROWS,
@@ -94,6 +95,24 @@ def test_a_large_batch_is_parted_below_the_limit(rows: int) -> None:
     assert [part.header.rows_before for part in parts] == [
         70 + sum(map(len, parts[:place])) for place in range(len(parts))
     ]
+
+
+def test_names_that_no_row_uses_are_left_out_where_there_are_more_of_them_than_rows() -> None:
+    told = [{"iteration": 1, "start_ns": 0, "elapsed_ns": 1.0}]
+    names = [tuple(f"{rank}-{number}" for number in range(40_000)) for rank in range(2)]
+    ((part, _),) = encode_in_parts(iteration_batch(0, told, names=names[0]), 10_000)
+    assert part.header.names == ()
+    # Of both ranks together there are more than a column can tell apart.
+    ((_, value),) = encode_together([batch(rank, names=names[rank]) for rank in range(2)], 10_000)
+    parts = decode_batches(value, "commops")
+    assert [part.header.names[part.columns["communicator"][0]] for part in parts] == ["0-0", "1-0"]
+
+
+def test_parts_of_events_name_the_same_texts() -> None:
+    events = [DeviceEvent(n, 3, "process_exit", "host", f"gpu{n}", None, f"{n:0>200}") for n in range(50)]
+    parts, values = zip(*encode_in_parts(batch_of(events, Header("events", "job", 0, 3)), 4_000), strict=True)
+    assert all(len(value) < 4_000 for value in values)
+    assert [one for part in parts for one in events_of(part)] == events
 
 
 def test_a_row_above_the_limit_is_refused() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing, nullcontext
+from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 
 from irregulars.errors import ServiceError
 from irregulars.kafka.lasting_producer import LastingProducer
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
-from irregulars.sinks.notices.state_log import StateLog
+from irregulars.sinks.notices.ledger import Ledger
+from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.state_log import StateLog, apply_message
+from tests.sinks.notices.alerts import alert_bytes
 
 
 @pytest.mark.parametrize(("code", "passes"), [
@@ -30,6 +35,32 @@ def test_a_record_is_sent_again_after_errors_that_pass(
     with closing(StateLog("127.0.0.1:1", TopicSettings(), {}, threading.Event())) as log, refused:
         log.erase_mute("one")
     assert len(outcomes) == (0 if passes else 1)
+
+
+class AnHourAhead:
+    """An alert of a worker whose clock is ahead, as it comes from Kafka."""
+
+    def value(self) -> bytes:
+        return alert_bytes(severity="page")
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_CREATE_TIME, time.time_ns() // 10**6 + 3_600_000
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 0
+
+
+def test_a_worker_whose_clock_is_ahead_holds_no_page_back() -> None:
+    ledger = Ledger({"pager": Rules(hold_s=60.0, least_severity="page")})
+    assert apply_message(ledger, cast(Message, AnHourAhead())) is None
+    now_ns = time.time_ns()
+    assert ledger.next_due("pager", now_ns) is None
+    due = ledger.next_due("pager", now_ns + 60 * 10**9)
+    assert due is not None
+    assert due.notice.severity == "page"
 
 
 @pytest.mark.integration

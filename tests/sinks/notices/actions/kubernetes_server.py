@@ -41,13 +41,14 @@ class KubernetesServer:
     """Nodes in memory, served over HTTPS on loopback.
 
     `fail` is the status of all answers where it is set, `fail_patches` that of the answers to writes, of which none
-    is done; `before_patch` runs between a client's read and its write.
+    is done; writes to the nodes `denied` are refused; `before_patch` runs between a client's read and its write.
     """
 
     def __init__(self, certificate: Path, key: Path, *names: str) -> None:
         self.nodes = {name: new_node(name) for name in names}
         self.fail: int | None = None
         self.fail_patches: int | None = None
+        self.denied: set[str] = set()
         self.before_patch: Callable[[], None] = lambda: None
         self.writes: list[tuple[str, dict[str, Any]]] = []
         self._version = len(names)
@@ -114,6 +115,8 @@ class KubernetesServer:
         if self.fail_patches is not None:
             return self.fail_patches, {"message": "not now"}
         name, _, part = unquote(path.removeprefix("/api/v1/nodes/")).partition("/")
+        if name in self.denied:
+            return 403, {"message": "denied by a policy"}
         if self.fail is None and not part:
             self.before_patch()
         with self._lock:

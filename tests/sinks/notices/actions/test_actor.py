@@ -110,6 +110,54 @@ def test_what_somebody_gives_back_by_hand_is_not_taken_again() -> None:
     assert "left       node-1: it was done before, and undone by somebody  [v1]" in scene.lines
 
 
+def test_what_somebody_gives_back_is_not_taken_for_another_device_of_it_either() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.tell(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device="host"),)))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+    scene.tell(on("node-1", "v2"))  # another incident does
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"] * 2
+
+
+def test_who_gives_a_node_back_that_two_incidents_accuse_keeps_it_from_both() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1", "v1"))
+    scene.actor.act()
+    scene.tell(on("node-1", "v2"))
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+def test_a_cordon_that_a_consumer_finds_is_not_begun_again_once_somebody_gave_the_node_back() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.restart()
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+@pytest.mark.parametrize("device", ["gpu", "host"])
+def test_what_nodes_show_to_be_undone_is_not_begun_again(device: str) -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.nodes.undone = {"node-1": str(scene.nodes.owners["node-1"])}
+    scene.nodes.owners["node-1"] = None
+    scene.restart()
+    scene.tell(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device=device),)))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
 def test_a_device_that_is_accused_again_after_we_gave_it_back_is_taken_again() -> None:
     scene = Scene("node-1")
     scene.tell(on("node-1"))
@@ -150,6 +198,46 @@ def test_that_an_orchestrator_is_away_is_said_once_and_that_it_is_back() -> None
     scene.nodes.away = 3
     assert [scene.actor.try_to_act() for _ in range(5)] == [False, False, False, True, True]
     assert [line[:11].strip() for line in scene.lines] == ["waiting", "cordoned", "going on"]
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+def test_a_node_that_can_not_be_changed_keeps_no_other_from_being_cordoned() -> None:
+    scene = Scene("node-1", "node-2", most=1)
+    scene.nodes.stuck = {"node-1"}
+    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
+    assert [scene.actor.try_to_act() for _ in range(2)] == [False, True]
+    assert scene.nodes.calls == ["cordon node-1", "cordon node-2"]
+    assert scene.nodes.accused == ["node-1", "node-2"]
+    assert scene.lines[0].startswith("cordoned   node-2: ")
+    assert scene.lines[1:] == [
+        "left       node-1: node node-1 must be changed; got a refusal",
+        "waiting    all nodes of the plan must be changed; got errors of node-1; asking every 10 s",
+        "left       node-1: as many nodes as --most-nodes are cordoned by us already  [v1]",
+        "going on   it answers again",
+    ]
+
+
+def test_a_node_that_can_not_be_given_back_keeps_no_other_and_its_place_is_not_free() -> None:
+    scene = Scene("node-1", "node-2", "node-3", "node-4", most=2)
+    scene.tell(on("node-1", "v1"), on("node-2", "v2"))
+    scene.actor.act()
+    scene.nodes.stuck, scene.nodes.calls = {"node-1"}, []
+    scene.tell(on("node-1", "v1", **RECOVERED), on("node-2", "v2", **RECOVERED))
+    scene.tell(on("node-3", "v3", delta=9.0), on("node-4", "v4"))
+    assert not scene.actor.try_to_act()
+    assert scene.nodes.calls == ["release node-1", "release node-2", "cordon node-3"]
+    assert not scene.actor.try_to_act()
+    assert len([line for line in scene.lines if line.endswith("node-1 must be changed; got a refusal")]) == 1
+    scene.nodes.stuck = set()
+    assert scene.actor.try_to_act()
+    assert scene.nodes.calls[3:] == ["release node-1", "release node-1", "cordon node-4"]
+
+
+def test_a_node_that_was_cordoned_though_the_answer_got_lost_counts() -> None:
+    scene = Scene("node-1", "node-2", most=1)
+    scene.nodes.stuck, scene.nodes.is_answer_lost = {"node-1"}, True
+    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
+    assert not scene.actor.try_to_act()
     assert scene.nodes.calls == ["cordon node-1"]
 
 

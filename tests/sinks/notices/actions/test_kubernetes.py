@@ -75,7 +75,7 @@ def test_a_cordoned_node_is_marked_and_given_back_as_it_was(server: KubernetesSe
     node = server.nodes["node-1"]
     assert (node["spec"], node["metadata"]["labels"]) == (before["spec"], CLEAN)
     assert node["metadata"]["annotations"] == {}
-    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, frozenset())
+    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, {})
 
 
 def test_all_pages_of_marked_nodes_are_read(nodes: KubernetesNodes) -> None:
@@ -107,7 +107,7 @@ def test_who_uncordons_by_hand_is_seen_to_have_done_so(server: KubernetesServer,
     nodes.cordon(one)
     server.change("node-1", {"spec": {"unschedulable": None}})
     found = nodes.marked()
-    assert (found.cordoned, found.undone) == ({}, frozenset({one.action.action_id}))
+    assert (found.cordoned, found.undone) == ({}, {"node-1": one.action.action_id})
 
 
 def test_a_write_of_somebody_else_in_between_is_not_overwritten(
@@ -159,6 +159,19 @@ def test_a_condition_that_conflicts_with_another_write_is_written_later(
     server.fail_patches = None
     nodes.accuse({"node-1": proposal()})
     assert conditions(server)[CONDITION]["status"] == "True"
+
+
+def test_a_node_that_may_not_be_changed_keeps_no_other_from_showing_that_it_is_accused(
+    server: KubernetesServer, nodes: KubernetesNodes
+) -> None:
+    both = {host: proposal(host) for host in ("node-1", "node-2")}
+    nodes.accuse({"node-3": proposal("node-3")})
+    server.denied = {"node-1"}
+    with pytest.raises(ServiceUnavailable, match=r"^Kubernetes must allow PATCH \S*/node-1; got status 403: denied"):
+        nodes.accuse(both)
+    assert [conditions(server, host).get(CONDITION, {}).get("status") for host in server.nodes] == [
+        None, "True", "False",
+    ]  # fmt: skip
 
 
 def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, nodes: KubernetesNodes) -> None:
