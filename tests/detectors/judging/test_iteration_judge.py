@@ -104,6 +104,20 @@ def test_links_and_two_causes() -> None:
     assert [v.close_reason for v in said] == ["recovered", "recovered"]
 
 
+def test_of_two_ranks_that_turn_slow_together_the_slower_one_is_told_although_little_comes_back_without_it() -> None:
+    job = LockstepJob({"world": ("world", tuple(range(8)))})
+    late_ns = {1: 50 * MS, 6: 35 * MS}
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            own_ns = late_ns.get(rank, 0) if 60 <= number < 90 else 0
+            one.work(rank, 100 * MS + own_ns + (number * 3 + rank * 5) % 11 * 200_000)
+        one.collective("world", 10 * MS)
+
+    job.iterate(range(110), body)
+    assert blame(job.trace()) == [("slow_rank", "gpu", (1,), (60, 90))]
+
+
 @pytest.mark.slow
 def test_single_spikes() -> None:
     # Two late iterations are one clear spike
