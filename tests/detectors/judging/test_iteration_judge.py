@@ -215,6 +215,13 @@ def test_an_accused_rank_whose_source_died_is_not_said_to_have_recovered() -> No
     assert (verdict.suspects[0].ranks, verdict.iterations, verdict.close_reason) == ((2,), (0, 20), "stopped")
 
 
+def test_a_standing_fault_is_no_older_than_the_last_review_that_found_nothing() -> None:
+    """The link costs 5 %, so that reviews alone find it: at 50 nothing, at 100 it waits, at 110 it is told."""
+    job = EightRanks()
+    job.slow = lambda number, ranks: 3 if ranks == (1, 5) and number >= 80 else 1
+    assert blame(job.trace(115)) == [("slow_link", "link", (1, 5), (50, 115))]
+
+
 def test_operators_of_irregular_iterations_are_kept() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
