@@ -137,6 +137,15 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> se
     return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, share)
 
 
+def late_beside(ranks: Collection[int], attributions: Sequence[Attribution]) -> set[int]:
+    """Return the other ranks that over all of these iterations are late as each of some ranks.
+
+    One that pauses once beside ranks that are late in each iteration is not among them.
+    """
+    late = (_late_as(rank, attributions, BLAME.late_share) for rank in ranks)
+    return set.intersection(*late).difference(ranks)
+
+
 def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> set[int]:
     """Return the ranks that are late by this share of `worst_ns`."""
     least_ns = share * worst_ns

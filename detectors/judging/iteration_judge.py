@@ -83,6 +83,7 @@ class JudgeState:
     checkpoints: CheckpointState | None = None
     events: tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]] = ((), ())
     held_until: int = 0
+    well_until: int | None = None
 
 
 class _Answer(NamedTuple):
@@ -419,7 +420,7 @@ class IterationJudge:
             return
         causes, observations = found
         causes = self._review.confirmed(causes, has_standing=has_standing)
-        history = self._lateness.history
+        history = self._review.unreviewed(self._lateness.history, regular[-1].number)
         revisions = self._tracker.review_standing(causes, observations, history, self._topology)
         self._log.verdicts += self._say.testify(revisions)
 
@@ -485,6 +486,7 @@ class IterationJudge:
             numerics=self._numerics.state(),
             checkpoints=self._checkpoints.state(),
             events=self._events.state(),
+            well_until=self._review.well_until,
         )
 
     @classmethod
@@ -504,6 +506,7 @@ class IterationJudge:
         judge._healthy_before, judge._held_until = state.healthy_before, state.held_until
         judge._lateness = LatenessWatch.from_state(state.lateness)
         judge._judged, judge._review.planned = state.judged, state.planned
+        judge._review.well_until = state.well_until
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
         judge._open_hangs = OpenHangs(state.open_hangs)

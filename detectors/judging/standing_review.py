@@ -22,6 +22,7 @@ from irregulars.detectors.path.microbatch_work import microbatch_work_ns
 from irregulars.detectors.path.ranks_to_read import accused_lanes, ends_of, may_be_slow, narrow_groups, pairs_beside
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
+from irregulars.detectors.verdicts.open_verdict import History
 from irregulars.dtypes import Column
 from irregulars.messages.records import RECV
 
@@ -34,10 +35,12 @@ class StandingReview:
     """Decides when a review is due, and remembers the causes that the last one found: only those found again count.
 
     `planned`: plans that the last review found wanting, and ranks that it would have accused, unlike the one before.
+    `well_until`: the newest iteration that a review looked at which held nothing back; None: there was none.
     """
 
     def __init__(self) -> None:
         self.planned: tuple[Plan, ...] = ()
+        self.well_until: int | None = None
 
     def is_due(self, judged: int, *, has_standing: bool) -> bool:
         """Whether a review is due after this many judged iterations: at the first level, and then regularly.
@@ -65,6 +68,16 @@ class StandingReview:
         self.planned = tuple(map(plan_of, new))
         return [cause for cause in causes if cause not in new]
 
+    def unreviewed(self, history: History, newest: int) -> History:
+        """Return the iterations since a review held nothing back: what the next one finds is no older.
+
+        Called once for each review, after `confirmed`. `newest`: the newest iteration that it looked at.
+        """
+        well_until = self.well_until
+        if not self.planned:
+            self.well_until = newest
+        return [one for one in history if well_until is None or one[0] > well_until]
+
 
 def plan_of(cause: Cause) -> Plan:
     """Return a cause's kind, and the ranks of its first suspect."""
@@ -83,8 +96,8 @@ def review_regular(
 ) -> tuple[list[Cause], list[Observation]] | None:
     """Hold the newest regular iterations against peers.
 
-    Returns the causes found, and the iterations as verdicts see them; None if there are too few iterations, or if
-    evidence alone shows that a large job has nothing to be found.
+    Returns the causes found, and the iterations as verdicts see them: none, where evidence alone shows that a large
+    job has nothing to be found. Returns None if there are too few iterations, or a large job has no start times.
     """
     if len(regular) < BLAME.review_iterations:
         return None
@@ -93,10 +106,12 @@ def review_regular(
         reviewed = hold_against_peers(rows, reader.read(rows, read_back), reader)
     else:
         rows = rows[-BLAME.review_iterations :]
-        found = ranks_to_review(rows, reader.codes, reader.topology, delta)
         # Without start times there is no path to follow, and a large job is not read whole.
-        if rows[-1].is_untimed or (not found.is_odd and not has_standing):
+        if rows[-1].is_untimed:
             return None
+        found = ranks_to_review(rows, reader.codes, reader.topology, delta)
+        if not found.is_odd and not has_standing:
+            return [], []
         rows, reviewed = _hold_some_against_peers(rows, found, delta, reader, read_back)
         reviewed = _with_pairs_beside(reviewed, found, reader.topology)
     observations = [

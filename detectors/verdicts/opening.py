@@ -23,6 +23,7 @@ from irregulars.detectors.blame.nic_ends import is_capped
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.slow_lanes import stands_out
 from irregulars.detectors.blame.suspects import is_carried
+from irregulars.detectors.blame.work_causes import late_beside
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane
 from irregulars.detectors.job.topology import Topology
@@ -52,6 +53,17 @@ class Evidence:
         """Find causes, and which of them may be accused; `imbalance`: uneven data, if that is news."""
         causes = [*find_causes(_attributions(self.recent), self.topology), *imbalance]
         return Found(causes, [cause for cause in causes if is_sure(cause) and self.is_seen_enough(cause)])
+
+    def late_beside(self, cause: Cause) -> list[Cause]:
+        """Return the ranks that the recent iterations show as late as those that a cause accuses of their work.
+
+        The path passes the latest one alone, so that the others are in no cause, and yet each costs time without it.
+        """
+        ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
+        if cause.kind != "slow_rank" or not ranks:
+            return []
+        late = late_beside(ranks, _attributions(self.recent))
+        return [Cause("slow_rank", (), frozenset(Lane("work", rank) for rank in late), None, {})] if late else []
 
     def is_seen_enough(self, cause: Cause) -> bool:
         """Whether a cause was seen often enough in the recent iterations, by any rule of the table."""

@@ -193,7 +193,8 @@ class VerdictTracker:
         # Causes that may be accused one day are replayed first: the newest replay decides as well.
         for cause in found.causes:
             if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
-                ratio = recovered_ratio(cause, found.causes, newest, what_if)
+                beside = [*found.causes, *evidence.late_beside(cause)]
+                ratio = recovered_ratio(cause, beside, newest, what_if)
                 self._recoveries.note(newest.iteration, cause, ratio)
         opened: list[OpenVerdict] = []
         for cause in found.accusable:

@@ -117,6 +117,20 @@ def test_links_and_two_causes() -> None:
     assert [v.close_reason for v in said] == ["recovered", "recovered"]
 
 
+def test_of_two_ranks_that_turn_slow_together_the_slower_one_is_told_although_little_comes_back_without_it() -> None:
+    job = LockstepJob({"world": ("world", tuple(range(8)))})
+    late_ns = {1: 50 * MS, 6: 35 * MS}
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            own_ns = late_ns.get(rank, 0) if 60 <= number < 90 else 0
+            one.work(rank, 100 * MS + own_ns + (number * 3 + rank * 5) % 11 * 200_000)
+        one.collective("world", 10 * MS)
+
+    job.iterate(range(110), body)
+    assert blame(job.trace()) == [("slow_rank", "gpu", (1,), (60, 90))]
+
+
 @pytest.mark.slow
 def test_single_spikes() -> None:
     # Two late iterations are one clear spike
@@ -224,6 +238,13 @@ def test_an_accused_rank_whose_source_died_is_not_said_to_have_recovered() -> No
     judge.close("finished", read.reader.announcements, read.read_back)
     *_, verdict = (one for one in judge.drain([]).verdicts if one.suspects)
     assert (verdict.suspects[0].ranks, verdict.iterations, verdict.close_reason) == ((2,), (0, 20), "stopped")
+
+
+def test_a_standing_fault_is_no_older_than_the_last_review_that_found_nothing() -> None:
+    """The link costs 5 %, so that reviews alone find it: at 50 nothing, at 100 it waits, at 110 it is told."""
+    job = EightRanks()
+    job.slow = lambda number, ranks: 3 if ranks == (1, 5) and number >= 80 else 1
+    assert blame(job.trace(115)) == [("slow_link", "link", (1, 5), (50, 115))]
 
 
 def test_operators_of_irregular_iterations_are_kept() -> None:

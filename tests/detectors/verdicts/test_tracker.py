@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -366,18 +366,19 @@ ALONE, BESIDE_A_PAUSE = Job({0: 30}), Job({0: 30, 2: 37})
 """Without slow rank 0 all comes back; and hardly anything, where another rank pauses as well."""
 
 
-def run_again(tracker: VerdictTracker, number: int, job: Job) -> list[Verdict]:
+def run_again(tracker: VerdictTracker, number: int, job: Job, late_ms: Mapping[int, float]) -> list[Verdict]:
     """Judge an iteration of which the path saw rank 0 alone, and that can be run again."""
-    path = {work(0): 30.0 * MS}
-    attribution = Attribution(number, path, {work(0): Piece(work(0), 0, 0, 0, 40.0 * MS, 10.0 * MS)}, {}, {})
+    path, late_ns = {work(0): 30.0 * MS}, {rank: ms * MS for rank, ms in late_ms.items()}
+    attribution = Attribution(number, path, {work(0): Piece(work(0), 0, 0, 0, 40.0 * MS, 10.0 * MS)}, {}, late_ns)
     one = replace(job.observation, iteration=number, attribution=attribution)
     return tracker.observe(one, TOPOLOGY, what_if=job.what_if)[0]
 
 
-def accused(*jobs: Job) -> list[int]:
-    """Iterations in which verdicts open."""
+def accused(*jobs: Job, late_ms: Sequence[Mapping[int, float]] = ()) -> list[int]:
+    """Iterations in which verdicts open; `late_ms`: by how much the ranks of each work longer, on the path or not."""
     tracker = VerdictTracker("j", 1)
-    said = [run_again(tracker, number, job) for number, job in enumerate(jobs)]
+    late = late_ms or [{}] * len(jobs)
+    said = [run_again(tracker, number, *one) for number, one in enumerate(zip(jobs, late, strict=True))]
     return [number for number, some in enumerate(said) if any(one.event == "opened" for one in some)]
 
 
@@ -389,6 +390,10 @@ def test_what_comes_back_decides() -> None:
     # A device without which typically nothing comes back is not accused
     assert accused(*[BESIDE_A_PAUSE] * 8) == []
     assert accused(BESIDE_A_PAUSE, BESIDE_A_PAUSE, BESIDE_A_PAUSE, ALONE) == []
+    # Unless it is late with another one that is, over all of them, at least half as late: of these each costs time
+    both, paused = {0: 30.0, 1: 0.0, 2: 22.0}, {0: 30.0, 1: 0.0, 2: 14.0}
+    assert accused(*[Job({0: 30, 2: 34})] * 6, late_ms=[both] * 6) == [2]
+    assert accused(*[Job({0: 30, 2: 34})] * 6, late_ms=[paused] * 6) == []
 
 
 @pytest.mark.parametrize(("beside_ms", "is_accused"), [(25, False), (22, True)])
@@ -402,11 +407,11 @@ def test_what_came_back_is_remembered() -> None:
     assert accused(*[BESIDE_A_PAUSE] * 3, ALONE, ALONE, ALONE) == [4]
     # A restored tracker knows what came back before
     tracker = VerdictTracker("j", 1)
-    assert not [one for n in range(3) for one in run_again(tracker, n, BESIDE_A_PAUSE)]
+    assert not [one for n in range(3) for one in run_again(tracker, n, BESIDE_A_PAUSE, {})]
     twin = VerdictTracker.from_state(stored(tracker.state()))
     assert encode_state(twin.state(), 1) == encode_state(tracker.state(), 1)
-    assert run_again(twin, 3, ALONE) == []
-    assert [one.event for one in run_again(twin, 4, ALONE)] == ["opened"]
+    assert run_again(twin, 3, ALONE, {}) == []
+    assert [one.event for one in run_again(twin, 4, ALONE, {})] == ["opened"]
 
 
 STEPS = st.lists(
