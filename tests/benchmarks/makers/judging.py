@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.infra.runs.analysis import order, take_rank
 from irregulars.messages.evidence import Evidence, Membership
-from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -24,15 +24,15 @@ _RANKS_AT_ONCE = 64
 class Reduced:
     """A job after the first hop, which no mechanism of the judgement touches."""
 
-    job: str
+    trace: Trace
     rows: Sequence[Evidence | Membership]
     log: OperatorLog
     named: frozenset[int]
 
 
-def reduce(directory: Path) -> Reduced:
-    """Read a recorded job, and let the first hop reduce it."""
-    trace = number_iterations(read_trace(directory)).trace
+def reduce(directory: Path, change: Callable[[Trace], Trace] = lambda trace: trace) -> Reduced:
+    """Read a recorded job, and let the first hop reduce it, or what `change` makes of it."""
+    trace = change(number_iterations(read_trace(directory)).trace)
     pipeline, rows = LocalPipeline(trace.job, JudgeSettings(fills_columns=False)), list[Evidence | Membership]()
     for announcement in trace.announcements:
         take_rank(pipeline, trace, announcement)
@@ -41,10 +41,10 @@ def reduce(directory: Path) -> Reduced:
             pipeline.ranks.clear()  # they have ended: kept, they would hold memory until all ranks have
     job = json.loads((directory / "job.json").read_text(encoding="utf-8"))
     named = frozenset(map(int, job.get("ranks") or range(job["world_size"])))
-    return Reduced(trace.job, in_one_piece([*rows, *pipeline.reduce()]), pipeline.log, named)
+    return Reduced(trace, in_one_piece([*rows, *pipeline.reduce()]), pipeline.log, named)
 
 
-def judge(job: Reduced) -> Found:
+def judge(job: Reduced, settings: JudgeSettings | None = None) -> Found:
     """Judge a job, and note in which iteration each revision was decided."""
     begun: list[tuple[int, int]] = []  # of each iteration how many revisions there were before it
 
@@ -52,8 +52,8 @@ def judge(job: Reduced) -> Found:
         # No result tells when a revision was decided: of a single spike, say, it is some iterations later.
         begun.append((observation.iteration, len(monitor._judge._log.verdicts)))
 
-    settings = JudgeSettings(fills_columns=False, watch=watch)
-    monitor = JobMonitor(job.job, settings)
+    settings = replace(settings or JudgeSettings(), fills_columns=False, watch=watch)
+    monitor = JobMonitor(job.trace.job, settings)
     monitor.add(job.rows)
     judgements = monitor.advance(job.log.read_back)
     decided = [

@@ -21,6 +21,8 @@ from tests.benchmarks.makers.judging import judge, reduce
 from tests.benchmarks.makers.labels import Truth, truth_of
 from tests.benchmarks.makers.report import ablation_table, figures, figures_by_maker
 from tests.benchmarks.makers.scoring import Found, Outcome, Score, score
+from tests.benchmarks.makers.studies import Condition, condition_table, logging_in_part, seen_table
+from tests.benchmarks.makers.studies import judged as studied
 
 NIC = Truth("tests", "a-1", "slow_nic", "nic", (3,), ((10, 14), (16, 20)), 0.5, False, "a slow NIC")
 HANG = replace(NIC, kind="hang", device="gpu", ranks=(4, 9), spans=((10, 11),), excess=None)
@@ -204,3 +206,20 @@ def test_the_command_prints_one_column_for_each_maker(tmp_path: Path, capsys: py
     assert main([*options, "--wrong"]) == 0
     assert "| figure | closed_form | together |" in capsys.readouterr().out
     assert len(json.loads(told.read_text())["jobs"]) == 1
+
+
+def test_a_study_judges_a_job_under_each_condition() -> None:
+    conditions = [Condition("all"), Condition("a quarter", share=0.25, is_by_host=False)]
+    trace = read_trace(RECORDING)
+    part = logging_in_part(trace, 0.25, is_by_host=False)
+    assert len(part.commops) == 2
+    assert [one.rank for one in part.announcements if one.is_logged] == sorted(part.commops)
+    assert {one.logged_ranks for one in part.announcements} == {2}
+    assert logging_in_part(trace, 0.0, is_by_host=True).commops, "somebody logs"
+    found = studied(Job("recordings", RECORDING.name, RECORDING), conditions)
+    assert found[0][0].score.is_top1
+    assert found[0][1]
+    lines = condition_table(conditions, [found])
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["all", "a quarter"]
+    assert lines[2].split("|")[3].strip() == "100.0%"
+    assert [line.split("|")[3].strip() for line in seen_table([found])[2:]][-1] == "100.0%"
