@@ -53,17 +53,6 @@ def suite_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     return replace(noisy, **OFF_CLOCKS) if number % 2 else noisy
 
 
-def spread_of_micro_batches(settings: SimulatorSettings, ratio: float) -> float:
-    """Standard deviation of a job's micro-batches, of which a quarter of a replica's batch has this one.
-
-    A replica that cuts its batch into fewer than four has more sequences in each, and they differ less.
-
-    >>> spread_of_micro_batches(SimulatorSettings(micro_batches=1), 0.12)
-    0.06
-    """
-    return ratio * min(math.sqrt(settings.micro_batches / 4), 1.0)
-
-
 def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     """Return a job as one may meet it: its own seed, and each untidiness of `FIELD` in a size of its own.
 
@@ -78,7 +67,8 @@ def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     draw = np.random.default_rng([seed, _FIELD]).uniform
     sizes = {name: FIELD[name] * draw(*_SIZES) for name in _SPREADS}
     sizes["iteration_spread_ratio"] = float(np.exp(draw(*np.log(_ITERATION_SPREADS))))
-    sizes["micro_batch_spread_ratio"] = spread_of_micro_batches(settings, draw(0.02, 0.12))
+    # A replica that cuts its batch into fewer than four has more sequences in each, and they differ less.
+    sizes["micro_batch_spread_ratio"] = draw(0.02, 0.12) * min(math.sqrt(settings.micro_batches / 4), 1.0)
     sizes["host_phase_ratio"] = draw(0.03, 0.045)  # hosts differ by a third: 2 to 6 %
     untidy = with_preset(replace(settings, seed=seed), "field")
     untidy = replace(untidy, **sizes, time_resolution_ns=_RESOLUTIONS_NS[number % len(_RESOLUTIONS_NS)])

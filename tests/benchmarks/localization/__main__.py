@@ -24,12 +24,11 @@ from typing import Any, Final
 
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
 from tests.benchmarks.localization.cases import KINDS, SEEDS, SIZES, SPLITS, choose_quick, draw_cases
-from tests.benchmarks.localization.field import STRENGTHS, draw_field, draw_healthy_field
 from tests.benchmarks.localization.processes import AnyCase, Job, run_all
 from tests.benchmarks.localization.report import said, write_report
 
-_USUAL_PARTS: Final = ("grid", "further", "blameless")
-_SORTED: Final = ("cases", "further", "blameless", "field", "field_healthy")
+_PARTS: Final = ("grid", "further", "blameless")
+_SORTED: Final = ("cases", "further", "blameless")
 
 
 def main() -> int:
@@ -40,8 +39,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="only these sizes")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="only these kinds of faults")
     parser.add_argument("--cases", nargs="+", help="only these cases, by the names that the report gives")
-    help_text = "only these parts of the suite; field, untidy reality, is run where it is named alone"
-    parser.add_argument("--parts", nargs="+", choices=(*_USUAL_PARTS, "field"), default=_USUAL_PARTS, help=help_text)
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="only these parts of the suite")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     parser.add_argument("--delta", type=float, default=1.1, help="δ of the figures; default 1.1")
     parser.add_argument("--out", type=Path, default=Path("build/localization"), help="default: build/localization")
@@ -81,26 +79,13 @@ def choose_jobs(options: argparse.Namespace) -> list[Job]:
         chosen += draw_further(split, 2 if options.quick else 8)
     if "blameless" in parts and not options.only:
         chosen += draw_blameless(split, 1 if options.quick else 4)
-    if "field" in parts:
-        chosen += _field(options)
     return [(case, options.delta) for case in chosen]
-
-
-def _field(options: argparse.Namespace) -> list[AnyCase]:
-    """Untidy reality; quick: the middle strength, and one healthy job of each sort."""
-    split, is_quick = options.split, options.quick
-    incidents = [case for case in draw_field(split) if not options.only or case.kind in options.only]
-    if is_quick:
-        incidents = [case for case in incidents if case.excess == STRENGTHS[1]]
-    healthy = [] if options.only else draw_healthy_field(split, 1) if is_quick else draw_healthy_field(split)
-    return [*incidents, *healthy]
 
 
 def _named(names: Sequence[str]) -> list[AnyCase]:
     known: dict[str, AnyCase] = {}
     for split in SPLITS:
-        for case in (*draw_cases(split), *draw_further(split), *draw_blameless(split),
-                     *draw_field(split), *draw_healthy_field(split)):  # fmt: skip
+        for case in (*draw_cases(split), *draw_further(split), *draw_blameless(split)):
             known[case.name] = case
     for name in names:
         if name not in known:
@@ -111,7 +96,7 @@ def _named(names: Sequence[str]) -> list[AnyCase]:
 def _tell(row: tuple[str, dict[str, Any]], done: int, total: int, elapsed_s: float) -> None:
     sort, one = row
     left_s = elapsed_s / done * (total - done)
-    if sort in ("cases", "further", "field"):
+    if sort in ("cases", "further"):
         mark = "right" if one["is_top1"] else f"WRONG: {said(one)}"
     else:
         mark = f"{one['devices_accused']} devices accused" + (f": {said(one)}" if one["devices_accused"] else "")

@@ -16,7 +16,7 @@ from irregulars.producers.simulator.presets import OFF_CLOCKS, with_preset
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incidents
 from tests.benchmarks.localization.cases import SEEDS
-from tests.benchmarks.localization.running import run_whole
+from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import accusations, is_hang_right
 
 ITERATIONS: Final = 250
@@ -113,7 +113,10 @@ def run_blameless(case: BlamelessCase, delta: float) -> dict[str, Any]:
     """Run and judge one job."""
     settings = case.settings()
     fault = case.fault(settings.world_size, settings.pp)
-    _, truth, row = run_whole(lambda: Incidents(settings).run(*([fault] if fault else [])), delta)
+    incident = Incidents(settings).run(*([fault] if fault else []))
+    truth, hearing = truth_of(incident), Hearing(incident, delta)
+    hearing.hear(incident.batches())
+    row = judged_row(hearing, truth, 0)
     row |= {
         "case": case.name, "kind": case.kind, "seed": case.seed, "ranks": settings.world_size,
         "clock": settings.clock, "fault": fault,

@@ -13,10 +13,9 @@ from typing import Any
 
 from tests.benchmarks.localization.blameless import BlamelessCase, run_blameless
 from tests.benchmarks.localization.cases import Case
-from tests.benchmarks.localization.field import FieldCase, HealthyFieldCase, run_field, run_healthy_field
 from tests.benchmarks.localization.running import common_beginning, run_case
 
-AnyCase = Case | BlamelessCase | FieldCase | HealthyFieldCase
+AnyCase = Case | BlamelessCase
 Job = tuple[AnyCase, float]  # a case, and the δ that it is judged with
 Row = dict[str, Any]
 
@@ -30,10 +29,6 @@ def run_job(job: Job) -> tuple[str, Row]:
             return "cases", fork(lambda: run_case(case, delta))
         case BlamelessCase():
             return "further" if case.is_further else "blameless", run_blameless(case, delta)
-        case FieldCase():
-            return "field", run_field(case, delta)
-        case HealthyFieldCase():
-            return "field_healthy", run_healthy_field(case, delta)
 
 
 def fork(run: Callable[[], Row]) -> Row:

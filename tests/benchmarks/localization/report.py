@@ -21,9 +21,13 @@ _MUST: Final = (("ranks", 2048, 0.99, 0.972), ("ranks", 8192, 0.97, 0.882), ("di
 _MUST_CALIBRATION: Final = 0.05
 _ACCURACY: Final = ("top-1", "95 %", "top-2", "device", "nobody", "somebody else", "cases")
 _BLAMELESS: Final = (
-    "jobs", "iterations", "of devices", "at most (95 %)", "of blameless kinds", "irregular iterations",
-    "iteration times vary by",
-)  # fmt: skip
+    "jobs",
+    "iterations",
+    "of devices",
+    "at most (95 %)",
+    "of blameless kinds",
+    "irregular iterations",
+)
 _Z_95: Final = 1.959963984540054
 
 
@@ -49,27 +53,10 @@ def write_report(found: Mapping[str, Any]) -> str:
         _grouped("By excess of the iteration time", "excess", rows, lambda row: f"{row['excess']:.0%}"),
         _grouped("By clocks", "clocks", counted, lambda row: row["clock"]),
         _calibration(found), _further(found["further"]),
-        _blameless("Nobody to blame", found["blameless"]), _speed(counted),
-        _wrong("Wrong", rows), *_field(found.get("field") or [], found.get("field_healthy") or []),
+        _blameless(found["blameless"]), _speed(counted),
+        _wrong(rows),
     ]  # fmt: skip
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
-
-
-def _field(rows: Rows, healthy: Rows) -> list[list[str]]:
-    """What was found in jobs of the preset ``field``; nothing where none was run."""
-    if not rows and not healthy:
-        return []
-    return [
-        [f"# Untidy reality: {len(rows)} incidents in jobs of the simulator's preset `field`"],
-        _grouped("Field: by shape of the job", "job", rows, lambda row: row["job_shape"]),
-        _grouped("Field: by kind of fault", "kind", rows, lambda row: row["kind"]),
-        _grouped("Field: by shape of the fault", "shape", rows, lambda row: row["shape"]),
-        _grouped("Field: by excess", "excess", rows, lambda row: f"{row['excess']:.0%}"),
-        _grouped("Field: by clocks", "clocks", rows, lambda row: row["clock"]),
-        _grouped("Field: by resolution of times", "ns", rows, lambda row: f"{row['time_resolution_ns']:,}"),
-        _blameless("Field: nobody to blame", healthy),
-        _wrong("Field: wrong", [*rows, *healthy]),
-    ]
 
 
 def _must(found: Mapping[str, Any], counted: Rows) -> list[str]:
@@ -132,25 +119,23 @@ def _further(rows: Rows) -> list[str]:
     return [f"## {about}", "", *table(["kind", "right"], lines)] if rows else []
 
 
-def _blameless(title: str, rows: Rows) -> list[str]:
+def _blameless(rows: Rows) -> list[str]:
     kinds = dict.fromkeys(row["kind"] for row in rows)
     lines = [_blameless_line(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     lines.append(_blameless_line("all", rows))
-    return [f"## {title}: accusations per 1,000 iterations", "", *table(_BLAMELESS, lines)] if rows else []
+    return ["## Nobody to blame: accusations per 1,000 iterations", "", *table(_BLAMELESS, lines)] if rows else []
 
 
 def _blameless_line(name: str, rows: Rows) -> Cells:
     iterations, devices = (sum(row[what] for row in rows) for what in ("iterations", "devices_accused"))
     if not iterations:
-        return [name, "0", "none measured", "", "", "", ""]
+        return [name, "0", "none measured", "", "", ""]
     blameless, irregular = (
         sum(r["blameless_verdicts"] for r in rows),
         sum(len(r["irregular_iterations"]) for r in rows),
     )
-    spread = [row["variation"] for row in rows if "variation" in row]
     return [name, str(iterations), f"{1e3 * devices / iterations:.2f}", f"{1e3 * wilson(devices, iterations)[1]:.1f}",
-            f"{1e3 * blameless / iterations:.2f}", str(irregular),
-            f"{min(spread):.1%} to {max(spread):.1%}" if spread else ""]  # fmt: skip
+            f"{1e3 * blameless / iterations:.2f}", str(irregular)]  # fmt: skip
 
 
 def _speed(rows: Rows) -> list[str]:
@@ -164,15 +149,15 @@ def _speed(rows: Rows) -> list[str]:
     return [f"## {about}", "", *table(["GPUs", "median", "90 %"], lines)] if lines else []
 
 
-def _wrong(title: str, rows: Rows) -> list[str]:
+def _wrong(rows: Rows) -> list[str]:
     lines = []
     for row in rows:
         if row["devices_accused"] if "devices_accused" in row else not row["is_top1"]:
             fault = f"{row['kind']}, {row['shape']}, {row['excess']:.0%}" if "excess" in row else row["kind"]
             culprits = ", ".join(" ".join(map(str, device)) for device in row["truth"]["culprits"]) or "nobody"
-            lines.append([row["case"], row.get("job_shape", ""), fault, row["clock"], culprits, said(row)])
-    listed = table(["case", "job", "fault", "clock", "truth", "said"], lines) if lines else []
-    return [f"## {title}: {len(lines)} of {len(rows)}", "", *listed]
+            lines.append([row["case"], fault, row["clock"], culprits, said(row)])
+    listed = table(["case", "fault", "clock", "truth", "said"], lines) if lines else []
+    return [f"## Wrong: {len(lines)} of {len(rows)}", "", *listed]
 
 
 def _right(rows: Rows, what: str = "is_top1") -> int:

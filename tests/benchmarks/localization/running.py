@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -111,14 +111,6 @@ def _culprit(incident: Incident, label: dict[str, Any]) -> tuple[Any, ...] | Non
         "device": device, "rank": rank, "ranks": ranks, "host": topology.host_name(int(topology.host[rank])),
         "nic": topology.nic_name(int(topology.nic[rank])), "switch": label["switch"],
     })  # fmt: skip
-
-
-def run_whole(make: Callable[[], Incident], delta: float, onset: int = 0) -> tuple[Incident, Truth, dict[str, Any]]:
-    """Run an incident that shares nothing with others, and judge it; returns its row too."""
-    incident = make()
-    truth, hearing = truth_of(incident), Hearing(incident, delta)
-    hearing.hear(incident.batches())
-    return incident, truth, judged_row(hearing, truth, onset)
 
 
 def run_case(case: Case, delta: float) -> dict[str, Any]:
