@@ -66,7 +66,6 @@ class KafkaBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker runs."""
         return self._child is not None and self._child.is_running
 
     def start(self) -> None:

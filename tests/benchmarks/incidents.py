@@ -207,7 +207,6 @@ class Incident:
         return abnormal_operators(self.runs[iteration], self.job.healthy(iteration))
 
     def announcements(self) -> Iterator[Announcement]:
-        """Yield the announcement of each rank."""
         return self.job.engine.topology.announcements(sources_of(self.settings), self.recorded_until_ns)
 
     def batches(self, first: int = 0, past: int | None = None) -> Iterator[Batch]:

@@ -133,7 +133,6 @@ class System:
     _started: int = 0
 
     def start_worker(self) -> Process:
-        """Start one more worker."""
         arguments = ("worker", "--group", GROUP)
         environment = self.settings.to_environment()
         if self.older is not None and self._started % 2:
@@ -183,14 +182,12 @@ class System:
         return [worker.output().strip().splitlines()[-1] for worker in fallen]
 
     def wait_for_jobs(self, within_s: float) -> None:
-        """Wait until all jobs have published everything."""
         deadline = time.monotonic() + within_s
         while self.running_jobs() and time.monotonic() < deadline:
             self.supervise()
             time.sleep(0.5)
 
     def close(self) -> None:
-        """End all processes."""
         for process in [*self.workers, *(job.process for job in self.jobs)]:
             if process.is_running:
                 process.kill()

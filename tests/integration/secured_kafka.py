@@ -67,7 +67,6 @@ class TokenSigner:
         self.jwks.write_text(json.dumps({"keys": [key]}))
 
     def token(self, subject: str, valid_s: float = 600.0, audience: str = "kafka") -> str:
-        """Return a token of `subject`."""
         now_s = int(time.time())
         claims = {"sub": subject, "iat": now_s - 1, "exp": int(now_s + valid_s), "aud": audience, "iss": "test"}
         parts = [encode(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "test"}, claims)]

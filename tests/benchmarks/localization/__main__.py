@@ -32,7 +32,6 @@ _SORTED: Final = ("cases", "further", "blameless")
 
 
 def main() -> int:
-    """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=SPLITS, default="test", help="default: test")
     parser.add_argument("--quick", action="store_true", help="a stratified sample at 512 GPUs, some 3 minutes")

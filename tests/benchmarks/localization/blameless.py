@@ -100,17 +100,14 @@ class BlamelessCase:
 
 
 def draw_blameless(split: str, jobs: int = JOBS_PER_KIND) -> list[BlamelessCase]:
-    """Draw the jobs in which nobody is to blame."""
     return [BlamelessCase(split, kind, number) for kind in KINDS for number in range(jobs)]
 
 
 def draw_further(split: str, jobs: int = 8) -> list[BlamelessCase]:
-    """Draw the jobs of the kinds outside the grid."""
     return [BlamelessCase(split, kind, number) for kind in FURTHER for number in range(jobs)]
 
 
 def run_blameless(case: BlamelessCase, delta: float) -> dict[str, Any]:
-    """Run and judge one job."""
     settings = case.settings()
     fault = case.fault(settings.world_size, settings.pp)
     incident = Incidents(settings).run(*([fault] if fault else []))

@@ -32,7 +32,6 @@ _Z_95: Final = 1.959963984540054
 
 
 def write_report(found: Mapping[str, Any]) -> str:
-    """Write everything that was found as Markdown."""
     rows: Rows = found["cases"]
     counted = [row for row in rows if row["excess"] >= COUNTED]
     state = "" if found["is_complete"] else " **Stopped before its end: what follows holds only the cases that ran.**"
@@ -175,7 +174,6 @@ def said(row: Row) -> str:
 
 
 def table(head: Cells, lines: Iterable[Cells]) -> list[str]:
-    """Return the lines of a Markdown table."""
     rows = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
     return [rows[0], "|---" * len(head) + "|", *rows[1:]]
 

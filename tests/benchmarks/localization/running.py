@@ -127,7 +127,6 @@ def run_case(case: Case, delta: float) -> dict[str, Any]:
 
 
 def judged_row(hearing: Hearing, truth: Truth, onset: int) -> dict[str, Any]:
-    """Verdicts and scores."""
     verdicts = [verdict.to_json() for verdict in hearing.verdicts()]
     return {
         **asdict(score(verdicts, truth)),

@@ -60,7 +60,6 @@ class Job:
     number: int = 0
 
     def label(self) -> Json:
-        """Read the truth, as its maker wrote it."""
         return json.loads((self.directory / "label.json").read_text(encoding="utf-8"))
 
 

@@ -128,7 +128,6 @@ def _share(values: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.makers.studies", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -174,7 +174,6 @@ def run_all(
 
 
 def check(job: str, changes: Sequence[str], seed: int, is_streamed: bool) -> Checked:
-    """Judge one job under changes."""
     began_s = time.monotonic()
     run = Check(recording_of(job), JudgeSettings(), seed=seed, delivery=Delivery() if is_streamed else None)
     outcomes = list(run.run(changes))

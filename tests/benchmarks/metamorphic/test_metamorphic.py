@@ -41,13 +41,11 @@ JOBS: dict[str, tuple[dict[str, Any], str]] = {
 
 @cache
 def recorded(name: str) -> Recording:
-    """One of the project's recordings."""
     return read_recording(RECORDINGS / name)
 
 
 @cache
 def simulated(name: str, iterations: int = 60) -> Recording:
-    """One of `JOBS`."""
     shape, fault = JOBS[name]
     job = SimulatorSettings(iterations=iterations, micro_batches=4, gpus_per_host=4, **shape)
     with tempfile.TemporaryDirectory() as directory:
@@ -97,7 +95,6 @@ def test_what_must_stay_the_same_is_right(name: str, charge: Charge) -> None:
 
 
 def apply(name: str, recording: Recording, seed: int = 0) -> Changed:
-    """Make a change that must apply."""
     changed = CHANGES[name].apply(recording, np.random.default_rng(seed))
     assert changed is not None
     return changed

@@ -115,7 +115,6 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table of a directory of runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     folders = sorted(one.parent for one in parser.parse_args().directory.glob("*/label.json"))

@@ -131,7 +131,6 @@ class Runs:
 
 
 def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> None:
-    """Run what the command line names."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group(
