@@ -209,30 +209,18 @@ class Incident:
     def announcements(self) -> Iterator[Announcement]:
         return self.job.engine.topology.announcements(sources_of(self.settings), self.recorded_until_ns)
 
-    def batches(self, first: int = 0, past: int | None = None) -> Iterator[Batch]:
-        """Yield rows as `SimulatorSource` would send them, in batches of many iterations.
-
-        Parameters
-        ----------
-        first, past
-            Only of these iterations, half-open, as what is sent after those before; incidents that begin alike can
-            so share what was made of the beginning. None: to the end.
-        """
-        for batch, _ in self.judged_batches(first, past):
+    def batches(self) -> Iterator[Batch]:
+        """Yield rows as `SimulatorSource` would send them, in batches of many iterations."""
+        for batch, _ in self.judged_batches():
             yield batch
 
-    def judged_batches(self, first: int = 0, past: int | None = None) -> Iterator[tuple[Batch, Bools | None]]:
+    def judged_batches(self) -> Iterator[tuple[Batch, Bools | None]]:
         """Yield the same; rows of operators with the truth of each row, the others with None."""
         engine, period_ms = self.job.engine, self.settings.bandwidth_period_ms
         rows, sampler = JobRows(engine, self.job.start_ns), BandwidthSampler(engine) if period_ms else None
-        past = len(self.runs) if past is None else min(past, len(self.runs))
-        rows.skip(self.runs[:first])
-        if sampler is not None and first:
-            for _ in rows.bandwidth(self._samples(sampler, self.runs[:first])):
-                pass
         size = max(_CHUNK_ROWS // len(engine.plan.rows.step), 1)
-        for begin in range(first, past, size):
-            runs = self.runs[begin : min(begin + size, past)]
+        for begin in range(0, len(self.runs), size):
+            runs = self.runs[begin : begin + size]
             yield from rows.judged_commops(runs, [self.abnormal(run.iteration) for run in runs])
             if sampler is not None:
                 yield from ((batch, None) for batch in rows.bandwidth(self._samples(sampler, runs)))

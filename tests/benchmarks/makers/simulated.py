@@ -17,7 +17,7 @@ from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.presets import SHAPES, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
-from tests.benchmarks.localization.places import draw_fault
+from tests.benchmarks.makers.places import draw_fault
 
 _SALT: Final = 35  # apart from the generators of the jobs themselves
 _FAULTY: Final = 0.7
