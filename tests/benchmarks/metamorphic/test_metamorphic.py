@@ -25,7 +25,7 @@ from irregulars.producers.simulator.truth import calibrated
 from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changes import CHANGES, Change
-from tests.benchmarks.metamorphic.check import Charge, Check, Outcome, check, judge
+from tests.benchmarks.metamorphic.check import Charge, Check, Outcome, check
 from tests.benchmarks.metamorphic.jobs import JOBS as ALL_JOBS
 from tests.benchmarks.metamorphic.recording import Changed, Delivery, Naming, Recording, read_recording
 from tests.conftest import RECORDINGS
@@ -210,13 +210,6 @@ def test_a_verdict_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (same.does_apply, same.is_changed) == (True, False)
     assert (lost.gone, lost.new) == ([SLOW_LINK], [])
     assert (unfit.does_apply, unfit.is_changed) == (False, False)
-
-
-def test_a_stream_gives_the_verdicts_of_the_file() -> None:
-    whole = judge(Changed(recorded("gloo-slow-nic")), JudgeSettings())
-    streamed = judge(Changed(recorded("gloo-slow-nic"), delivery=Delivery(100, 0.5)), JudgeSettings())
-    assert streamed == whole
-    assert len(whole) == 1
 
 
 @pytest.mark.parametrize("name", ["gloo-slow-nic", "torch-slow-rank"])

@@ -32,7 +32,6 @@ from tests.streams.judged_streams import (
     around_the_fault,
     found,
     in_order,
-    judge,
     judge_trace,
 )
 from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
@@ -332,13 +331,6 @@ def test_two_jobs_fed_in_turn_do_not_mix() -> None:
         two.take(message)
     assert one.outcome.revisions
     assert found(one.outcome) == found(two.outcome) == found(judge_trace(trace))
-
-
-def test_the_smallest_batches_change_nothing() -> None:
-    trace = around_the_fault(recorded("gloo-slow-link"))
-    wanted = judge_trace(trace)
-    assert wanted.revisions
-    assert found(judge(in_order(trace, max_rows=3, max_span_s=0.01), trace.job)) == found(wanted)
 
 
 def test_verdicts_that_accuse_nobody_stand_behind_those_that_accuse() -> None:
