@@ -43,10 +43,7 @@ class KafkaBroker:
     start_timeout_s
         Seconds that it may take to answer.
 
-    Attributes
-    ----------
-    bootstrap
-        Its address, ``127.0.0.1:PORT``.
+    `bootstrap`: its address, ``127.0.0.1:PORT``.
     """
 
     def __init__(

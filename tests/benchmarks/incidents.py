@@ -44,8 +44,6 @@ _FIELD: Final = 71  # apart from the generators of a job
 def suite_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     """Return a job of the suite: its noise, its own seed, and with every odd number clocks that are off.
 
-    Examples
-    --------
     >>> [suite_case(SimulatorSettings(seed=100), n).clock for n in (0, 1)]
     ['shared', 'per_host']
     """
@@ -58,8 +56,6 @@ def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
 
     Times are rounded to 1 ns, 1 µs or 10 µs in turn, and with every odd number clocks are off.
 
-    Examples
-    --------
     >>> [field_case(SimulatorSettings(), n).time_resolution_ns for n in range(3)]
     [1000, 10000, 1]
     """
@@ -88,10 +84,7 @@ _CHUNK_ROWS: Final = 4_000_000
 def abnormal_operators(run: Run, twin: Run) -> Bools:
     """Say which operators are truly abnormal: the truth that a detector is trained and scored with.
 
-    Parameters
-    ----------
-    run, twin
-        The same iteration with and without the faults.
+    `run`, `twin`: the same iteration with and without the faults.
 
     Returns
     -------
@@ -116,13 +109,8 @@ class Incidents:
     start_ns
         When it starts, ns since the epoch.
 
-    Raises
-    ------
-    InputError
-        If the settings have faults.
+    Raises `InputError` if the settings have faults.
 
-    Examples
-    --------
     >>> job = Incidents(SimulatorSettings(iterations=6, seed=3))
     >>> incident = job.run("slow_rank:rank=5,from=2,to=4,excess=0.2")
     >>> incident.label()["rank"], incident.iteration_times_s().shape
@@ -146,10 +134,7 @@ class Incidents:
     def run(self, *faults: Fault | str) -> Incident:
         """Run the job with these faults, calibrated where an excess is wanted; without any, it is the healthy job.
 
-        Raises
-        ------
-        InputError
-            If a fault is wrong, or does not fit the cluster.
+        Raises `InputError` if a fault is wrong, or does not fit the cluster.
         """
         given = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
         fitted = tuple(self._calibration.fit(fault, number) for number, fault in enumerate(given))

@@ -30,10 +30,7 @@ from tests.integration.pipelines import COMMAND, RECORDINGS, Process
 class ProgressWatch:
     """Follows the topic ``progress`` from a thread; a ``with`` block begins and ends it.
 
-    Parameters
-    ----------
-    bootstrap
-        Brokers, reached on a way that no fault of the network meets.
+    `bootstrap`: brokers, reached on a way that no fault of the network meets.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -215,16 +212,10 @@ class Node(KafkaBroker):
 class KafkaCluster:
     """Brokers that start together.
 
-    Attributes
-    ----------
-    bootstrap
-        For the system under test: through the gates.
-    direct
-        For those who watch it: no fault of the network reaches them.
-    gates
-        Where clients reach each broker.
-    inner_gates
-        Where other brokers reach each, for copies of partitions and as a controller.
+    `bootstrap`: for the system under test: through the gates.
+    `direct`: for those who watch it: no fault of the network reaches them.
+    `gates`: where clients reach each broker.
+    `inner_gates`: where other brokers reach each, for copies of partitions and as a controller.
     """
 
     def __init__(self, count: int, directory: Path, gates: Gates) -> None:

@@ -112,13 +112,9 @@ class Outcome:
 class Check:
     """One recording, judged once as it is, and then under changes.
 
-    Parameters
-    ----------
-    seed
-        All chance in the changes comes from it. What a change draws does not depend on which others are tried.
-    delivery
-        How changed recordings are handed over where the change itself does not say it; `None`: as
-        `irregulars analyze` takes them. The first judgement is always that of `analyze`.
+    `seed`: all chance in the changes comes from it. What a change draws does not depend on which others are tried.
+    `delivery`: how changed recordings are handed over where the change itself does not say it; `None`: as
+    `irregulars analyze` takes them. The first judgement is always that of `analyze`.
     """
 
     def __init__(

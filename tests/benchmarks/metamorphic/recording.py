@@ -93,10 +93,7 @@ class Recording:
 def read_recording(directory: Path) -> Recording:
     """Read a trace directory; rows that break the contract are left out.
 
-    Raises
-    ------
-    InputError
-        If a file is unusable, as `read_trace` does.
+    Raises `InputError` if a file is unusable, as `read_trace` does.
     """
     return recording_of(read_job(directory), read_trace(directory))
 

@@ -19,10 +19,7 @@ from tests.benchmarks.recordings.scoring import score
 def recordings_in(directory: Path, only: Collection[str] = ()) -> list[Path]:
     """Find trace directories with a label; `only` names some of them, or kinds.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises `InputError` if there is none.
     """
     found = sorted(path.parent for path in directory.glob("*/label.json"))
     chosen = [path for path in found if not only or path.name in only or label_of(path)["kind"] in only]

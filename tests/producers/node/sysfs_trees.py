@@ -8,10 +8,7 @@ from pathlib import Path
 class Sysfs:
     """A tree that grows by calls.
 
-    Parameters
-    ----------
-    root
-        An empty folder.
+    `root`: an empty folder.
     """
 
     def __init__(self, root: Path) -> None:
