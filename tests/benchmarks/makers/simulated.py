@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.presets import SHAPES, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
-from tests.benchmarks.makers.places import draw_fault
+from tests.benchmarks.makers.places import Wanted, draw_fault
 
 _SALT: Final = 35  # apart from the generators of the jobs themselves
 _FAULTY: Final = 0.7
@@ -42,17 +42,6 @@ _SORTS: Final[dict[str, dict[str, Any]]] = {
     "pauses": {"pause_probability": 0.002, "pause_tail_index": 1.5},
 }
 """What is untidy in healthy jobs of each sort, beside noise, rounding and clocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The fault that a job is to have."""
-
-    seed: int
-    kind: str
-    shape: str
-    excess: float
-    spans: tuple[tuple[int, int], ...]
 
 
 def write_simulated(seed: int, number: int, directory: Path) -> None:
