@@ -47,7 +47,6 @@ _ITERATIONS: Final = 26
 _SLOW_ITERATIONS: Final = (8, 2)
 """The fault lasts from so many iterations before the end to so many before it; of shorter jobs half as long."""
 
-_RANKS_AT_ONCE: Final = 256
 _START_NS: Final = 1_800_000_000_000_000_000
 
 

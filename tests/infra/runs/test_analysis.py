@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
-from hypothesis import settings
 
 from irregulars.infra.runs.analysis import Analysis, analyze, join_ranges, order
 from irregulars.messages.judgements import JudgedIteration
@@ -23,7 +22,6 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
-from tests.conftest import examples
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.streams.judged_streams import (
     RECORDINGS,
@@ -38,7 +36,6 @@ from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
 
 FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
 ALL = [*FAULTS, "gloo-clean", "gloo-slow-compute"]
-FEW = settings(max_examples=examples(3))
 
 
 @cache
