@@ -63,10 +63,6 @@ def to_arrow(values: Column, kind: pa.DataType, dtype: np.dtype[Any], is_null: F
     return pa.Array.from_buffers(kind, len(narrow), [validity, pa.py_buffer(narrow)])
 
 
-def from_numpy(values: Column, is_null: Flags | None = None) -> pa.Array:
-    """Return integers or floats as an Arrow array, without copies; those at which `is_null` is true are null.
-
-    >>> from_numpy(np.array([7, 8, 9]), np.array([False, True, False])).to_pylist()
-    [7, None, 9]
-    """
-    return to_arrow(values, pa.from_numpy_dtype(values.dtype), values.dtype, is_null)
+def from_numpy(values: Column) -> pa.Array:
+    """Return integers or floats as an Arrow array, without copies."""
+    return to_arrow(values, pa.from_numpy_dtype(values.dtype), values.dtype)

@@ -140,7 +140,6 @@ def topic_prefix() -> str:
 
 @pytest.fixture(scope="session")
 def recordings() -> Path:
-    """The project's own recordings."""
     return RECORDINGS
 
 

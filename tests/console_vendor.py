@@ -34,7 +34,6 @@ def manifest() -> dict[str, Any]:
 
 
 def sha256(body: bytes) -> str:
-    """Return a hash in hexadecimal."""
     return hashlib.sha256(body).hexdigest()
 
 
@@ -76,7 +75,6 @@ def renew(package: str, version: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare, or renew."""
     if arguments:
         package, version = arguments
         renew(package, version)

@@ -118,7 +118,7 @@ class Likelihoods:
         "chosen: beyond all noise (`work_causes.py`), and no NIC slows work (commit 6ebf6b1)")  # fmt: skip
     first_suspect_odds: float = threshold(3.0, "times the odds",
         "The first suspect's odds are multiplied by this.",
-        "chosen: on the development split of tests/benchmarks/localization 91 of 93 first suspects were right, "
+        "chosen: on the development split of the localization benchmark 91 of 93 first suspects were right, "
         "promised with 0.90 on average (commit 1ceeb88); a higher factor fits it still better, but recordings of "
         "real jobs are less tidy")  # fmt: skip
 

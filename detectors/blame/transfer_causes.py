@@ -17,7 +17,6 @@ import numpy as np
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.blame.nic_ends import log_odds, passes_nics, steady_nic, telling_ends
-from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import (
     FABRIC,
     NOBODY,
@@ -70,7 +69,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     """Accuse the likeliest device, or nobody where that has no name or does not stand out of a group's members."""
     topology = unexplained.topology
     times_slow = unexplained.seen.observe(lane, unexplained.explained)
-    ranked = _ranked(lane, unexplained.attributions, topology, times_slow, unexplained.explained)
+    ranked = rank_devices(lane, unexplained.attributions, topology, times_slow, unexplained.explained)
     slow = _slow_ones(times_slow)
     # Where chance is the only candidate the communication as such stands in.
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
@@ -104,28 +103,16 @@ def _shared_lanes(lane: Lane, ranked: Ranked, slow: Iterable[Lane], topology: To
     return frozenset(one for one in slow if chance(one) > BLAME.min_probability)
 
 
-def rank_devices(
-    lane: Lane, attributions: Sequence[Attribution], topology: Topology
-) -> tuple[Ranked, frozenset[Lane]]:
-    """Rank the devices that may have slowed a lane.
-
-    Returns the devices with the probability of each, best first; and the lanes that were seen slow, the accused one
-    among them.
-    """
-    times_slow = observe_lanes(lane, attributions)
-    return _ranked(lane, attributions, topology, times_slow), _slow_ones(times_slow)
-
-
 def _slow_ones(times_slow: Mapping[Lane, float]) -> frozenset[Lane]:
     return frozenset(lane for lane, times in times_slow.items() if times)
 
 
-def _ranked(
+def rank_devices(
     lane: Lane,
     attributions: Sequence[Attribution],
     topology: Topology,
     times_slow: Mapping[Lane, float],
-    explained: frozenset[Lane] = frozenset(),
+    explained: frozenset[Lane],
 ) -> Ranked:
     """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were."""
     low = _telling_ends(lane, attributions, topology, times_slow)

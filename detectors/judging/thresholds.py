@@ -61,7 +61,7 @@ class JudgingThresholds:
     whole_ranks: int = threshold(512, "ranks",
         "A larger job is not read as a whole to explain an iteration.",
         "chosen: a whole iteration of 512 simulated ranks is read and judged in seconds; the localization benchmark "
-        "starts there")  # fmt: skip
+        "of commit 539e3682 starts there")  # fmt: skip
     followed_usual_iterations: int = threshold(6, "iterations",
         "Regular ones that show what is usual in such a job, at most.",
         "chosen: fewer than usual_iterations, since each is read once more for every rank that is "

@@ -75,7 +75,7 @@ class RobustBaseline:
 
     def score(self, frame: Frame) -> Scores:
         """Score each operator; positive: slower than usual, NaN: its class is cold, or it did not end."""
-        values = _log_elapsed(frame["elapsed_ns"])
+        values = log_elapsed(frame["elapsed_ns"])
         if not len(self._classes) or not len(values):
             return np.full(len(values), np.nan)
         classes = pack_classes(frame)
@@ -87,7 +87,7 @@ class RobustBaseline:
 
     def learn(self, frame: Frame) -> None:
         """Move the baselines of the classes in the frame by one step."""
-        values = _log_elapsed(frame["elapsed_ns"])
+        values = log_elapsed(frame["elapsed_ns"])
         is_known = ~np.isnan(values)
         if not is_known.any():
             return
@@ -140,7 +140,7 @@ class RobustBaseline:
         self._seen[at] = self._frames
 
 
-def _log_elapsed(elapsed_ns: Floats) -> Floats:
+def log_elapsed(elapsed_ns: Floats) -> Floats:
     """Natural logarithm, NaN where elapsed is not known; less than one nanosecond counts as one."""
     is_usable = np.isfinite(elapsed_ns) & (elapsed_ns >= 0)
     return np.where(is_usable, np.log(np.where(is_usable, np.maximum(elapsed_ns, 1.0), 1.0)), np.nan)

@@ -64,7 +64,7 @@ LEFT JOIN
     GROUP BY attempt
 ) AS times ON times.attempt = places.attempt
 ORDER BY places.attempt DESC
-LIMIT {limit:UInt32}"""
+LIMIT 50"""
 
 _CELLS: Final = """
 SELECT iteration, intDiv(rank, {bin_ranks:UInt32}) AS bin, max(work_ns), argMax(rank, work_ns)
@@ -101,10 +101,10 @@ def newest_iterations(
     return found
 
 
-def attempts_of(client: Client, job: str, limit: int = 50) -> list[dict[str, Any]]:
+def attempts_of(client: Client, job: str) -> list[dict[str, Any]]:
     """Return the starts of a job, the newest first; times are None where no iteration of it is judged."""
     names = ("attempt", "gpus", "hosts", "first_s", "last_s", "iterations", "irregular", "newest")
-    rows = client.query(_ATTEMPTS, parameters={"job": job, "limit": limit}).result_rows
+    rows = client.query(_ATTEMPTS, parameters={"job": job}).result_rows
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return [one | {name: seconds(one[name]) for name in ("first_s", "last_s")} for one in found]
 

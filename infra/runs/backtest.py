@@ -129,11 +129,11 @@ def cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def text_table(results: Sequence[Result], width: int = 80) -> str:
-    """Return a table of `width` columns: a name that is too long stands on a line of its own."""
+def text_table(results: Sequence[Result]) -> str:
+    """Return a table of 80 columns: a name that is too long stands on a line of its own."""
     rows = [HEAD, *(cells(one) for one in results)]
     sizes = [max(len(row[column]) for row in rows) for column in range(1, len(HEAD))]
-    most = width - sum(sizes) - 2 * len(sizes)
+    most = 80 - sum(sizes) - 2 * len(sizes)
     first = min(max(len(row[0]) for row in rows), most)
     lines = []
     for name, *values in rows:

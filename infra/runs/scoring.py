@@ -120,13 +120,13 @@ def alarms_of(scores: Floats, seen: int = SEEN, recent: int = RECENT) -> tuple[F
     return stands, raised
 
 
-def count_job(job: ScoredJob, faults: Sequence[Fault], seen: int = SEEN, recent: int = RECENT) -> Counts:
+def count_job(job: ScoredJob, faults: Sequence[Fault]) -> Counts:
     """Score a job; see the top of this file."""
-    stands, raised = alarms_of(job.scores, seen, recent)
+    stands, raised = alarms_of(job.scores)
     own = [_at_fault(job, fault, 0) for fault in faults]
     nothing = np.zeros(job.scores.shape, dtype=np.bool_)
     truth = _any(own, nothing)
-    aside = _any([_at_fault(job, fault, recent) for fault in faults], nothing) & ~truth
+    aside = _any([_at_fault(job, fault, RECENT) for fault in faults], nothing) & ~truth
     found = [is_true & stands for is_true in own]
     pairs = [(is_true, one) for is_true, one in zip(own, found, strict=True) if one.any()]
     return Counts(

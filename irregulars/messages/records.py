@@ -31,7 +31,6 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.arrow_numpy import to_arrow
-from irregulars.dtypes import Column, Flags
 from irregulars.errors import InputError, RecordError
 from irregulars.messages.arrow_limits import require_bounded
 from irregulars.messages.plain_messages import Field, PlainColumns, find_plain, layout_of, note_known
@@ -147,12 +146,6 @@ AUDIT: Final = ("audit_of_rank", "audit_checksum")
 PAUSE: Final = ("pause_cause", "pause_start_ns", "pause_elapsed_ns")
 """Columns of the rows of ``iterations`` that are of something in an iteration: an audit, or a pause. Such a row has
 the times of its iteration, and goes before the iteration's own."""
-
-
-def are_whole(columns: Mapping[str, Column]) -> Flags:
-    """Return for each row of ``iterations`` whether it is an iteration's own, not that of an audit or pause."""
-    whole: Flags = (columns[AUDIT[0]] == UNKNOWN) & (columns[PAUSE[0]] == UNKNOWN)
-    return whole
 
 
 _ADDED: Final[Mapping[str, tuple[str, ...]]] = {"iterations": (*NUMERICS[2:], *AUDIT, *PAUSE)}

@@ -355,10 +355,10 @@ class Taken:
     lines: tuple[str, ...] = ()  # at most six, for people
 
 
-def take_anything(source: Path, scratch: Path, hosts: Mapping[int, str] | None = None) -> Taken:
+def take_anything(source: Path, scratch: Path) -> Taken:
     """Make a trace directory of a source: a file, a folder with sub-folders or an archive, of one kind or several.
 
-    `scratch`: an empty folder; the caller removes it when the trace was read. `hosts`: hosts that people named.
+    `scratch`: an empty folder; the caller removes it when the trace was read.
     Raises InputError if nothing in it can be judged.
     """
     unpacked, made = scratch / "unpacked", scratch / "made"
@@ -382,7 +382,7 @@ def take_anything(source: Path, scratch: Path, hosts: Mapping[int, str] | None =
         return Taken(traces[0], _lines(source, found, None, TRACE, others, left_out))
     job = jobs[chosen]
     left_out += [replace_names(one, unpacked) for one in job.left_out]
-    write_imported(with_hosts(job, hosts or {}), made)
+    write_imported(with_hosts(job, {}), made)
     return Taken(made, _lines(source, found, job, chosen, others, left_out))
 
 

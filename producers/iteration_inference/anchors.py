@@ -30,7 +30,6 @@ class Anchor:
     communicator: int  # its code
     ranks: Array  # those that are numbered by it
     last_sequence: Array  # of each iteration, ascending: its last reduction on the communicator
-    first_sequence: int  # the first reduction of the first iteration
 
 
 def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:
@@ -112,7 +111,7 @@ def _learn(operators: Operators, candidate: _Candidate) -> Anchor | None:
     inside = own[(rows.sequence[own] >= first_sequence) & (rows.sequence[own] <= last_sequence[-1])]
     if not len(inside) or inside.max() - inside.min() + 1 < _SPREAD * len(rows):
         return None
-    return Anchor(candidate.communicator, candidate.ranks, last_sequence, first_sequence)
+    return Anchor(candidate.communicator, candidate.ranks, last_sequence)
 
 
 def _has_finer(operators: Operators, candidate: _Candidate, others: Sequence[_Candidate], anchor: Anchor) -> bool:

@@ -172,16 +172,6 @@ class JobRows:
         return sum((count * per for count, per in zip(turns, self._per_turn[id(plan)], strict=False)),
                    start=np.zeros(1, dtype=np.int64))  # fmt: skip
 
-    def skip(self, runs: Sequence[Run]) -> None:
-        """Count the rows of operators and of iterations as sent, without making them; no run may be hung."""
-        for run in runs:
-            rows = run.plan.rows
-            way = delivered(self._engine.settings, rows, run.iteration)
-            sent = np.ones(len(rows.step), dtype=np.int64) if way is None else np.add(*way, dtype=np.int64)
-            before = np.concatenate([[0], np.cumsum(sent)])[rows.first]
-            self._published["commops"] += np.diff(before)[self._engine.topology.seat]
-            self._published["iterations"] += 1
-
     def iterations(self, runs: Sequence[Run]) -> Iterator[Batch]:
         """Yield one batch per logged rank with the rows of consecutive iterations which it ended."""
         ended = [run for run in runs if not run.is_hung]

@@ -43,10 +43,7 @@ class KafkaBroker:
     start_timeout_s
         Seconds that it may take to answer.
 
-    Attributes
-    ----------
-    bootstrap
-        Its address, ``127.0.0.1:PORT``.
+    `bootstrap`: its address, ``127.0.0.1:PORT``.
     """
 
     def __init__(
@@ -66,7 +63,6 @@ class KafkaBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker runs."""
         return self._child is not None and self._child.is_running
 
     def start(self) -> None:

@@ -36,10 +36,7 @@ def kafka_version(pom: Path = POM) -> str:
 def find_java() -> str:
     """Return the path of a Java that can run Kafka: that of ``JAVA_HOME``, else the first on ``PATH``.
 
-    Raises
-    ------
-    InputError
-        If there is none, or it is too old.
+    Raises `InputError` if there is none, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
@@ -56,17 +53,9 @@ def find_java() -> str:
 def find_jars(cache: Path | None = None) -> Path:
     """Return the folder with Kafka's jars, which the first call fills through Maven.
 
-    Parameters
-    ----------
-    cache
-        Where it is kept; `None`: ``irregulars`` in ``XDG_CACHE_HOME``, else in ``~/.cache``.
-
-    Raises
-    ------
-    InputError
-        If Maven is needed and not installed, or the cache can't be written.
-    ServiceUnavailable
-        If Maven can't fetch the jars.
+    `cache`: where it is kept; `None`: ``irregulars`` in ``XDG_CACHE_HOME``, else in ``~/.cache``.
+    Raises `InputError` if Maven is needed and not installed, or the cache can't be written.
+    Raises `ServiceUnavailable` if Maven can't fetch the jars.
     """
     folder = (cache or _default_cache()) / f"kafka-{kafka_version()}"
     if _is_complete(folder):

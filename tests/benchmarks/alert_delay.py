@@ -76,7 +76,6 @@ class Told:
 
 
 def simulated(out: Path, ranks: int, iterations: int, seed: int, fault: str) -> Path:
-    """Write the recording of a job."""
     own = f"simulate {out} {SHAPES[ranks]} --iterations {iterations} --seed {seed} --fault {fault} --json"
     subprocess.run([*COMMAND, *shlex.split(own)], check=True, stdout=subprocess.DEVNULL)
     return out
@@ -156,7 +155,6 @@ class Outcome:
     wrong: int
 
     def rows(self) -> Iterator[str]:
-        """Give the rows of the table."""
         for topic, event in product(("verdicts", "alerts"), ("opened", "raised")):
             own = [one.seconds for one in self.delays if (one.topic, one.event) == (topic, event)]
             if own:
@@ -165,7 +163,6 @@ class Outcome:
 
 
 def run(jobs: int, ranks: int, folder: Path) -> Outcome:
-    """Do it all."""
     context = multiprocessing.get_context("spawn")
     delays: list[Told] = []
     behind: list[float] = []

@@ -45,7 +45,6 @@ def markdown_table(results: Sequence[Result]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
     for level in sys.argv[1:] or MODELS:
         assert level in ("rank", "operator")
         detectors = shipped_detectors(level) | {name: load_detector(name, is_checked=False) for name in MODELS[level]}

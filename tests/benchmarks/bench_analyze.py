@@ -87,7 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def simulated(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Simulate one case after the other."""
     for number, (name, arguments) in enumerate(SIMULATED.items()):
         directory = folder / str(number)
         command = [sys.executable, "-m", "irregulars", "simulate", str(directory), *shlex.split(arguments)]
@@ -96,7 +95,6 @@ def simulated(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def measure(directory: Path, runs: int = _RUNS) -> Measured:
-    """Measure one trace directory in a fresh process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(directory, runs, sender))

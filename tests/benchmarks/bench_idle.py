@@ -60,7 +60,6 @@ def busy_s(pid: int) -> float:
 
 
 def run(own: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Do it all."""
     slow = f"slow_rank:rank={own.ranks // 10},from={own.iterations // 3},to={2 * own.iterations // 3},excess=0.3"
     directory = simulated(folder / "job", own.ranks, own.iterations, own.seed, slow)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling leaves garbage, which users have once

@@ -151,7 +151,6 @@ def _table(times: dict[str, np.ndarray], parameters: int, tokens: int) -> str:
 
 
 def main() -> int:
-    """Start the processes, or be one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=32, help=f"sequences of {TOKENS} tokens")

@@ -180,7 +180,6 @@ def settle(client: Client, tell: Callable[[str], None]) -> None:
 
 
 def asked_table(found: Sequence[Asked]) -> str:
-    """Markdown."""
     lines = [
         "| question | rows read | cold, ms | warm, ms | processor, ms | result rows | memory, MiB |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -218,7 +217,6 @@ def _tell(text: str) -> None:
 
 
 def measure(database: DemoDatabase, jobs: StoredJobs, folder: Path, repeats: int) -> tuple[list[Asked], list[Stored]]:
-    """Fill an empty database; ask; say what is stored."""
     writer = DatabaseSettings(database.url, database.user, database.password, database.database)
     reader = DatabaseSettings(
         database.url, database.reader, database.reader_password, database.database, is_reading=True

@@ -47,7 +47,6 @@ _ITERATIONS: Final = 26
 _SLOW_ITERATIONS: Final = (8, 2)
 """The fault lasts from so many iterations before the end to so many before it; of shorter jobs half as long."""
 
-_RANKS_AT_ONCE: Final = 256
 _START_NS: Final = 1_800_000_000_000_000_000
 
 
@@ -70,7 +69,6 @@ class Cost:
     verdicts: list[str] = field(default_factory=list)
 
     def row(self) -> str:
-        """As a row of the table."""
         each = self.ranks * self.iterations
         regular, irregular = float(np.median(self.regular_s)), max(self.irregular_s, default=float("nan"))
         return (
@@ -101,7 +99,6 @@ class Log(OperatorLog):
         return len(self._values) - 1
 
     def read_back(self, spans: Sequence[Span]) -> list[Batch]:
-        """Decode the batches of some spans."""
         found = [decode_batch(self._values[offset], "commops") for span in spans for offset in span.offsets]
         self.read += sum(map(len, found))
         return found
@@ -119,7 +116,6 @@ def settings_of(ranks: int, seed: int, micro_batches: int, iterations: int) -> S
 
 
 def measure(ranks: int, seed: int, micro_batches: int, iterations: int) -> Cost:
-    """Run and judge one job."""
     share_the_interpreter()
     settings = settings_of(ranks, seed, micro_batches, iterations)
     simulation, log = Simulation(settings, _START_NS), Log()

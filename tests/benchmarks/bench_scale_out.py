@@ -194,7 +194,6 @@ class CpuGroups:
         return path
 
     def limit(self, group: Path, cores: float) -> None:
-        """Give a group so many cores at most."""
         quota_us = round(cores * _PERIOD_US)
         if self._is_first:
             (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
@@ -340,7 +339,6 @@ class Evidence:
 
 
 def measure(broker: KafkaBroker, load: Load, case: Case, groups: CpuGroups) -> Run:
-    """Run one case on topics of its own."""
     own = replace(load, prefix=f"scale-{uuid4().hex[:8]}.")
     create_topics(own.bootstrap, own.topics)
     with workers_of(own, case) as running:
@@ -409,7 +407,6 @@ def measured_table(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def report(runs: Sequence[Run], out: Path | None) -> None:
-    """Print the tables, and write all that stands in them."""
     print(
         f"`python -m tests.benchmarks.bench_scale_out`: {runs[0].messages} messages of {runs[0].operators} "
         f"operators; {len(_OWN)} cores, {platform.machine()}\n"
@@ -457,7 +454,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure_all(own: argparse.Namespace) -> list[Run]:
-    """Run all cases, one after the other, as often as is wanted."""
     runs: list[Run] = []
     with ExitStack() as stack:
         groups = CpuGroups()

@@ -163,7 +163,6 @@ def operator_table(times: dict[str, np.ndarray], operators: int, call: str) -> s
 
 
 def main() -> None:
-    """Measure, or be one of the processes that are measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operators", type=int, default=1_000_000, help="of each of the three")
     parser.add_argument("--core", type=int, help="pin the three processes to this core")

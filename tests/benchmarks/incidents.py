@@ -44,8 +44,6 @@ _FIELD: Final = 71  # apart from the generators of a job
 def suite_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     """Return a job of the suite: its noise, its own seed, and with every odd number clocks that are off.
 
-    Examples
-    --------
     >>> [suite_case(SimulatorSettings(seed=100), n).clock for n in (0, 1)]
     ['shared', 'per_host']
     """
@@ -53,24 +51,11 @@ def suite_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     return replace(noisy, **OFF_CLOCKS) if number % 2 else noisy
 
 
-def spread_of_micro_batches(settings: SimulatorSettings, ratio: float) -> float:
-    """Standard deviation of a job's micro-batches, of which a quarter of a replica's batch has this one.
-
-    A replica that cuts its batch into fewer than four has more sequences in each, and they differ less.
-
-    >>> spread_of_micro_batches(SimulatorSettings(micro_batches=1), 0.12)
-    0.06
-    """
-    return ratio * min(math.sqrt(settings.micro_batches / 4), 1.0)
-
-
 def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     """Return a job as one may meet it: its own seed, and each untidiness of `FIELD` in a size of its own.
 
     Times are rounded to 1 ns, 1 µs or 10 µs in turn, and with every odd number clocks are off.
 
-    Examples
-    --------
     >>> [field_case(SimulatorSettings(), n).time_resolution_ns for n in range(3)]
     [1000, 10000, 1]
     """
@@ -78,7 +63,8 @@ def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     draw = np.random.default_rng([seed, _FIELD]).uniform
     sizes = {name: FIELD[name] * draw(*_SIZES) for name in _SPREADS}
     sizes["iteration_spread_ratio"] = float(np.exp(draw(*np.log(_ITERATION_SPREADS))))
-    sizes["micro_batch_spread_ratio"] = spread_of_micro_batches(settings, draw(0.02, 0.12))
+    # A replica that cuts its batch into fewer than four has more sequences in each, and they differ less.
+    sizes["micro_batch_spread_ratio"] = draw(0.02, 0.12) * min(math.sqrt(settings.micro_batches / 4), 1.0)
     sizes["host_phase_ratio"] = draw(0.03, 0.045)  # hosts differ by a third: 2 to 6 %
     untidy = with_preset(replace(settings, seed=seed), "field")
     untidy = replace(untidy, **sizes, time_resolution_ns=_RESOLUTIONS_NS[number % len(_RESOLUTIONS_NS)])
@@ -98,10 +84,7 @@ _CHUNK_ROWS: Final = 4_000_000
 def abnormal_operators(run: Run, twin: Run) -> Bools:
     """Say which operators are truly abnormal: the truth that a detector is trained and scored with.
 
-    Parameters
-    ----------
-    run, twin
-        The same iteration with and without the faults.
+    `run`, `twin`: the same iteration with and without the faults.
 
     Returns
     -------
@@ -126,13 +109,8 @@ class Incidents:
     start_ns
         When it starts, ns since the epoch.
 
-    Raises
-    ------
-    InputError
-        If the settings have faults.
+    Raises `InputError` if the settings have faults.
 
-    Examples
-    --------
     >>> job = Incidents(SimulatorSettings(iterations=6, seed=3))
     >>> incident = job.run("slow_rank:rank=5,from=2,to=4,excess=0.2")
     >>> incident.label()["rank"], incident.iteration_times_s().shape
@@ -156,10 +134,7 @@ class Incidents:
     def run(self, *faults: Fault | str) -> Incident:
         """Run the job with these faults, calibrated where an excess is wanted; without any, it is the healthy job.
 
-        Raises
-        ------
-        InputError
-            If a fault is wrong, or does not fit the cluster.
+        Raises `InputError` if a fault is wrong, or does not fit the cluster.
         """
         given = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
         fitted = tuple(self._calibration.fit(fault, number) for number, fault in enumerate(given))
@@ -217,33 +192,20 @@ class Incident:
         return abnormal_operators(self.runs[iteration], self.job.healthy(iteration))
 
     def announcements(self) -> Iterator[Announcement]:
-        """Yield the announcement of each rank."""
         return self.job.engine.topology.announcements(sources_of(self.settings), self.recorded_until_ns)
 
-    def batches(self, first: int = 0, past: int | None = None) -> Iterator[Batch]:
-        """Yield rows as `SimulatorSource` would send them, in batches of many iterations.
-
-        Parameters
-        ----------
-        first, past
-            Only of these iterations, half-open, as what is sent after those before; incidents that begin alike can
-            so share what was made of the beginning. None: to the end.
-        """
-        for batch, _ in self.judged_batches(first, past):
+    def batches(self) -> Iterator[Batch]:
+        """Yield rows as `SimulatorSource` would send them, in batches of many iterations."""
+        for batch, _ in self.judged_batches():
             yield batch
 
-    def judged_batches(self, first: int = 0, past: int | None = None) -> Iterator[tuple[Batch, Bools | None]]:
+    def judged_batches(self) -> Iterator[tuple[Batch, Bools | None]]:
         """Yield the same; rows of operators with the truth of each row, the others with None."""
         engine, period_ms = self.job.engine, self.settings.bandwidth_period_ms
         rows, sampler = JobRows(engine, self.job.start_ns), BandwidthSampler(engine) if period_ms else None
-        past = len(self.runs) if past is None else min(past, len(self.runs))
-        rows.skip(self.runs[:first])
-        if sampler is not None and first:
-            for _ in rows.bandwidth(self._samples(sampler, self.runs[:first])):
-                pass
         size = max(_CHUNK_ROWS // len(engine.plan.rows.step), 1)
-        for begin in range(first, past, size):
-            runs = self.runs[begin : min(begin + size, past)]
+        for begin in range(0, len(self.runs), size):
+            runs = self.runs[begin : begin + size]
             yield from rows.judged_commops(runs, [self.abnormal(run.iteration) for run in runs])
             if sampler is not None:
                 yield from ((batch, None) for batch in rows.bandwidth(self._samples(sampler, runs)))

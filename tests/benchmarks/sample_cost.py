@@ -72,7 +72,6 @@ def kafka_bytes() -> float:
 
 
 def main() -> None:
-    """Print both."""
     print(json.dumps({"stored_us": round(stored_us(), 3), "kafka_bytes": round(kafka_bytes(), 2)}))
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -221,32 +220,3 @@ def test_announcements_of_an_incident_are_those_of_the_job(job: Incidents) -> No
     source = SimulatorSource(BASE)
     announced = [one for one in source.poll(64) if isinstance(one, Announcement)]
     assert list(job.run().announcements()) == announced
-
-
-@pytest.mark.parametrize("more", [{}, {"loss_ratio": 0.05, "repeat_ratio": 0.02, "evaluate_every": 6}])
-def test_batches_of_the_end_go_on_where_those_of_the_beginning_stop(more: dict[str, float]) -> None:
-    incident = Incidents(replace(BASE, iterations=16, **more)).run("slow_nic:rank=17,from=11,factor=4")
-    parts = joined_batches([*incident.batches(past=9), *incident.batches(9)])
-    wholes = joined_batches(incident.batches())
-    assert parts.keys() == wholes.keys()
-    for key, whole in wholes.items():
-        for name, column in in_one_order(whole).items():
-            np.testing.assert_array_equal(in_one_order(parts[key])[name], column, err_msg=f"{key} {name}")
-
-
-def in_one_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rows that come twice do so at the end of a batch, and batches end where they like."""
-    order = np.lexsort([columns[name] for name in sorted(columns)])
-    return {name: column[order] for name, column in columns.items()}
-
-
-def joined_batches(batches: Iterable[Batch]) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-    """Columns by schema and rank, of batches that must follow each other without a gap."""
-    found: dict[tuple[str, int], list[dict[str, np.ndarray]]] = {}
-    rows: dict[tuple[str, int], int] = {}
-    for batch in batches:
-        key = batch.header.schema, batch.header.rank
-        assert batch.header.rows_before == rows.get(key, 0), key
-        rows[key] = rows.get(key, 0) + len(batch)
-        found.setdefault(key, []).append(dict(batch.columns))
-    return {key: joined(parts) for key, parts in found.items()}

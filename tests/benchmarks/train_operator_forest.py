@@ -302,10 +302,7 @@ _ABNORMAL_WEIGHT: Final = 1.3  # of an abnormal row: moves the threshold of the 
 def gather_examples(frames: Iterable[tuple[FeatureRows, Flags]]) -> tuple[Singles, Flags]:
     """Stack the rows that pass the first test.
 
-    Parameters
-    ----------
-    frames
-        Features of a frame, and for each row of the frame whether it is abnormal.
+    `frames`: features of a frame, and for each row of the frame whether it is abnormal.
 
     Returns
     -------
@@ -324,14 +321,9 @@ def train_forest(
 ) -> Any:
     """Train scikit-learn's forest; the same arguments give the same forest.
 
-    Parameters
-    ----------
-    matrix, labels
-        As `gather_examples` returns them.
-    trees, depth, least_leaf
-        Number of trees, their depth, and the fewest training rows in a leaf.
-    seed
-        Of scikit-learn's random numbers.
+    `matrix`, `labels`: as `gather_examples` returns them.
+    `trees`, `depth`, `least_leaf`: number of trees, their depth, and the fewest training rows in a leaf.
+    `seed`: of scikit-learn's random numbers.
     """
     from sklearn.ensemble import RandomForestClassifier
 

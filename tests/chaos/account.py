@@ -36,10 +36,7 @@ _ITERATION: Final = ("iteration", "elapsed_ns", "is_irregular", "ranks_reported"
 class Account:
     """Compares one run with its truth, and collects what is wrong, by kind.
 
-    Parameters
-    ----------
-    spec
-        ``bootstrap``, ``prefix``, ``database`` (fields of `DatabaseSettings`), ``jobs`` (name -> recording).
+    `spec`: ``bootstrap``, ``prefix``, ``database`` (fields of `DatabaseSettings`), ``jobs`` (name -> recording).
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:

@@ -30,10 +30,7 @@ from tests.integration.pipelines import COMMAND, RECORDINGS, Process
 class ProgressWatch:
     """Follows the topic ``progress`` from a thread; a ``with`` block begins and ends it.
 
-    Parameters
-    ----------
-    bootstrap
-        Brokers, reached on a way that no fault of the network meets.
+    `bootstrap`: brokers, reached on a way that no fault of the network meets.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -133,7 +130,6 @@ class System:
     _started: int = 0
 
     def start_worker(self) -> Process:
-        """Start one more worker."""
         arguments = ("worker", "--group", GROUP)
         environment = self.settings.to_environment()
         if self.older is not None and self._started % 2:
@@ -183,14 +179,12 @@ class System:
         return [worker.output().strip().splitlines()[-1] for worker in fallen]
 
     def wait_for_jobs(self, within_s: float) -> None:
-        """Wait until all jobs have published everything."""
         deadline = time.monotonic() + within_s
         while self.running_jobs() and time.monotonic() < deadline:
             self.supervise()
             time.sleep(0.5)
 
     def close(self) -> None:
-        """End all processes."""
         for process in [*self.workers, *(job.process for job in self.jobs)]:
             if process.is_running:
                 process.kill()
@@ -218,16 +212,10 @@ class Node(KafkaBroker):
 class KafkaCluster:
     """Brokers that start together.
 
-    Attributes
-    ----------
-    bootstrap
-        For the system under test: through the gates.
-    direct
-        For those who watch it: no fault of the network reaches them.
-    gates
-        Where clients reach each broker.
-    inner_gates
-        Where other brokers reach each, for copies of partitions and as a controller.
+    `bootstrap`: for the system under test: through the gates.
+    `direct`: for those who watch it: no fault of the network reaches them.
+    `gates`: where clients reach each broker.
+    `inner_gates`: where other brokers reach each, for copies of partitions and as a controller.
     """
 
     def __init__(self, count: int, directory: Path, gates: Gates) -> None:

@@ -20,10 +20,7 @@ def graph_of_iterations(
 ) -> tuple[OperatorGraph, np.ndarray]:
     """Return the graph of some iterations, and which of its rows are truly abnormal.
 
-    Parameters
-    ----------
-    rank_by, later_ns
-        Added to the names of all ranks, and to all times.
+    `rank_by`, `later_ns`: added to the names of all ranks, and to all times.
     """
     parts, entry_ns, codes = [], {}, dict[str, int]()
     for batch, is_abnormal in incident.judged_batches():

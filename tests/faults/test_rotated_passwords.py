@@ -38,7 +38,6 @@ pytestmark = pytest.mark.integration
 
 PREFIX = "turn."
 NEW = "another-password"
-LONG_RUNNING = ("worker", "agent", "notify", "act")
 
 
 @pytest.fixture(scope="module")

@@ -36,16 +36,10 @@ _POLL_S = 0.001
 class Command:
     """A command line, and how it shows that it is ready.
 
-    Attributes
-    ----------
-    ready
-        Pattern of its output; None: it shows nothing, and `ready_s` stands for it.
-    statuses
-        What it may end with, by signal.
-    ends
-        The statuses with which it may have come to its own end before the signal.
-    environment, files
-        What it gets beside the words, files in its working directory.
+    `ready`: pattern of its output; None: it shows nothing, and `ready_s` stands for it.
+    `statuses`: what it may end with, by signal.
+    `ends`: the statuses with which it may have come to its own end before the signal.
+    `environment`, `files`: what it gets beside the words, files in its working directory.
     """
 
     words: tuple[str, ...]

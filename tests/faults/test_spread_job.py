@@ -83,7 +83,6 @@ def test_a_worker_that_joins_and_one_that_is_killed_change_no_verdict(recording:
 
 
 def newest(pipeline: Pipeline) -> list[dict[str, object]]:
-    """Return the newest revision of each verdict on the topic."""
     found = {one.verdict_id: one for one in sorted(pipeline.revisions(), key=lambda one: one.revision)}
     return [one.to_json() for one in found.values()]
 

@@ -17,14 +17,6 @@ from tests.integration.worker_runs import Bus, Job, StartWorker, require_each_on
 pytestmark = pytest.mark.integration
 
 
-def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
-    job = Job(bus, "plain", ranks=8)
-    job.run_whole(20)
-    worker = start_worker()
-    require_each_once(bus, job.wanted_ids(), worker)
-    assert "Traceback" not in worker.output()
-
-
 def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(bus: Bus, start_worker: StartWorker) -> None:
     jobs = [Job(bus, f"killed-{number}", ranks=4) for number in range(3)]
     rng = random.Random(7)

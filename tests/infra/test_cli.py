@@ -215,13 +215,6 @@ def test_analyze_leaves_the_pace_of_collections_as_it_was(run: Run) -> None:
     assert gc.get_threshold() == before
 
 
-def test_detectors_that_somebody_chose_are_looked_for_where_they_score_nothing(run: Run) -> None:
-    status, _, err = run(
-        "--set", "detectors=not_there:X", "analyze", str(ROOT / "tests" / "recordings" / "gloo-clean")
-    )
-    assert (status, "must be importable" in err) == (2, True)
-
-
 @pytest.mark.parametrize(
     "command", [c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback]
 )

@@ -39,12 +39,8 @@ def with_own(block: str, own: Mapping[str, str]) -> str:
 class Reader:
     """One shell.
 
-    Parameters
-    ----------
-    folder
-        Where it starts; it gets a folder of programs and a file of what the shell remembers there.
-    environment
-        Beside that of this process.
+    `folder`: where it starts; it gets a folder of programs and a file of what the shell remembers there.
+    `environment`: beside that of this process.
     """
 
     folder: Path

@@ -67,7 +67,6 @@ class TokenSigner:
         self.jwks.write_text(json.dumps({"keys": [key]}))
 
     def token(self, subject: str, valid_s: float = 600.0, audience: str = "kafka") -> str:
-        """Return a token of `subject`."""
         now_s = int(time.time())
         claims = {"sub": subject, "iat": now_s - 1, "exp": int(now_s + valid_s), "aud": audience, "iss": "test"}
         parts = [encode(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "test"}, claims)]
@@ -128,12 +127,8 @@ class SecuredKafka(KafkaBroker):
 
     The plain listener is for the test itself: who comes there is a super user.
 
-    Attributes
-    ----------
-    tls_bootstrap, sasl_bootstrap
-        Addresses of the two.
-    password
-        Of each user of `users`, whatever the mechanism.
+    `tls_bootstrap`, `sasl_bootstrap`: addresses of the two.
+    `password`: of each user of `users`, whatever the mechanism.
     """
 
     def __init__(self, directory: Path, users: tuple[str, ...]) -> None:
@@ -208,14 +203,9 @@ class SecuredKafka(KafkaBroker):
 class TokenServer:
     """Gives a token to each user who says the broker's password; at one address over all starts and stops.
 
-    Attributes
-    ----------
-    url
-        Of the token endpoint.
-    expires_in_s
-        How long its tokens may be used.
-    asked
-        How often a token was asked for.
+    `url`: of the token endpoint.
+    `expires_in_s`: how long its tokens may be used.
+    `asked`: how often a token was asked for.
     """
 
     def __init__(self, broker: SecuredKafka, expires_in_s: int = 600) -> None:

@@ -43,7 +43,6 @@ def _example(client: Client, name: str, arguments: str) -> str:
 
 
 def main() -> None:
-    """Write the page."""
     with DemoDatabase() as database:
         settings = DatabaseSettings(database.url, database.user, database.password, database.database)
         sink = ClickHouseSink(settings)

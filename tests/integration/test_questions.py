@@ -707,11 +707,6 @@ def test_what_a_limit_leaves_out_is_told_and_only_then(recorded: Client) -> None
     assert run(recorded, "bandwidth_of_rank", {"job": NIC, "rank": 0, "limit": 2**32 - 1}).cut_at is None
 
 
-def test_what_to_look_at_first_names_the_nic(recorded: Client) -> None:
-    first = next(row for row in answer(recorded, "most_urgent", days=36_500) if row["job"] == NIC)
-    assert (first["device"], first["host"]) == ("NIC eth0 on node-1", "node-1")
-
-
 # --- what is left to the database -----------------------------------------------------------------------------------
 
 

@@ -62,12 +62,8 @@ class Outcome:
 class MonitoredJob(LocalPipeline):
     """Judges after each message, and keeps all that was decided.
 
-    Parameters
-    ----------
-    is_on_wire
-        Whether batches and evidence are encoded and decoded on their way.
-    restore_at
-        Steps after which every monitor is replaced by what its snapshot restores.
+    `is_on_wire`: whether batches and evidence are encoded and decoded on their way.
+    `restore_at`: steps after which every monitor is replaced by what its snapshot restores.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
-from irregulars.detectors.plugins.baseline import Codes
+from irregulars.detectors.plugins.baseline import Codes, log_elapsed
 from irregulars.detectors.plugins.forest.past import OperatorPast, Places, Slots, Statistics, Usual, pack_slots
 from irregulars.detectors.plugins.protocol import Frame
 from irregulars.dtypes import Column, Flags, Floats, Ints
@@ -127,12 +127,6 @@ def _alike(class_: Ints, z: Floats, expected_z: Floats) -> tuple[Floats, ...]:
     np.maximum.at(highest, class_, z)
     means = [(np.bincount(class_, one) / counts)[class_] for one in (z, expected_z)]
     return *means, highest[class_]
-
-
-def log_elapsed(elapsed_ns: Floats) -> Floats:
-    """Natural logarithm, NaN where elapsed is not known; less than one nanosecond counts as one."""
-    is_usable = np.isfinite(elapsed_ns) & (elapsed_ns >= 0)
-    return np.where(is_usable, np.log(np.where(is_usable, np.maximum(elapsed_ns, 1.0), 1.0)), np.nan)
 
 
 def log_times(frame: Frame) -> Floats:

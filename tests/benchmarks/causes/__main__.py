@@ -36,7 +36,6 @@ DELAYS = Path("/proc/sys/kernel/task_delayacct")
 
 
 def main() -> int:
-    """Run the trials and tell what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=4)
@@ -126,7 +125,6 @@ def counted_delays() -> Iterator[None]:
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """Keep one processor busy."""
     one = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -136,7 +134,6 @@ def busy() -> Iterator[None]:
 
 
 def analyzed(directory: Path) -> dict[str, Any]:
-    """Return what `analyze` finds."""
     if not (directory / "job.json").exists():  # the ranks had ended before the last of them was done with it
         assemble(directory)
     command = [sys.executable, "-m", "irregulars", "analyze", str(directory), "--json"]

@@ -42,7 +42,6 @@ def step_us(pauses: Pauses | None) -> float:
 
 
 def main() -> None:
-    """Measure, and tell the medians."""
     sys.modules["torch.utils.data.dataloader"] = sys.modules[__name__]
     host_waits.PRICE_SHARE = 1e9  # each step reads the host's counters, as steps of 20 ms and more do
     added = []

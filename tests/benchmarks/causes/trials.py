@@ -57,5 +57,4 @@ def draw(seed: int, count: int, ranks: int, kinds: tuple[str, ...] = KINDS) -> l
 
 
 def clean(seed: int, steps: int) -> Trial:
-    """Return a recording of a healthy job."""
     return Trial(f"clean-{seed}", "clean", (), 0, 0, steps)

@@ -62,7 +62,6 @@ def judged(job: Job, without: Sequence[str], keep: Path | None, *, ablates: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says."""
     options = _parser().parse_args(arguments)
     jobs = [
         job

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from tests.benchmarks.localization.report import calibration_error, reliability, table
 from tests.benchmarks.makers.fitting import Fit, Promise, held_out, promises_of
 from tests.benchmarks.makers.scoring import Outcome
+from tests.benchmarks.recordings.__main__ import table
 
 Figures = Mapping[str, float]
 TOGETHER: Final = "together"
@@ -147,6 +148,43 @@ def wrong_lines(outcomes: Sequence[Outcome]) -> list[str]:
             when = ",".join(f"[{first}, {past})" for first, past in one.truth.spans[:3])
             lines.append(f"* {one.truth.name}: {truth} {when} ({one.truth.what}); said {one.said}")
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Answers whose probability lies in ``[low, high)``: how many, what they promised, and what share was right."""
+
+    low: float
+    high: float
+    count: int
+    promised: float
+    right: float
+
+
+def reliability(probabilities: Sequence[float], is_right: Sequence[bool], bins: int = 10) -> list[Bin]:
+    """Compare what was promised with what came true, in bins of equal width; empty ones are left out.
+
+    >>> [(b.low, b.count, b.right) for b in reliability([0.95, 1.0, 0.12], [True, False, False])]
+    [(0.1, 1, 0.0), (0.9, 2, 0.5)]
+    """
+    promised, right = np.asarray(probabilities, dtype=np.float64), np.asarray(is_right, dtype=np.bool_)
+    if np.any((promised < 0) | (promised > 1)):
+        raise ValueError(f"probabilities must be 0 to 1; got {promised.min():g} to {promised.max():g}")
+    place = np.minimum((promised * bins).astype(np.int64), bins - 1)
+    return [
+        Bin(one / bins, (one + 1) / bins, int(own.sum()), float(promised[own].mean()), float(right[own].mean()))
+        for one in np.unique(place).tolist()
+        for own in [place == one]
+    ]
+
+
+def calibration_error(found: Sequence[Bin]) -> float:
+    """Expected calibration error: mean of |promised - right| over all answers; NaN without any.
+
+    M. P. Naeini, G. Cooper, M. Hauskrecht, Obtaining well calibrated probabilities using Bayesian binning, AAAI 2015.
+    """
+    total = sum(one.count for one in found)
+    return sum(one.count * abs(one.promised - one.right) for one in found) / total if total else math.nan
 
 
 def _difference(own: Figures, full: Figures, key: str) -> str:

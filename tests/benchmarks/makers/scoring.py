@@ -63,7 +63,6 @@ class Score:
 
 
 def score(truth: Truth, found: Found) -> Score:
-    """Score one job."""
     accusing = [one for one in found.verdicts if one["suspects"]]
     answer = accusing[0] if accusing else None
     first = next(iter((*accusing, *found.verdicts)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +17,7 @@ from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.presets import SHAPES, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
-from tests.benchmarks.localization.field import SORTS
-from tests.benchmarks.localization.places import draw_fault
+from tests.benchmarks.makers.places import Wanted, draw_fault
 
 _SALT: Final = 35  # apart from the generators of the jobs themselves
 _FAULTY: Final = 0.7
@@ -31,17 +30,18 @@ _KINDS: Final = (*_WORKERS, "slow_nic", "slow_link", "slow_switch", "slow_stage"
 _PATTERNS: Final = (
     "lasting", "lasting", "single", "recurring", "from_start", "fluctuating", "ramp", "sawtooth",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The fault that a job is to have."""
-
-    seed: int
-    kind: str
-    shape: str
-    excess: float
-    spans: tuple[tuple[int, int], ...]
+_SORTS: Final[dict[str, dict[str, Any]]] = {
+    "clean": {},
+    "stalls": {"stalls_per_iteration": 0.05},
+    "checkpoints": {"checkpoint_every": 20, "is_checkpoint_marked": False},
+    "evaluation": {"evaluate_every": 25, "evaluation_passes": 3, "is_evaluation_marked": False},
+    "warm-up": {"warmup_iterations": 8, "warmup_ratio": 0.4, "compile_ms": 3000.0, "connect_ms": 20.0},
+    "new workload": {"workload_changes": ((60, 1.3), (130, 0.8), (190, 1.6))},
+    "slow phases": {"host_phase_ratio": 0.045, "host_phase_iterations": 25.0},
+    "sequence lengths": {"micro_batch_spread_ratio": 0.12, "micro_batch_tail": 4.0, "replica_spread_ratio": 0.03},
+    "pauses": {"pause_probability": 0.002, "pause_tail_index": 1.5},
+}
+"""What is untidy in healthy jobs of each sort, beside noise, rounding and clocks."""
 
 
 def write_simulated(seed: int, number: int, directory: Path) -> None:
@@ -87,7 +87,7 @@ def _draw_job(rng: np.random.Generator, seed: int, number: int) -> SimulatorSett
     job = (suite_case if rng.random() < 0.5 else field_case)(job, number)
     if is_healthy:
         changes = ((int(rng.integers(30, job.iterations - 20)), float(rng.choice([0.8, 1.2, 1.4]))),)
-        sort = dict(SORTS)[str(rng.choice(list(SORTS)))]
+        sort = _SORTS[str(rng.choice(list(_SORTS)))]
         job = replace(job, **({**sort, "workload_changes": changes} if "workload_changes" in sort else sort))
     return job
 

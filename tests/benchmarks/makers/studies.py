@@ -25,11 +25,11 @@ from typing import Final, NamedTuple
 
 from irregulars.producers.trace.directory import Trace
 from irregulars.settings import JudgeSettings
-from tests.benchmarks.localization.report import table
 from tests.benchmarks.makers.drawing import MAKERS, RECORDINGS, ROOT, Job, draw, drawn_jobs, recorded_jobs
 from tests.benchmarks.makers.judging import judge, reduce
 from tests.benchmarks.makers.labels import Truth, truth_of
 from tests.benchmarks.makers.scoring import Outcome, said, score
+from tests.benchmarks.recordings.__main__ import table
 
 _DELTAS: Final = (1.03, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35)
 _SHARES: Final = (1.0, 0.5, 0.25, 0.125)
@@ -128,7 +128,6 @@ def _share(values: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.makers.studies", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

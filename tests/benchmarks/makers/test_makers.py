@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from irregulars.detectors.verdicts import tracker
 from irregulars.infra.runs.analysis import analyze
@@ -19,7 +22,13 @@ from tests.benchmarks.makers.drawing import ROOT, Job, draw, drawn_jobs, recorde
 from tests.benchmarks.makers.fitting import FITS, held_out
 from tests.benchmarks.makers.judging import judge, reduce
 from tests.benchmarks.makers.labels import Truth, truth_of
-from tests.benchmarks.makers.report import ablation_table, figures, figures_by_maker
+from tests.benchmarks.makers.report import (
+    ablation_table,
+    calibration_error,
+    figures,
+    figures_by_maker,
+    reliability,
+)
 from tests.benchmarks.makers.scoring import Found, Outcome, Score, score
 from tests.benchmarks.makers.studies import Condition, condition_table, logging_in_part, seen_table
 from tests.benchmarks.makers.studies import judged as studied
@@ -223,3 +232,21 @@ def test_a_study_judges_a_job_under_each_condition() -> None:
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["all", "a quarter"]
     assert lines[2].split("|")[3].strip() == "100.0%"
     assert [line.split("|")[3].strip() for line in seen_table([found])[2:]][-1] == "100.0%"
+
+
+def test_calibration_error_by_hand() -> None:
+    found = reliability([0.95, 0.91, 0.55, 0.45], [True, False, True, False])
+    assert [(one.count, one.promised, one.right) for one in found] == [
+        (1, pytest.approx(0.45), 0.0), (1, pytest.approx(0.55), 1.0), (2, pytest.approx(0.93), 0.5),
+    ]  # fmt: skip
+    assert calibration_error(found) == pytest.approx((0.45 + 0.45 + 2 * 0.43) / 4)
+    assert math.isnan(calibration_error(reliability([], [])))
+    assert [(one.low, one.high) for one in reliability([0.0, 1.0], [False, True])] == [(0.0, 0.1), (0.9, 1.0)]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
+def test_bins_hold_every_answer_and_the_error_is_a_share(pairs: list[tuple[float, bool]]) -> None:
+    found = reliability(*zip(*pairs, strict=True))
+    assert sum(one.count for one in found) == len(pairs)
+    assert all(one.low - 1e-9 <= one.promised <= one.high + 1e-9 for one in found)
+    assert 0 <= calibration_error(found) <= 1

@@ -24,7 +24,6 @@ from tests.benchmarks.metamorphic.jobs import JOBS
 
 
 def main() -> int:
-    """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", nargs="+", help="recordings, simulated jobs or trace directories; default: all")
     parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="default: all")

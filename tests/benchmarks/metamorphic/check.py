@@ -112,13 +112,9 @@ class Outcome:
 class Check:
     """One recording, judged once as it is, and then under changes.
 
-    Parameters
-    ----------
-    seed
-        All chance in the changes comes from it. What a change draws does not depend on which others are tried.
-    delivery
-        How changed recordings are handed over where the change itself does not say it; `None`: as
-        `irregulars analyze` takes them. The first judgement is always that of `analyze`.
+    `seed`: all chance in the changes comes from it. What a change draws does not depend on which others are tried.
+    `delivery`: how changed recordings are handed over where the change itself does not say it; `None`: as
+    `irregulars analyze` takes them. The first judgement is always that of `analyze`.
     """
 
     def __init__(
@@ -174,7 +170,6 @@ def run_all(
 
 
 def check(job: str, changes: Sequence[str], seed: int, is_streamed: bool) -> Checked:
-    """Judge one job under changes."""
     began_s = time.monotonic()
     run = Check(recording_of(job), JudgeSettings(), seed=seed, delivery=Delivery() if is_streamed else None)
     outcomes = list(run.run(changes))

@@ -41,7 +41,6 @@ class Job:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, seed: int) -> SimulatorSettings:
-        """Return the settings of the simulator."""
         clocks = OFF_CLOCKS if self.is_off else {}
         faults = (parse_fault(self.fault),) if self.fault else ()
         plain = with_preset(SimulatorSettings(), self.preset)

@@ -48,11 +48,9 @@ class Recording:
         return is_marked or len(self.tables["iterations"]["rank"]) > 0
 
     def with_columns(self, schema: str, **columns: Array) -> Recording:
-        """Return the same recording with some columns of a table replaced."""
         return self.with_table(schema, {**self.tables[schema], **columns})
 
     def with_table(self, schema: str, table: Columns) -> Recording:
-        """Return the same recording with a table replaced."""
         return replace(self, tables={**self.tables, schema: table})
 
     def with_rows(self, schema: str, rows: Array) -> Recording:
@@ -60,7 +58,6 @@ class Recording:
         return self.with_table(schema, {name: column[rows] for name, column in self.tables[schema].items()})
 
     def with_more_rows(self, schema: str, more: Columns) -> Recording:
-        """Return the same recording with rows added to a table."""
         table = self.tables.get(schema)  # a recording of before audits has none
         return self.with_table(schema, {name: np.concatenate([table[name], more[name]]) for name in table})
 
@@ -96,10 +93,7 @@ class Recording:
 def read_recording(directory: Path) -> Recording:
     """Read a trace directory; rows that break the contract are left out.
 
-    Raises
-    ------
-    InputError
-        If a file is unusable, as `read_trace` does.
+    Raises `InputError` if a file is unusable, as `read_trace` does.
     """
     return recording_of(read_job(directory), read_trace(directory))
 

@@ -25,7 +25,7 @@ from irregulars.producers.simulator.truth import calibrated
 from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changes import CHANGES, Change
-from tests.benchmarks.metamorphic.check import Charge, Check, Outcome, check, judge
+from tests.benchmarks.metamorphic.check import Charge, Check, Outcome, check
 from tests.benchmarks.metamorphic.jobs import JOBS as ALL_JOBS
 from tests.benchmarks.metamorphic.recording import Changed, Delivery, Naming, Recording, read_recording
 from tests.conftest import RECORDINGS
@@ -41,13 +41,11 @@ JOBS: dict[str, tuple[dict[str, Any], str]] = {
 
 @cache
 def recorded(name: str) -> Recording:
-    """One of the project's recordings."""
     return read_recording(RECORDINGS / name)
 
 
 @cache
 def simulated(name: str, iterations: int = 60) -> Recording:
-    """One of `JOBS`."""
     shape, fault = JOBS[name]
     job = SimulatorSettings(iterations=iterations, micro_batches=4, gpus_per_host=4, **shape)
     with tempfile.TemporaryDirectory() as directory:
@@ -97,7 +95,6 @@ def test_what_must_stay_the_same_is_right(name: str, charge: Charge) -> None:
 
 
 def apply(name: str, recording: Recording, seed: int = 0) -> Changed:
-    """Make a change that must apply."""
     changed = CHANGES[name].apply(recording, np.random.default_rng(seed))
     assert changed is not None
     return changed
@@ -213,13 +210,6 @@ def test_a_verdict_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (same.does_apply, same.is_changed) == (True, False)
     assert (lost.gone, lost.new) == ([SLOW_LINK], [])
     assert (unfit.does_apply, unfit.is_changed) == (False, False)
-
-
-def test_a_stream_gives_the_verdicts_of_the_file() -> None:
-    whole = judge(Changed(recorded("gloo-slow-nic")), JudgeSettings())
-    streamed = judge(Changed(recorded("gloo-slow-nic"), delivery=Delivery(100, 0.5)), JudgeSettings())
-    assert streamed == whole
-    assert len(whole) == 1
 
 
 @pytest.mark.parametrize("name", ["gloo-slow-nic", "torch-slow-rank"])

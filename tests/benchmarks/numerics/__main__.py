@@ -20,7 +20,6 @@ RANKS = 4
 
 
 def main() -> int:
-    """Train and record what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=40)

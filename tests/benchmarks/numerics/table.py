@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.detectors.plugins.published_rules import RULES
-from irregulars.dtypes import Floats
+from irregulars.dtypes import Column, Flags, Floats
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.records import PHASE_UNKNOWN, are_whole
+from irregulars.messages.records import AUDIT, PAUSE, PHASE_UNKNOWN, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace
 
 OURS: Final = ("corruption", "loss_spike")
@@ -49,6 +49,11 @@ def groups_of(label: Mapping[str, Any]) -> list[str]:
     repeats = "recurring " if label.get("repeats") else ""
     harmful = ["harmful"] if label.get("is_harmful") else []
     return [f"{repeats}{label['place']}", *harmful]
+
+
+def are_whole(columns: Mapping[str, Column]) -> Flags:
+    """Return for each row of ``iterations`` whether it is an iteration's own, not that of an audit or pause."""
+    return np.asarray((columns[AUDIT[0]] == UNKNOWN) & (columns[PAUSE[0]] == UNKNOWN))
 
 
 def series_of(trace: Trace) -> tuple[list[int], Floats, Floats, Floats]:
@@ -115,7 +120,6 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table of a directory of runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     folders = sorted(one.parent for one in parser.parse_args().directory.glob("*/label.json"))

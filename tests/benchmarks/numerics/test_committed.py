@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from irregulars.messages.records import PHASES, UNKNOWN, are_whole
+from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.benchmarks.numerics.faults import BEFORE, PLACES
+from tests.benchmarks.numerics.table import are_whole
 from tests.conftest import RECORDINGS
 
 DIRECTORIES = sorted(path for path in (RECORDINGS / "numerics").iterdir() if path.is_dir())

@@ -26,7 +26,6 @@ class Trial:
 
 
 def cut_into_trials(recording: Path, trials: Sequence[Trial], out: Path, job: str) -> None:
-    """Write all trials below `out`."""
     trace = read_trace(recording)
     for trial in trials:
         directory, name = out / trial.name, f"{job}-{trial.name}"

@@ -125,7 +125,6 @@ class Replica:
         return copy.deepcopy(own) | {"random": torch.get_rng_state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a copy."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.step = state["step"]

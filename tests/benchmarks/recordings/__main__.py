@@ -19,10 +19,7 @@ from tests.benchmarks.recordings.scoring import score
 def recordings_in(directory: Path, only: Collection[str] = ()) -> list[Path]:
     """Find trace directories with a label; `only` names some of them, or kinds.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises `InputError` if there is none.
     """
     found = sorted(path.parent for path in directory.glob("*/label.json"))
     chosen = [path for path in found if not only or path.name in only or label_of(path)["kind"] in only]
@@ -33,7 +30,6 @@ def recordings_in(directory: Path, only: Collection[str] = ()) -> list[Path]:
 
 
 def label_of(directory: Path) -> dict[str, Any]:
-    """Read the truth."""
     label: dict[str, Any] = json.loads((directory / "label.json").read_text(encoding="utf-8"))
     return label
 
@@ -70,7 +66,6 @@ def kind_of(row: Row) -> str:
 
 
 def write_report(rows: Sequence[Row]) -> str:
-    """Write both tables."""
     faults = [row for row in rows if row["label"]["kind"] != "none"]
     healthy = [row for row in rows if row["label"]["kind"] == "none"]
     right = sum(row["outcome"] == "right" for row in faults)
@@ -161,7 +156,6 @@ BENCH: Final = Path(__file__).resolve().parents[2] / "recordings" / "bench"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     options = _parser().parse_args(arguments)
     try:
         rows = judge_all(options.directory, options.only, options.without)

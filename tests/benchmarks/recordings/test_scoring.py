@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict
-from tests.benchmarks.recordings import scoring
 from tests.benchmarks.recordings.scoring import overlap, score
 
 GPU_5 = Suspect("gpu", 5, (5,), 0.9, host="node-2", gpu=1, nic="eth1")
@@ -98,9 +95,3 @@ def test_the_overlap_is_that_of_the_answer() -> None:
     found = score([verdict("slow_rank", GPU_5, iterations=(50, 60))], RANK_5)
     assert found.overlap == 0.5
     assert overlap([0, 70], [0, 70]) == 1.0
-
-
-def test_scoring_knows_no_detector() -> None:
-    tree = ast.parse(Path(scoring.__file__).read_text(encoding="utf-8"))
-    names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert [name for name in names if name.split(".")[0] in ("irregulars",)] == []

@@ -37,7 +37,6 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def chosen(names: Sequence[str] | None, is_all: bool) -> list[Program]:
-    """Return the programs to run."""
     return [one for one in PROGRAMS if (one.name in names if names else is_all or one.is_quick)]
 
 

@@ -17,7 +17,6 @@ WORSE: Final = 0.2  # a ratio that is worse by more than this share of the commi
 
 
 def read_committed() -> dict[str, Any]:
-    """Return the committed figures."""
     return dict(json.loads(COMMITTED.read_text(encoding="utf-8")))
 
 

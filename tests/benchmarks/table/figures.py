@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-_MIB: Final = 1 << 20
-
 
 @dataclass(frozen=True)
 class Program:

@@ -81,7 +81,6 @@ def values(panel: Panel, sizes: Sequence[Cost]) -> dict[str, list[float]]:
 
 
 def draw(sizes: Sequence[Cost], out: Path) -> None:
-    """Draw all panels."""
     import matplotlib
 
     matplotlib.use("Agg")

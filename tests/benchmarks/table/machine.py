@@ -20,7 +20,6 @@ _PACKAGES: Final = ("faust-streaming", "aiokafka", "confluent-kafka", "pyarrow",
 
 
 def describe() -> dict[str, Any]:
-    """Return the machine as JSON values."""
     cpu = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     kafka = re.search(r"<kafka.version>([\d.]+)</kafka.version>", POM.read_text())
     return {

@@ -51,7 +51,6 @@ def kept(programs: Sequence[Program], folder: Path) -> Iterator[Outcome]:
 
 
 def run(program: Program, folder: Path) -> Outcome:
-    """Run one benchmark."""
     if find_spec(program.module) is None:
         return Outcome(program, problem=f"not there ({program.module})")
     out, log = folder / f"{program.name}.json", folder / f"{program.name}.log"

@@ -110,7 +110,6 @@ def partitions_for(workers: int) -> int:
 
 
 def table(sizes: Sequence[Size]) -> str:
-    """Return sizes as Markdown."""
     head = (
         "| GPUs | cores in use | workers | partitions | memory of a worker | Kafka, disk | ClickHouse, disk | "
         "rows/s stored |\n|--:|--:|--:|--:|--:|--:|--:|--:|"

@@ -18,7 +18,7 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS, Likelihoods
 from irregulars.detectors.blame.slow_lanes import SeenLanes, observe_lanes, stands_out, typical_excess
 from irregulars.detectors.blame.suspects import FABRIC, NOBODY, UNLOGGED
 from irregulars.detectors.blame.thresholds import BLAME, BlameThresholds
-from irregulars.detectors.blame.transfer_causes import rank_devices
+from irregulars.detectors.blame.transfer_causes import Ranked
 from irregulars.detectors.job.fabric import spines_of
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
@@ -52,6 +52,13 @@ OF_LANES: Final = ("lane_sigmas", "like_accused", "queue_ns", "model_error")
 CHANCES: Final = (
     "accused", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody", "may_cross",
 )  # fmt: skip
+
+
+def rank_devices(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> tuple[Ranked, set[Lane]]:
+    """Devices with the probability of each, best first, and the lanes that were seen slow."""
+    times_slow = observe_lanes(lane, attributions)
+    slow = {one for one, times in times_slow.items() if times}
+    return transfer_causes.rank_devices(lane, attributions, topology, times_slow, frozenset()), slow
 
 
 def ranked(accused: Lane, seen: Seen, topology: Topology = APART) -> dict[Device, float]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from irregulars.detectors.blame.causes import find_causes
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
-from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -252,7 +251,6 @@ def test_what_is_asked_of_suspicions() -> None:
     assert (noted(stray).lanes, noted(spread).lanes) == (set(), {PAIR})
 
 
-LATE_SIGMAS = IRREGULAR.late_sigmas
 PAUSE_MS = 150.0  # more than the usual iteration of 100 ms
 
 

@@ -83,20 +83,6 @@ def test_what_can_not_be_judged_says_why(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_a_plug_in_that_fails_is_one_line(run: Run) -> None:
-    setting = "detectors=tests.detectors.bad_detectors:HalfPrecision"
-    assert "score must give one float64 per row; got float32" in refused(
-        run, "--set", setting, "analyze", str(RECORDINGS / "gloo-clean")
-    )
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"job": 3}'])
-def test_a_malformed_job_file_is_one_line_that_names_it(run: Run, tmp_path: Path, text: str) -> None:
-    shutil.copytree(RECORDINGS / "gloo-clean", tmp_path / "trace")
-    (tmp_path / "trace" / "job.json").write_text(text)
-    assert "job.json" in refused(run, "analyze", str(tmp_path / "trace"), "--json")
-
-
 @pytest.mark.parametrize(
     ("name", "blamed"),  # as with marks: tests/infra/runs/test_analysis.py
     [

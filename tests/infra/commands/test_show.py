@@ -55,12 +55,6 @@ def test_an_unknown_verdict_of_a_recording_is_one_line(run: Run) -> None:
     )
 
 
-def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
-    assert "database must answer within 0.3 s" in refused(
-        run, "show", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3"
-    )
-
-
 def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> None:
     assert "no-such-directory: must be a file or a directory of files; got nothing" in refused(
         run, "show", "./no-such-directory"

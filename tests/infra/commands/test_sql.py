@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from irregulars.infra.commands.sql import plain_value
-from tests.infra.test_cli import Run, refused, run
+from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
@@ -32,12 +32,6 @@ def test_a_missing_parameter_shows_before_any_connection(run: Run) -> None:
     )
     assert status == 2
     assert "must be given rank" in err
-
-
-def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
-    assert "database must answer within 0.3 s" in refused(
-        run, "sql", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3", "SELECT 1"
-    )
 
 
 def test_values_print_as_json_has_them() -> None:

@@ -21,7 +21,6 @@ HUNG = "bench/pp4dp2-hang-inside"
 
 
 def fill(settings: DatabaseSettings, now_s: float | None = None) -> None:
-    """Store them."""
     now_s = time.time() if now_s is None else now_s
     store(
         settings,

@@ -48,7 +48,6 @@ _CULPRITS: Final = StoredHeatMap(512, 400)
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Make them."""
     folder.mkdir(parents=True, exist_ok=True)
     with DemoDatabase() as database, chromium() as browser:
         own = DatabaseSettings(database.url, database.user, database.password, database.database)
@@ -70,7 +69,6 @@ def main(folder: Path = FOLDER) -> None:
 
 
 def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
-    """Take the pictures of all pages."""
     for theme in THEMES:
         for size, names in ((_WIDE, tuple(PAGES)), (_NARROW, PHONE)):
             page = entered(console, browser, theme, size)

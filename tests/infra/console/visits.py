@@ -34,7 +34,6 @@ class Visit:
     token: str
 
     def log_in(self, name: str = "ann") -> httpx.Response:
-        """Send the form of the login."""
         return self.client.post("/login", data={"token": self.token, "name": name})
 
     def get(self, path: str, headers: Mapping[str, str] = PAGE) -> httpx.Response:

@@ -22,7 +22,6 @@ from tests.infra.known_metrics import known_metrics
 PROVISIONING = ROOT / "infra" / "grafana" / "provisioning"
 MADE: Mapping[str, Json] = {name: make() for name, make in DASHBOARDS.items()}
 MACROS = {"timeFilter", "fromTime", "toTime", "timeInterval", "timeInterval_ms"}
-OF_PROMETHEUS = ("__rate_interval", "worker")
 WIDTH = 24  # columns of Grafana's grid
 PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
 

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
-from hypothesis import settings
 
 from irregulars.infra.runs.analysis import Analysis, analyze, join_ranges, order
 from irregulars.messages.judgements import JudgedIteration
@@ -23,7 +22,6 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
-from tests.conftest import examples
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.streams.judged_streams import (
     RECORDINGS,
@@ -32,14 +30,12 @@ from tests.streams.judged_streams import (
     around_the_fault,
     found,
     in_order,
-    judge,
     judge_trace,
 )
 from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
 
 FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
 ALL = [*FAULTS, "gloo-clean", "gloo-slow-compute"]
-FEW = settings(max_examples=examples(3))
 
 
 @cache
@@ -332,13 +328,6 @@ def test_two_jobs_fed_in_turn_do_not_mix() -> None:
         two.take(message)
     assert one.outcome.revisions
     assert found(one.outcome) == found(two.outcome) == found(judge_trace(trace))
-
-
-def test_the_smallest_batches_change_nothing() -> None:
-    trace = around_the_fault(recorded("gloo-slow-link"))
-    wanted = judge_trace(trace)
-    assert wanted.revisions
-    assert found(judge(in_order(trace, max_rows=3, max_span_s=0.01), trace.job)) == found(wanted)
 
 
 def test_verdicts_that_accuse_nobody_stand_behind_those_that_accuse() -> None:

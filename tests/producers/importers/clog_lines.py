@@ -50,13 +50,11 @@ def stamp(ms: int) -> str:
 
 
 def event(number: int, kind: str, ms: int, work: int | None = None) -> str:
-    """One event; a call has the number of its work."""
     told = f"|work_id={work}" if work is not None else ""
     return f"C{number}|{kind}{told}|{stamp(ms)}"
 
 
 def log(*lines: str) -> bytes:
-    """Write a log."""
     return "".join(line + "\n" for line in lines).encode()
 
 

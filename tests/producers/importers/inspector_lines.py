@@ -43,7 +43,6 @@ def collective(number: int, elapsed_us: int, start_us: int | None = None, name: 
 
 
 def pair(name: str, peer: int, number: int = 1, elapsed_us: int = 7) -> dict[str, Any]:
-    """One send or recv."""
     return {"p2p_perf": {"p2p": name, "p2p_sn": number, "p2p_peer": peer, "p2p_msg_size_bytes": 64,
                          "p2p_exec_time_us": elapsed_us, "p2p_timing_source": "kernel_gpu"}}  # fmt: skip
 
@@ -67,5 +66,4 @@ def proxy_step(peer: int, gpu_us: int, peer_us: int, wire_us: int) -> dict[str, 
 
 
 def lines(*values: Any) -> bytes:
-    """Write a log."""
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)

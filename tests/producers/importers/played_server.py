@@ -25,12 +25,8 @@ RUNNING = {
 class PlayedJob:
     """A job of `world_size` ranks, eight a host at most, whose communicators and counts a test sets.
 
-    Parameters
-    ----------
-    hosts
-        Addresses of the hosts, in order of the ranks.
-    groups
-        Global ranks of each communicator by its hash; the world comes first.
+    `hosts`: addresses of the hosts, in order of the ranks.
+    `groups`: global ranks of each communicator by its hash; the world comes first.
     """
 
     world_size: int = 4
@@ -115,16 +111,10 @@ class PlayedJob:
 class PlayedServer:
     """Listens on a free port of the loopback interface, and answers as RAS does, until the block ends.
 
-    Attributes
-    ----------
-    job
-        What `STATUS` tells of; None: nothing, the connection is closed.
-    protocol, knows_json
-        What the handshake says; NCCL before 2.28.7 refuses ``SET FORMAT``.
-    sends
-        How an answer goes out; to be replaced by tests of slow, cut and endless ones.
-    asked
-        How many times it was asked.
+    `job`: what `STATUS` tells of; None: nothing, the connection is closed.
+    `protocol`, `knows_json`: what the handshake says; NCCL before 2.28.7 refuses ``SET FORMAT``.
+    `sends`: how an answer goes out; to be replaced by tests of slow, cut and endless ones.
+    `asked`: how many times it was asked.
     """
 
     def __init__(self, job: PlayedJob | None = None, protocol: int = 2) -> None:

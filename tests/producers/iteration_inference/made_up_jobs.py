@@ -58,7 +58,6 @@ def columns_of(iterations: Sequence[Sequence[Sequence[Call]]], first: int = 0) -
 
 
 def taken(columns: dict[str, Array], chosen: Array) -> dict[str, Array]:
-    """Some rows."""
     return {name: column[chosen] for name, column in columns.items()}
 
 

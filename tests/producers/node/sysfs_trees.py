@@ -8,10 +8,7 @@ from pathlib import Path
 class Sysfs:
     """A tree that grows by calls.
 
-    Parameters
-    ----------
-    root
-        An empty folder.
+    `root`: an empty folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -29,7 +26,6 @@ class Sysfs:
         return device
 
     def gpu(self, *path: str, numa_node: int = -1) -> Path:
-        """Add a GPU."""
         return self.pci(*path, vendor="0x10de", kind="0x030200", numa_node=numa_node)
 
     def rdma(self, name: str, device: Path | None = None, rate: str = "400 Gb/sec (4X NDR)", ports: int = 1) -> Path:

@@ -30,7 +30,6 @@ STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
 SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500  # first iterations of the parts of this script
 CULPRIT = 2
 UNSENDABLE = 5  # step of the third audit, whose batch no rank can send
-INFINITE = 3  # elements
 
 
 def make(seed: int, *, dropout: bool = False, dtype: Any = torch.float32, **how: Any) -> tuple[Any, Any]:

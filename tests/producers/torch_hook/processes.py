@@ -22,7 +22,6 @@ NEEDS_TORCH = [
 
 
 def run_python(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run one process to its end."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", *arguments], cwd=directory, env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=LIMIT_S, check=False,

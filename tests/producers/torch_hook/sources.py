@@ -63,7 +63,6 @@ class Rank:
         self._sequence = 0
 
     def operate(self, iteration: int, *, is_ended: bool = True, size: int = 4) -> None:
-        """Run one all_reduce."""
         self._sequence += 1
         now_ns = time.monotonic_ns()
         ordinal = self.hook.ring.add(now_ns - 1_000, size, iteration, self._sequence, NO_PEER, 0, 0)

@@ -18,7 +18,6 @@ from tests.producers.trace_directories import RECORDINGS
 from tests.streams.judged_streams import in_order, judge
 
 RECORDING = RECORDINGS / "bench" / "ddp8-compute"  # rank 2 is GPU 0 of node-2, and slow from iteration 25 on
-NOW_NS = 1_795_332_869_000_000_000
 NAMES = ("time_ns", "host", "rank", "device", "kind", "code", "detail")
 ROWS: list[dict[str, object]] = [
     dict(zip(NAMES, values, strict=True))

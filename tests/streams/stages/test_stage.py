@@ -27,7 +27,7 @@ from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, T
 from irregulars.streams.snapshots.records import MonitorRecord, PositionRecord, decode_record
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.job_stage import JobStage
-from irregulars.streams.stages.partition_state import Offsets, PartitionState
+from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services, Stage
@@ -36,7 +36,6 @@ from irregulars.streams.worker.monitors import make_monitors
 from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came
 from tests.streams.lockstep_job import operator_batch
-from tests.streams.stages.continuities import no_messages_between
 from tests.waiting import DEADLINE_S, until
 
 NOWHERE = "127.0.0.1:1"
@@ -76,12 +75,20 @@ def outbox() -> Iterator[TakesAll]:
     outbox.close(0.1)
 
 
+async def far_away(topic: str, partition: int, at: int) -> int:
+    return 1 << 60  # nothing stands between the messages of a test, which have any offsets
+
+
+async def stays(topic: str, partition: int, offset: int) -> None:
+    raise AssertionError(f"{topic}/{partition} must be read on; it was sent back to {offset}")
+
+
 def services_of(outbox: Outbox, **settings: Any) -> Services:
     own = WorkerSettings(NOWHERE, **settings)
     dead_letters = DeadLetters(outbox, own.topics)
     writer = SinkWriter(None, dead_letters)
     reading = ReadingThread(LogReader(NOWHERE, {}), "reading")
-    return Services(own, outbox, reading, dead_letters, writer, print, pytest.fail, no_messages_between())
+    return Services(own, outbox, reading, dead_letters, writer, print, pytest.fail, Continuity(far_away, stays))
 
 
 def close(stage: Stage[Any]) -> None:

@@ -33,7 +33,6 @@ from tests.benchmarks.independent.closed_form.suites import SUITES, make
 
 
 def main() -> None:
-    """Write the jobs that the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.independent.closed_form",
         description="Writes labelled traces of simulated training jobs.",

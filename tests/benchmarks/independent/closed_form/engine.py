@@ -203,7 +203,6 @@ class Rows:
     transfer: Floats
 
     def write(self, rows: slice, start: Floats, end: Floats, transfer: Floats | float) -> None:
-        """Fill in the rows of one operator."""
         self.start[rows], self.end[rows], self.transfer[rows] = start, end, transfer
 
 
@@ -392,7 +391,6 @@ class _Iteration:
         return finish, moved
 
     def outcome(self) -> Outcome:
-        """What came of all steps."""
         finish = np.stack([np.maximum(a, b) for a, b in zip(self.t, self.comm, strict=True)])
         with np.errstate(invalid="ignore"):
             took = finish - self.clock
@@ -422,7 +420,6 @@ class Run:
     iterations: list[Iteration] = field(default_factory=list)
 
     def times(self) -> Floats:
-        """How long each iteration took its slowest rank."""
         return np.array([iteration.took.max() for iteration in self.iterations])
 
 

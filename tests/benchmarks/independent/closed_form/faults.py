@@ -181,7 +181,6 @@ class Measurement:
 
 
 def rounded(value: Ints, unit: int) -> Ints:
-    """Values to the nearest multiple of a unit."""
     return value if unit == 1 else (value + unit // 2) // unit * unit
 
 

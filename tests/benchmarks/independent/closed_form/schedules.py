@@ -122,7 +122,6 @@ class _Pipeline:
         self.messages: dict[MessageKey, Message] = {}
 
     def stage(self, stage: int) -> list[Operation]:
-        """All that a stage does."""
         shape, pp = self.shape, self.layout.pp
         if self.forward_only:
             steps, warm = _forward_schedule(pp, shape.micros, shape.chunks), 0
@@ -220,7 +219,6 @@ class _DataParallel:
         self.launched = 0
 
     def stage(self) -> list[Operation]:
-        """All that the one stage does."""
         for micro in range(self.shape.micros):
             is_last = micro == self.shape.micros - 1
             if self.shape.style == "ddp":

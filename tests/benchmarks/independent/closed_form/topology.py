@@ -88,7 +88,6 @@ class Health:
     link: dict[tuple[int, int], float] = field(default_factory=dict)  # (source rank, target rank) -> share left
 
     def copy(self) -> Health:
-        """The same health, to be changed on its own."""
         return Health(self.tx.copy(), self.rx.copy(), dict(self.link))
 
 
@@ -189,7 +188,6 @@ class Communicators:
     base: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, kind: str, members: Ints) -> None:
-        """Append one communicator."""
         self.names.append(name)
         self.kinds.append(kind)
         self.members.append(members)

@@ -84,7 +84,6 @@ def validate(engine: Engine, job: Job, cluster: Cluster, is_complete: bool) -> N
 
 
 def main() -> int:
-    """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, required=True, help="how many jobs")

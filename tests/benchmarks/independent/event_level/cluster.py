@@ -61,19 +61,15 @@ class Cluster:
         return len(self.capacity) - 1
 
     def host(self, rank: int) -> int:
-        """Return the host of a rank."""
         return rank // self.gpus
 
     def nic(self, rank: int) -> Nic:
-        """Return the NIC that a rank uses."""
         return self.host(rank), (rank % self.gpus) * self.nics // self.gpus
 
     def leaf(self, rank: int) -> int:
-        """Return the leaf switch of a rank's host."""
         return self.host(rank) // self.hosts_per_leaf
 
     def nic_ranks(self, nic: Nic) -> list[int]:
-        """Return the ranks that share a NIC."""
         return [rank for rank in range(self.world) if self.nic(rank) == nic]
 
     def add_link(self, source: int, target: int) -> None:

@@ -44,7 +44,6 @@ class Labeller:
         self._cluster, self._job, self._style = draw.cluster, draw.job, draw.style
 
     def label(self, strength: float) -> Label:
-        """Return the label of the job."""
         fault, place, why = self._fault, self._place, []
         label = healthy_label(self._draw, self._noise, self._twin)
         label.update(

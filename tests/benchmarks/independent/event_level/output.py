@@ -38,13 +38,11 @@ class Clocks:
         self.epoch = EPOCH + int(rng.integers(0, 10**15))
 
     def start(self, rank: Integers, seconds: Floats) -> Integers:
-        """Return when something happened."""
         local = seconds * 1e9 * (1 + self._drift[rank]) + self._offset[rank]
         rounded: Integers = np.round(local / self._start_unit).astype(np.int64) * self._start_unit
         return self.epoch + rounded
 
     def elapsed(self, rank: Integers, seconds: Floats) -> Integers:
-        """Return how long something took."""
         local = np.maximum(0.0, seconds * 1e9 * (1 + self._drift[rank]))
         rounded: Integers = np.round(local / self._elapsed_unit).astype(np.int64) * self._elapsed_unit
         return rounded

@@ -64,15 +64,12 @@ class _Grid:
     dps: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def at(self, stage: int, replica: int, shard: int) -> int:
-        """Return the rank at a place."""
         return (stage * self.dp + replica) * self.tp + shard
 
     def place(self, rank: int) -> tuple[int, int, int]:
-        """Return the stage, replica and shard of a rank."""
         return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
 
     def join(self, job: Job) -> None:
-        """Make the communicators."""
         stages, replicas, shards = range(self.pp), range(self.dp), range(self.tp)
         if self.tp > 1:
             for s, d in ((s, d) for s in stages for d in replicas):

@@ -110,12 +110,10 @@ class Program:
         self._handles = self._segments = 0
 
     def compute(self, seconds: float, data: int = -1) -> None:
-        """Compute for a while."""
         self.instructions.append(Compute(seconds, data, self._segments))
         self._segments += 1
 
     def kernel(self, stream: Hashable, shares: Sequence[Share]) -> Handle:
-        """Put a kernel on a stream."""
         self.instructions.append(Put(stream, tuple(shares), self._handles))
         self._handles += 1
         return self._handles - 1
@@ -130,13 +128,11 @@ class Program:
         return self.kernel(("coll", communicator) if stream is None else stream, [share])
 
     def wait(self, *handles: Handle | None) -> None:
-        """Wait for kernels."""
         for handle in handles:
             if handle is not None:
                 self.instructions.append(Wait(handle))
 
     def blocking(self, operator: str, communicator: int, size: float, data: int = -1) -> None:
-        """Put a collective and wait for it."""
         self.wait(self.collective(operator, communicator, size, data))
 
 

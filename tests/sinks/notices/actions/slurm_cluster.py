@@ -28,10 +28,7 @@ def _find(name: str) -> str | None:
 class SlurmCluster:
     """A cluster of nodes ``node-0``, ``node-1``, … that are all this machine; its files lie in one folder.
 
-    Parameters
-    ----------
-    folder
-        An empty folder with a short path: munge's socket stands in it.
+    `folder`: an empty folder with a short path: munge's socket stands in it.
     """
 
     def __init__(self, folder: Path, nodes: int = 2) -> None:

@@ -11,8 +11,8 @@ A host must be less than a stage of the pipeline, and a stage not a host.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +26,15 @@ _DELAYED: Final = {"slow_rank": 0.5, "slow_host": 0.5, "slow_nic": 0.25, "slow_l
 """Part of the faults that add a delay; the others make work or transfers so many times as long."""
 
 
-class Wanted(Protocol):
-    """What is wanted of a fault."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The fault that a job is to have."""
 
-    @property
-    def seed(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def shape(self) -> str: ...
-    @property
-    def excess(self) -> float: ...
-    @property
-    def spans(self) -> tuple[tuple[int, int], ...]: ...
+    seed: int
+    kind: str
+    shape: str
+    excess: float
+    spans: tuple[tuple[int, int], ...]
 
 
 def draw_fault(case: Wanted, engine: Engine, attempt: int = 0) -> Fault:
