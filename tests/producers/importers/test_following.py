@@ -242,6 +242,15 @@ def test_ranks_of_a_log_that_grows_are_announced_when_no_communicator_has_come_f
     assert [one.id for one in announced.communicators] == ["0xab", "0xcd"]
 
 
+def test_ranks_of_a_log_that_does_not_grow_are_announced_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "ANNOUNCE_S", DEADLINE_S)
+    monkeypatch.setattr(following, "_MOST_IDLE_S", 0.1)
+    (folder / "host-pid0.log").write_bytes(called("0xab", 4, 0, 3))
+    source = opened("nccl-inspector", folder, world_size=4, ends_when_idle=False)
+    assert drain(source, lambda polled: rows_of(polled) == 3)
+    source.close()
+
+
 def test_traces_come_as_they_appear_and_bad_ones_are_passed_over(folder: Path) -> None:
     source = opened("kineto", folder, ends_when_idle=False, settle_s=0.2)
     captures(folder, 0, 5)
