@@ -109,14 +109,14 @@ def _count_ours(
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """Write the table in Markdown: seen / named of how many."""
     groups = sorted(rows["Irregulars"].runs)
-    yield "| rule | false, of clean steps | " + " | ".join(groups) + " |"
+    yield f"| {' | '.join(['rule', 'false, of clean steps', *groups])} |"
     yield "|---|---|" + "---|" * len(groups)
     for name, row in rows.items():
         cells = []
         for group in groups:
             named = f", {row.named[group]} named" if name == "Irregulars" else ""
             cells.append(f"{row.seen[group]}{named} of {row.runs[group]}")
-        yield f"| {name} | {row.false} of {row.clean} | " + " | ".join(cells) + " |"
+        yield f"| {' | '.join([name, f'{row.false} of {row.clean}', *cells])} |"
 
 
 def main() -> None:
