@@ -98,11 +98,14 @@ class EventLog:
         return self.past, tuple(self._coming)
 
 
-def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
-    """Weigh the suspects of a verdict by what their devices reported, and name that in its evidence."""
+def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int | None = None) -> Verdict:
+    """Weigh the suspects of a verdict by what their devices reported, and name that in its evidence.
+
+    `onset_ns`: when the cause was first seen, ns since the epoch; None: as long ago as the verdict lasted.
+    """
     if not events or not verdict.suspects or verdict.time_ns is None:
         return verdict
-    onset_ns = verdict.time_ns - int((verdict.lasted_s or 0.0) * 1e9)
+    onset_ns = onset_of(verdict, verdict.time_ns) if onset_ns is None else onset_ns
     late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
     near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
     own = {suspect: [one for one in near if _is_of(one, suspect)] for suspect in verdict.suspects}
@@ -128,6 +131,14 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
     return replace(
         verdict, suspects=suspects, evidence=verdict.evidence + text + more, explanation=reasons, layer=layer
     )
+
+
+def onset_of(verdict: Verdict, time_ns: int) -> int:
+    """Return when the cause of a verdict was first seen, if it was last seen at `time_ns`, ns since the epoch.
+
+    Later revisions would have it too late: only iterations of training count as time that it lasted.
+    """
+    return time_ns - int((verdict.lasted_s or 0.0) * 1e9)
 
 
 def _layer_by(events: Iterable[DeviceEvent], suspect: Suspect) -> str:

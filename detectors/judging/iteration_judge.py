@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.reported import EventLog, with_events
+from irregulars.detectors.blame.reported import EventLog, onset_of, with_events
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import IterationWindow, WindowState
@@ -84,6 +84,7 @@ class JudgeState:
     events: tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]] = ((), ())
     held_until: int = 0
     well_until: int | None = None
+    onsets: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Answer(NamedTuple):
@@ -122,6 +123,7 @@ class IterationJudge:
         self._hangs = HangWatch()
         self._open_hangs = OpenHangs()
         self._events = EventLog()
+        self._onsets: dict[str, int] = {}  # of open verdicts, ns: when their first revisions had their causes begin
         self._judged = 0  # iterations of training
         self._last: int | None = None  # number of the last iteration
 
@@ -239,7 +241,12 @@ class IterationJudge:
     def _weigh_by_events(self, told: int) -> None:
         """Weigh the verdicts after the first `told` by the reports of devices so far."""
         events = self._events.past
-        self._log.verdicts[told:] = [with_events(one, events) for one in self._log.verdicts[told:]]
+        for at, one in enumerate(self._log.verdicts[told:], told):
+            if one.time_ns is not None:
+                onset_ns = self._onsets.setdefault(one.verdict_id, onset_of(one, one.time_ns))
+                self._log.verdicts[at] = with_events(one, events, onset_ns)
+            if one.state == "closed":
+                self._onsets.pop(one.verdict_id, None)
 
     def stand(self, still_s: float) -> None:
         """Take in for how long the job has not moved: so long has a hang lasted that no iteration ends."""
@@ -487,6 +494,7 @@ class IterationJudge:
             checkpoints=self._checkpoints.state(),
             events=self._events.state(),
             well_until=self._review.well_until,
+            onsets=dict(self._onsets),
         )
 
     @classmethod
@@ -514,5 +522,5 @@ class IterationJudge:
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         judge._numerics = NumericsJudge(state.job, state.attempt, state.numerics)
         judge._checkpoints = SlowCheckpoints(state.job, state.attempt, settings.severity, state.checkpoints)
-        judge._events = EventLog(*state.events)
+        judge._events, judge._onsets = EventLog(*state.events), dict(state.onsets)
         return judge

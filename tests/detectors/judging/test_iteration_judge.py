@@ -14,8 +14,9 @@ from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
-from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.trace.directory import Trace
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import OperatorLog
@@ -23,7 +24,7 @@ from tests.detectors.judging.read_job import ReadJob
 from tests.room_thresholds import moved
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
 from tests.streams.judged_streams import MonitoredJob, Outcome, in_order, judge, judge_trace, shifted
-from tests.streams.lockstep_job import MS, LockstepJob
+from tests.streams.lockstep_job import MS, US, WORLD_OF_4, LockstepJob
 
 
 def verdicts(trace: Trace, **options: Any) -> list[Verdict]:
@@ -602,3 +603,26 @@ def test_a_review_that_finds_nothing_odd_in_a_large_job_forgets_whom_the_one_bef
             planned.append(monitored.monitor.state().judge.planned)
     assert (("slow_rank", (5,)),) in planned
     assert planned[-1] == ()
+
+
+def test_what_a_device_reported_at_the_onset_counts_for_as_long_as_a_verdict_lasts() -> None:
+    """Also where the job does something else for longer than reports count: a checkpoint, or a wait for data."""
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in job.ranks:
+            late_ns = 30 * MS if rank == 2 and number >= 30 else 0
+            job.work(rank, 10 * MS + late_ns + (number * 7 + rank * 3) % 5 * 20 * US)
+        job.collective("world", 2 * MS)
+
+    job = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}", "gpu": 0} for rank in range(4)})
+    job.iterate(range(30), body)
+    xid = DeviceEvent(job.now_ns[2] - MS, 2, "xid", host="h2", device="gpu0", code=79)
+    job.iterate(range(30, 40), body)
+    for rank in job.ranks:
+        job.work(rank, 700 * 1000 * MS)
+    job.iterate(range(40, 60), body)
+    trace = replace(job.trace(), events={2: batch_of([xid], Header("events", job.job, job.attempt, 2))})
+    for restore_at in ((), range(0, 1000, 7)):
+        (found,) = verdicts(trace, restore_at=restore_at)
+        assert (found.suspects[0].rank, found.iterations[1], found.layer) == (2, 60, "hardware")
+        assert "gpu0 of rank 2 reported XID 79" in found.evidence

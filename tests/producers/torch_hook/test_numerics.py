@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from irregulars.messages.records import PHASES, UNKNOWN, are_whole
+from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace
+from tests.benchmarks.numerics.table import are_whole
 from tests.producers.torch_hook.processes import NEEDS_TORCH, run_python, run_ranks
 
 pytestmark = NEEDS_TORCH

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch, are_whole
+from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch
 from irregulars.producers.torch_hook.hooks.native_library import DIRECTORY
 from irregulars.producers.torch_hook.identity import machine_has_gpus
 from irregulars.producers.trace.directory import Trace, read_trace
+from tests.benchmarks.numerics.table import are_whole
 from tests.producers.torch_hook.processes import NEEDS_TORCH, run_python, run_ranks
 
 pytestmark = NEEDS_TORCH

@@ -25,11 +25,12 @@ from hypothesis import strategies as st
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, are_whole, decode_batch, encode_batch
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.trace import files
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches, write_trace
 from irregulars.producers.trace.files import read_file
+from tests.benchmarks.numerics.table import are_whole
 from tests.conftest import examples
 from tests.producers.trace_directories import (
     RECORDINGS,
