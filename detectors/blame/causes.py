@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
@@ -41,7 +41,10 @@ class Cause:
 
 
 def find_causes(
-    attributions: Sequence[Attribution], topology: Topology, accused: Device | None = None
+    attributions: Sequence[Attribution],
+    topology: Topology,
+    accused: Device | None = None,
+    working: frozenset[Device] = frozenset(),
 ) -> list[Cause]:
     """Find the causes of the excess of irregular iterations, the largest first.
 
@@ -49,8 +52,10 @@ def find_causes(
 
     `accused`: the device that a verdict accuses so far. A host or stage stays accused while its ranks are nearly as
     late.
+
+    `working`: devices known to work longer though their transfers are as always: slow transfers are none of theirs.
     """
-    unexplained = Unexplained.of(attributions, topology)
+    unexplained = replace(Unexplained.of(attributions, topology), working=working)
     totals_ns = [attribution.held_against_ns(is_work=False) for attribution in attributions]
     # Let no iteration count for more than `most_typical` typical ones: a single long hang does not recur.
     limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from irregulars.detectors.blame.likelihoods import Suspects
 from irregulars.detectors.blame.slow_lanes import SeenLanes
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 
 PathExcess: TypeAlias = Mapping[Lane, float]
@@ -36,6 +36,7 @@ class Unexplained:
     topology: Topology
     explained: frozenset[Lane]  # the lanes that a cause explains: that they are slow is no evidence for another one
     seen: SeenLanes  # the lanes of the iterations, explained or not
+    working: frozenset[Device] = frozenset()  # devices known to work longer though their transfers are as always
 
     @classmethod
     def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:

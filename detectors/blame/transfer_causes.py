@@ -283,7 +283,8 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
     typical_ns = median([ns for ns in lost_ns if ns > 0] or [0.0])
     late = starved_ranks(seen, BLAME.least_work_share * typical_ns)
     starved = owner(late, seen, unexplained.topology)
-    if starved is None or are_in_step(seen, late):
+    # Of a rank that works as much longer while transfers are as always, it is no lack of processor time.
+    if starved is None or starved in unexplained.working or are_in_step(seen, late):
         return found
     ranks = unexplained.topology.lane_ranks(lane) if device is None else device.ranks
     is_among = 2 * len(set(ranks).intersection(starved.ranks)) > (0 if device is None else len(set(ranks)))

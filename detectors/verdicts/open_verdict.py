@@ -60,6 +60,7 @@ class OpenVerdict:
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
     unheard: int = 0  # judged iterations in a row without a row of the first suspect's ranks
     reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
+    worked: int = 0  # iterations in which the accused ranks worked longer, and nothing else showed
 
     def __post_init__(self) -> None:
         # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.
@@ -122,18 +123,31 @@ class OpenVerdict:
     def _typical_ns(self) -> float:
         return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
 
+    @property
+    def is_working(self) -> bool:
+        """Whether it accuses a rank or host that works longer though its transfers are as always."""
+        return self.cause.kind == "slow_rank" and self.worked >= BLAME.min_work_iterations
+
     def follow(
-        self, observation: Observation, is_seen: bool, topology: Topology, late_ns: Mapping[int, float]
+        self,
+        observation: Observation,
+        is_seen: bool,
+        topology: Topology,
+        late_ns: Mapping[int, float],
+        working: frozenset[Device] = frozenset(),
     ) -> None:
-        """Take in the next judged iteration; `late_ns`: by how much ranks work longer than their stage."""
+        """Take in the next judged iteration; `late_ns`: by how much ranks work longer than their stage.
+
+        `working`: as of `find_causes`.
+        """
         own_late_ns = late_ranks_ns(self.cause, late_ns) if self.cause.kind == "slow_rank" else math.nan
         self.pass_by(observation)
         self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
-            # Ranks may be late as ever though nothing else made their iteration worth a look.
+            # Ranks may be late as ever though nothing made their iteration worth a look, or something else cost more.
             least_ns = median(self.late_ns) if self.late_ns else math.inf
-            step = -1 if observation.attribution is None and own_late_ns >= least_ns > 0 else 1
+            step = -1 if own_late_ns >= least_ns > 0 else 1
             # An iteration that should have been read, and was not, counts neither way, nor one that was read without
             # the rows of the accused ranks.
             is_unknown = observation.is_unread or (self.unheard > 0 and observation.attribution is not None)
@@ -148,7 +162,7 @@ class OpenVerdict:
                 self.late_ns.append(usual_ns + VERDICTS.same_share * (own_late_ns - usual_ns))
             # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this.
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
-            found = find_causes(attributions, topology, self.first_device)
+            found = find_causes(attributions, topology, self.first_device, working)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
             # Two slow NICs share a group: the other one is another verdict's, however much more it costs.
             own = [one for one in about if one.suspects and one.suspects[0][0] == self.first_device and is_sure(one)]
@@ -165,6 +179,10 @@ class OpenVerdict:
         """Count an irregular iteration in which the cause was seen; it lost no more than it took longer."""
         assert observation.attribution is not None
         self.kept.append(observation)
+        path_ns = observation.attribution.path_excess_ns
+        own_ns = sum(path_ns.get(lane, 0.0) for lane in self.cause.lanes if lane.kind == "work")
+        all_ns = observation.attribution.held_against_ns(is_work=False)
+        self.worked += own_ns > (1 - BLAME.match_share) * all_ns
         self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
 
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:

@@ -26,7 +26,7 @@ from irregulars.detectors.blame.suspects import is_carried
 from irregulars.detectors.blame.work_causes import late_beside
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.suspicions import Suspicions, is_by_chance
 from irregulars.detectors.verdicts.thresholds import VERDICTS
@@ -48,10 +48,11 @@ class Evidence:
     suspicions: Suspicions  # the lanes that made iterations of late long
     is_uneven: bool  # whether a verdict on uneven data is open
     topology: Topology
+    working: frozenset[Device] = frozenset()  # as of `find_causes`
 
     def find(self, imbalance: Sequence[Cause] = ()) -> Found:
         """Find causes, and which of them may be accused; `imbalance`: uneven data, if that is news."""
-        causes = [*find_causes(_attributions(self.recent), self.topology), *imbalance]
+        causes = [*find_causes(_attributions(self.recent), self.topology, working=self.working), *imbalance]
         return Found(causes, [cause for cause in causes if is_sure(cause) and self.is_seen_enough(cause)])
 
     def late_beside(self, cause: Cause) -> list[Cause]:

@@ -15,7 +15,7 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.reported import reports_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
 from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone
@@ -92,6 +92,11 @@ class VerdictTracker:
     def accused(self) -> frozenset[int]:
         """Ranks of the first suspect of each open verdict."""
         return frozenset(rank for one in self._open if one.first_device for rank in one.first_device.ranks)
+
+    @property
+    def _working(self) -> frozenset[Device]:
+        """Devices that work longer though their transfers are as always, as open verdicts know."""
+        return frozenset(one.first_device for one in self._open if one.first_device and one.is_working)
 
     # --- iterations -------------------------------------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class VerdictTracker:
         """Open verdicts on causes that were seen often enough."""
         recent = [o for o in self._recent if o.attribution is not None]
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
-        evidence = Evidence(recent, self._suspicions, is_uneven, topology)
+        evidence = Evidence(recent, self._suspicions, is_uneven, topology, self._working)
         found = evidence.find(self._new_imbalance(topology))
         # Causes that may be accused one day are replayed first: the newest replay decides as well.
         for cause in found.causes:
@@ -277,7 +282,7 @@ class VerdictTracker:
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
-            verdict.follow(observation, is_seen, topology, late_ns)
+            verdict.follow(observation, is_seen, topology, late_ns, self._working)
             event = self._event_of(verdict, topology) if is_seen else None
             if event is not None:
                 # A replay takes long: only for iterations with a revision, before it is made, as it holds the result.

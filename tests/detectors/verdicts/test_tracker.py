@@ -158,6 +158,31 @@ def test_a_rank_a_little_late_beside_what_costs_more_is_not_accused_and_alone_it
     assert "slow_rank" in {verdict.kind for verdict in lived([late(1, 8.0) | {beside: 15.0}] * 12)}
 
 
+@pytest.mark.parametrize(("late_ms", "lost_s"), [(15.0, 20 * 0.015), (50.0, 90 * 0.05)])
+def test_slow_transfers_beside_a_rank_that_is_slow_without_them_are_none_of_its_own(
+    late_ms: float, lost_s: float
+) -> None:
+    """Of the smaller lateness the transfers beside it hide the cost, and it is no less late for that."""
+
+    def told(steps: Sequence[Step]) -> list[tuple[str, float]]:
+        tracker, said = VerdictTracker("j", 1), []
+        for number, step in enumerate(steps):
+            one = observation(number, step)
+            assert one.attribution is not None
+            work_ns = {0: 0.0, 1: late_ms * MS + number % 3 * MS, 2: 0.0, 3: 0.0}
+            attribution = replace(one.attribution, work_excess_ns=work_ns)
+            said += tracker.observe(replace(one, attribution=attribution), TOPOLOGY, {1: late_ms * MS})[0]
+        assert "changed" not in {one.event for one in said}
+        return [(one.kind, one.lost_s) for one in tracker.close("finished", TOPOLOGY)]
+
+    both = late(1, late_ms) | {Lane("collective", 0): 100.0}
+    (rank, rank_lost_s), (transfers, transfers_lost_s) = told([late(1, late_ms)] * 20 + [both] * 70)
+    assert (rank, transfers) == ("slow_rank", "slow_communicator")
+    assert (rank_lost_s, transfers_lost_s) == (pytest.approx(lost_s), pytest.approx(70 * 0.1))
+    # Both from one moment on are a lack of processor time
+    assert [kind for kind, _ in told([both] * 30)] == ["slow_rank"]
+
+
 def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
     topology = replace(TOPOLOGY, places={rank: Place(f"h{rank // 2}", rank % 2) for rank in range(4)})
 
