@@ -27,7 +27,7 @@ from irregulars.producers.torch_hook.replicas import is_sharded, replicas_of  # 
 
 RANK, RANKS = int(os.environ["RANK"]), 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
-SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500  # first iterations of the parts of this script
+SAME, MEASURED, HASTY, FLIPPED, SHARDED = 100, 200, 300, 400, 500  # first iterations of the parts of this script
 CULPRIT = 2
 UNSENDABLE = 5  # step of the third audit, whose batch no rank can send
 

@@ -19,7 +19,7 @@ pytestmark = NEEDS_TORCH
 SCRIPT = Path(__file__).with_name("numerics_ranks.py")
 RANKS = 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
-SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500
+SAME, MEASURED, HASTY, FLIPPED, SHARDED = 100, 200, 300, 400, 500
 CULPRIT = 2
 WIDTH = 16  # of the row that the culprit's gradient has filled with infinities
 """As in numerics_ranks.py."""
