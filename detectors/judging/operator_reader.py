@@ -52,11 +52,6 @@ class LogTraffic:
     flowed: int = 0  # operators that the job has run
     read: int = 0  # operators in batches that were read back, each time they were
 
-    @property
-    def read_share(self) -> float:
-        """Share of the log that was read back; 0 where nothing flowed."""
-        return self.read / self.flowed if self.flowed else 0.0
-
 
 class OperatorReader:
     """Reads operators back, and keeps the job's communicators, stages, clocks and usual times, which they show.

@@ -82,10 +82,6 @@ class CounterTrack:
         self._time_ns, self._counts = int(times_ns[-1]), counts[-1]
         return times_ns[1:], rates
 
-    def forget(self) -> None:
-        """Forget the last sample: the next one ends no interval."""
-        self._time_ns = None
-
     def _between(self, times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:
         elapsed_s = np.diff(times_ns)[:, None] / 1e9
         limits = np.minimum(elapsed_s * (self._most_bytes_per_s / self._unit_bytes), _HALF_WAY)

@@ -15,7 +15,7 @@ in lockstep do, and where a short one lies within a long one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
 
@@ -153,11 +153,6 @@ class Run:
         """When the last operator ended, ns, leaving out those that never did."""
         times = np.concatenate([self.end_ns, self.arrival_ns, self.departure_ns])
         return float(times[np.isfinite(times)].max())
-
-    def shifted(self, by_ns: float) -> Run:
-        """Return the same run, shifted to a later start."""
-        times = ("start_ns", "end_ns", "arrival_ns", "departure_ns", "begin_ns")
-        return replace(self, **{name: getattr(self, name) + by_ns for name in times})
 
 
 class Engine:

@@ -276,12 +276,8 @@ def _whole_ns(times_ns: Sequence[Floats] | Floats) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples of all NICs: ``time_ns``, ``tx_bytes_per_s``, ``rx_bytes_per_s``, each of shape ``(nics, samples)``.
+    """Samples of all NICs: ``time_ns``, ``tx_bytes_per_s``, ``rx_bytes_per_s``, each of shape ``(nics, samples)``."""
 
-    ``number`` is how many samples each NIC had before.
-    """
-
-    number: int
     time_ns: Floats
     tx_bytes_per_s: Floats
     rx_bytes_per_s: Floats
@@ -320,12 +316,11 @@ class BandwidthSampler:
         """Return the samples up to a moment before which no further transfer will begin; each sample once."""
         count = max(int((until_ns - self._phase_ns.max(initial=0.0)) // self._period_ns) + 1 - self._taken, 0)
         self._reserve(until_ns)
-        number = self._taken
-        time_ns = self._phase_ns[:, None] + np.arange(number, number + count) * self._period_ns
+        time_ns = self._phase_ns[:, None] + np.arange(self._taken, self._taken + count) * self._period_ns
         rates = self._sent[:, :, :count] * (NS_PER_S / self._period_ns)
         self._sent = self._sent[:, :, count:]
         self._taken += count
-        return Samples(number, time_ns, rates[0], rates[1])
+        return Samples(time_ns, rates[0], rates[1])
 
     def _reserve(self, until_ns: float) -> None:
         wanted = int(until_ns // self._period_ns) + 2 - self._taken - self._sent.shape[2]

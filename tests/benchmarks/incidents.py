@@ -154,8 +154,13 @@ class Incidents:
         effects, twin = acting.effects(iteration), self.healthy(iteration)
         later_ns = ready_ns - twin.start_ns
         if effects is NO_EFFECTS and np.ptp(later_ns) < _SAME_NS:
-            return twin.shifted(float(later_ns[0])) if later_ns.any() else twin
+            return _shifted(twin, float(later_ns[0])) if later_ns.any() else twin
         return self.engine.run(iteration, ready_ns, effects)
+
+
+def _shifted(run: Run, by_ns: float) -> Run:
+    times = ("start_ns", "end_ns", "arrival_ns", "departure_ns", "begin_ns")
+    return replace(run, **{name: getattr(run, name) + by_ns for name in times})
 
 
 @dataclass(frozen=True)
