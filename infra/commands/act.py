@@ -129,24 +129,23 @@ def nvsentinel(
     from irregulars.sinks.notices.actions.nvsentinel import open_output, run_health_events
 
     with open_output(output) as write:
-        feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", None)
+        feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", True)
         with closing(feed):
             run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
 
 
 def _open(
     context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str | None, orchestrator: str,
-    is_acting: bool | None,
+    is_member: bool,
 ) -> ActionFeed:  # fmt: skip
-    """Open the topic at its beginning, or, with `is_acting` of None, behind the group's last commit."""
+    """Open the topic at its beginning."""
     from irregulars.sinks.notices.actions.feed import ActionFeed
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
     # A dry run is no member: it would take the topic from the member that acts.
     return ActionFeed(
-        *kafka_of(settings), group,
-        is_from_start=is_acting is not None, is_member=is_acting is not False,
+        *kafka_of(settings), group, is_member=is_member,
         tell=lambda line: print(printable(line), file=sys.stderr, flush=True),
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_line, alert_of, decode_alert
 from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
 from irregulars.sinks.notices.actions.actor import ActingLimits, plan_nodes
-from irregulars.sinks.notices.actions.nvsentinel import health_events
+from irregulars.sinks.notices.actions.nvsentinel import HealthEvents
 from irregulars.sinks.notices.alertmanager import annotations_of
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, encode_notice
@@ -182,7 +182,8 @@ def noticed(value: bytes) -> object:
 def planned(value: bytes) -> object:
     """What consumers make of a message of the topic ``actions``."""
     found = decode_actions(value)
-    events = json.dumps(list(health_events(found, "c", 0.5, 0)), allow_nan=False)
+    made = HealthEvents("c", 0.5)
+    events = json.dumps([*made.of(found, 0), *made.of(replace(found, actions=()), 0)], allow_nan=False)
     return events, plan_nodes({found.verdict_id: found}, {"node-0": "cordon-0-0"}, (), ActingLimits(), 0)
 
 

@@ -53,21 +53,20 @@ class ActionFeed:
     """Reads the topic: as a member of a consumer group, of which one has the topic at a time, or as a bystander.
 
     The topic has one partition: of several consumers that are started one acts, and another takes over from it. A
-    `group` for each orchestrator: two of them must not act for one another. `is_from_start`: all messages that are
-    kept are read each time, and none is committed; else it goes on behind the last message that `commit` was called
-    for. `is_member`: of the group, which one that only looks must not be, or it takes the topic from one that acts.
-    `timeout_s`: how long the broker may take to answer at the start; `tell` takes a line when it is away later on,
-    and when it is back. Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us;
+    `group` for each orchestrator: two of them must not act for one another. All messages that are kept are read each
+    time, and `is_done` knows up to where `commit` was called in the group. `is_member`: of the group, which one that
+    only looks must not be, or it takes the topic from one that acts. `timeout_s`: how long the broker may take to
+    answer at the start; `tell` takes a line when it is away later on, and when it is back. Raises
+    `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us;
     `TopicMismatch` if there is no topic ``actions``, or it has several partitions.
     """
 
     def __init__(
         self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], group: str, *,
-        is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0, tell: Callable[[str], object] = str,
+        is_member: bool = True, timeout_s: float = 10.0, tell: Callable[[str], object] = str,
     ) -> None:  # fmt: skip
         self._bootstrap: Final = bootstrap
         self._security: Final = security
-        self._is_from_start: Final = is_from_start
         name = topics.name("actions")
         self._partitions: Final = set(
             partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"]
@@ -76,7 +75,10 @@ class ActionFeed:
             raise TopicMismatch(f"topic {name} must have one partition; got {len(self._partitions)} (Kafka at "
                                 f"{bootstrap}): of two consumers none would know all. Delete it; irregulars topics "
                                 "create")  # fmt: skip
+        self._places: Final = [TopicPartition(name, number) for number in self._partitions]
+        self._timeout_s: Final = timeout_s
         self._unread: set[int] | None = None  # None: the topic is not ours
+        self._done_until: int | None = None  # offset behind the last message that was done with when we got the topic
         self._is_new_owner = False
         self._tell: Final = tell
         self._watch: Final = BrokerWatch(bootstrap)
@@ -88,7 +90,7 @@ class ActionFeed:
         if is_member:
             self._consumer.subscribe([name], on_assign=self._assigned, on_revoke=self._revoked)
         else:
-            self._assigned(self._consumer, [TopicPartition(name, number) for number in sorted(self._partitions)])
+            self._assigned(self._consumer, self._places)
 
     def poll(self, timeout_s: float) -> Polled:
         """Return the messages that came within `timeout_s`; raises as the class does."""
@@ -107,6 +109,18 @@ class ActionFeed:
         is_new, self._is_new_owner = self._is_new_owner, False
         return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
 
+    def is_done(self, message: Message) -> bool:
+        """Whether `commit` was called for a message, or a later one, before we got the topic; raises as `poll`."""
+        if self._done_until is None:
+            try:
+                (found,) = self._consumer.committed(self._places, timeout=self._timeout_s)
+            except KafkaException as error:
+                raise service_error(error.args[0], self._bootstrap, security=self._security) from error
+            if found.error is not None:
+                raise service_error(found.error, self._bootstrap, security=self._security)
+            self._done_until = found.offset  # negative where nothing was committed
+        return (message.offset() or 0) < self._done_until
+
     def commit(self, message: Message) -> None:
         """Note that all up to a message is done with; raises as the class does.
 
@@ -124,11 +138,11 @@ class ActionFeed:
         run_in_thread(self._consumer.close, _LEAVES_S)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        if self._is_from_start:
-            for one in partitions:
-                one.offset = OFFSET_BEGINNING
+        for one in partitions:
+            one.offset = OFFSET_BEGINNING
         consumer.assign(partitions)
         self._is_new_owner = True
+        self._done_until = None
         ours = {one.partition for one in partitions}
         # A member without the partition stands by: it must not act on a part of the truth.
         self._unread = ours if ours == self._partitions else None

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 from irregulars.errors import InputError, RecordError, ServiceRefused, ServiceUnavailable
 from irregulars.printing import json_text, printable
-from irregulars.sinks.notices.actions.actions import Action, ActionsMessage, decode_actions
+from irregulars.sinks.notices.actions.actions import Action, ActionsMessage, decode_actions, newer
 from irregulars.sinks.notices.actions.feed import ActionFeed
 
 EVENT_TYPE: Final = "com.nvidia.nvsentinel.health.v1"
@@ -26,55 +27,77 @@ _COMPONENTS: Final = {"gpu": "GPU", "nic": "NIC", "host": "Node"}
 _TESTS: Final = {"gpu": "RUN_DCGMEUD", "nic": "CONTACT_SUPPORT", "host": "CONTACT_SUPPORT"}
 
 
-def health_events(
-    message: ActionsMessage, cluster: str, least_probability: float, now_ns: int, *, is_executed: bool = False
-) -> Iterator[dict[str, Any]]:
-    """Yield an event for each host that is to be cordoned, or no more; expired actions give none.
+@dataclass(slots=True)
+class HealthEvents:
+    """Makes the events of one message after the other, and keeps the accusations that NVSentinel was given.
 
-    Below `least_probability` no event says that a device is unhealthy; that it is healthy again is always reported.
-    `is_executed`: whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
+    An event says that a host's device is unhealthy, or healthy again; expired actions give none. Below
+    `least_probability` no event says that a device is unhealthy. `is_executed`: whether NVSentinel may cordon, drain
+    or repair by these events; else it only stores them.
     """
-    for one in message.actions:
-        # Without a time nobody knows whether it still holds, as for `actor.plan_nodes`.
-        is_sure = one.suspect.probability >= least_probability and (one.expires_at_ns or 0) >= now_ns
-        is_told = one.state == "withdrawn" or is_sure
-        if one.action == "cordon" and one.suspect.host is not None and is_told:
-            yield _event(message, one, one.suspect.host, cluster, now_ns, is_executed)
 
+    cluster: str
+    least_probability: float
+    is_executed: bool = False
+    _newest: dict[str, ActionsMessage] = field(default_factory=dict)
+    # By host and action id: the accusations that were given, each as of the newest message of its incident
+    _given: dict[str, dict[str, tuple[ActionsMessage, Action]]] = field(default_factory=dict)
 
-def _event(
-    message: ActionsMessage, one: Action, host: str, cluster: str, now_ns: int, is_executed: bool
-) -> dict[str, Any]:
-    is_healthy = one.state == "withdrawn"
-    time_ns = now_ns if message.time_ns is None else message.time_ns
-    whole_s, rest_ns = divmod(time_ns, 10**9)
-    at = f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
-    code = f"IRREGULARS_{message.kind.upper()}"
-    action = "NONE" if is_healthy else _TESTS.get(one.suspect.device, "CONTACT_SUPPORT")
-    # All values of its metadata are texts
-    metadata = {
-        "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
-        "action_id": one.action_id, "probability": f"{one.suspect.probability:.4f}",
-    }  # fmt: skip
-    if one.gpu_hours_lost is not None:
-        metadata["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
-    device = one.suspect.device
-    part = {"gpu": one.suspect.gpu, "nic": one.suspect.nic}.get(device)
-    entities = [] if part is None else [{"entityType": _COMPONENTS[device], "entityValue": str(part)}]
-    event = {
-        "version": 1, "agent": AGENT, "componentClass": _COMPONENTS.get(one.suspect.device, "Node"),
-        "checkName": CHECK, "isFatal": False, "isHealthy": is_healthy,
-        "message": f"[{code}] {one.reason} - RecommendedAction: {action}", "recommendedAction": action,
-        "errorCode": [] if is_healthy else [code], "entitiesImpacted": entities,
-        "metadata": metadata, "generatedTimestamp": at, "nodeName": host,
-        "quarantineOverrides": None, "drainOverrides": None,
-        "processingStrategy": "EXECUTE_REMEDIATION" if is_executed else "STORE_ONLY",
-    }  # fmt: skip
-    return {
-        "specversion": "1.0", "id": f"{one.action_id}/{message.revision}/{one.state}", "type": EVENT_TYPE,
-        "source": f"nvsentinel://{cluster}/healthevents", "time": at, "datacontenttype": "application/json",
-        "data": {"metadata": {"cluster": cluster}, "healthEvent": event},
-    }  # fmt: skip
+    def of(self, message: ActionsMessage, now_ns: int) -> Iterator[dict[str, Any]]:
+        """Yield the events of a message; none of one that is older than another of its incident."""
+        if not newer(self._newest, message):
+            return
+        self._newest[message.verdict_id] = message
+        named = {one.action_id: one for one in message.actions if one.action == "cordon"}
+        for given in self._given.values():
+            for action_id, (before, one) in given.items():
+                if before.verdict_id == message.verdict_id:
+                    given[action_id] = message, named.get(action_id, replace(one, state="withdrawn"))
+        for action_id, one in named.items():
+            host = one.suspect.host
+            # Without a time nobody knows whether it still holds, as for `actor.plan_nodes`.
+            is_sure = one.suspect.probability >= self.least_probability and (one.expires_at_ns or 0) >= now_ns
+            if one.state == "proposed" and host is not None and is_sure:
+                self._given.setdefault(host, {})[action_id] = message, one
+                yield self._event(message, one, host, now_ns)
+        for host, given in list(self._given.items()):
+            # All devices of a host have one check: a healthy one would give back a node that another one holds.
+            if all(one.state == "withdrawn" for _, one in given.values()):
+                del self._given[host]
+                for own, one in given.values():
+                    yield self._event(own, one, host, now_ns)
+
+    def _event(self, message: ActionsMessage, one: Action, host: str, now_ns: int) -> dict[str, Any]:
+        is_healthy = one.state == "withdrawn"
+        time_ns = now_ns if message.time_ns is None else message.time_ns
+        whole_s, rest_ns = divmod(time_ns, 10**9)
+        at = f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
+        code = f"IRREGULARS_{message.kind.upper()}"
+        action = "NONE" if is_healthy else _TESTS.get(one.suspect.device, "CONTACT_SUPPORT")
+        # All values of its metadata are texts
+        metadata = {
+            "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
+            "action_id": one.action_id, "probability": f"{one.suspect.probability:.4f}",
+        }  # fmt: skip
+        if one.gpu_hours_lost is not None:
+            metadata["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
+        device = one.suspect.device
+        part = {"gpu": one.suspect.gpu, "nic": one.suspect.nic}.get(device)
+        entities = [] if part is None else [{"entityType": _COMPONENTS[device], "entityValue": str(part)}]
+        event = {
+            "version": 1, "agent": AGENT, "componentClass": _COMPONENTS.get(one.suspect.device, "Node"),
+            "checkName": CHECK, "isFatal": False, "isHealthy": is_healthy,
+            "message": f"[{code}] {one.reason} - RecommendedAction: {action}", "recommendedAction": action,
+            "errorCode": [] if is_healthy else [code], "entitiesImpacted": entities,
+            "metadata": metadata, "generatedTimestamp": at, "nodeName": host,
+            "quarantineOverrides": None, "drainOverrides": None,
+            "processingStrategy": "EXECUTE_REMEDIATION" if self.is_executed else "STORE_ONLY",
+        }  # fmt: skip
+        return {
+            "specversion": "1.0", "id": f"{one.action_id}/{message.revision}/{one.state}", "type": EVENT_TYPE,
+            "source": f"nvsentinel://{self.cluster}/healthevents", "time": at, "datacontenttype": "application/json",
+            "data": {"metadata": {"cluster": self.cluster}, "healthEvent": event},
+        }  # fmt: skip
 
 
 # Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`
@@ -100,20 +123,27 @@ def run_health_events(
     `is_ending`: stop at the newest message, and do not wait for an endpoint that is away. Raises `ServiceRefused`,
     `ServiceUnavailable` if Kafka or the endpoint refuses us; with `is_ending` also if the endpoint does not answer.
     """
+    made = HealthEvents(cluster, least_probability, is_executed)
     while True:
         polled = feed.poll(_POLL_S)
+        if polled.is_new_owner:
+            made = HealthEvents(cluster, least_probability, is_executed)
         for message in polled.messages:
+            is_done = feed.is_done(message)
             try:
                 found = decode_actions(message.value())
             except RecordError as error:
-                reason = printable(error)
-                print(f"irregulars: message at offset {message.offset()} skipped: {reason}", file=sys.stderr)
+                if not is_done:
+                    reason = printable(error)
+                    print(f"irregulars: message at offset {message.offset()} skipped: {reason}", file=sys.stderr)
             else:
-                now_ns = time.time_ns()
-                events = list(health_events(found, cluster, least_probability, now_ns, is_executed=is_executed))
-                if events:
+                # Of a message that is done with the events were given about when it was written.
+                now_ns = message.timestamp()[1] * 10**6 if is_done else time.time_ns()
+                events = list(made.of(found, now_ns))
+                if events and not is_done:
                     _deliver(write, events, is_waiting=not is_ending)
-            feed.commit(message)
+            if not is_done:
+                feed.commit(message)
         if is_ending and polled.is_current:
             return
 

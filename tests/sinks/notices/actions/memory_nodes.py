@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+
 from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.sinks.notices.actions.actor import Marked, Proposal
 
@@ -63,9 +65,13 @@ class Received:
     """What is used of a message of the topic."""
 
     data: bytes
+    place: int = 7
 
     def value(self) -> bytes:
         return self.data
 
     def offset(self) -> int:
-        return 7
+        return self.place
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_CREATE_TIME, 0

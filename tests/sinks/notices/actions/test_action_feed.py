@@ -50,9 +50,9 @@ def channel(kafka_bootstrap: str, topics: TopicSettings) -> Iterator[Channel]:
 def open_feed(kafka_bootstrap: str, topics: TopicSettings) -> Iterator[Callable[..., ActionFeed]]:
     opened: list[ActionFeed] = []
 
-    def call(*, is_from_start: bool = True, is_member: bool = True) -> ActionFeed:
+    def call(*, is_member: bool = True) -> ActionFeed:
         group = f"{topics.prefix}group"
-        feed = ActionFeed(kafka_bootstrap, topics, {}, group, is_from_start=is_from_start, is_member=is_member)
+        feed = ActionFeed(kafka_bootstrap, topics, {}, group, is_member=is_member)
         opened.append(feed)
         return feed
 
@@ -121,7 +121,7 @@ def test_a_broker_that_is_away_is_tried_again(topics: TopicSettings) -> None:
 
 def test_a_missing_topic_is_named(kafka_bootstrap: str) -> None:
     with pytest.raises(TopicMismatch, match=r"got none named nowhere.actions.*Run: irregulars topics create"):
-        ActionFeed(kafka_bootstrap, TopicSettings("nowhere."), {}, "g", is_from_start=True)
+        ActionFeed(kafka_bootstrap, TopicSettings("nowhere."), {}, "g")
 
 
 def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_prefix: str) -> None:
@@ -133,7 +133,7 @@ def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_pr
     # Kafka acknowledges a topic before its metadata name it.
     assert wait_until(lambda: name in admin.list_topics(timeout=60).topics)
     with pytest.raises(TopicMismatch, match="must have one partition; got 2"):
-        ActionFeed(kafka_bootstrap, topics, {}, "g", is_from_start=True)
+        ActionFeed(kafka_bootstrap, topics, {}, "g")
 
 
 def test_a_consumer_outlasts_a_broker_that_is_away_for_a_while(kafka_broker: KafkaBroker, topic_prefix: str) -> None:
@@ -141,9 +141,7 @@ def test_a_consumer_outlasts_a_broker_that_is_away_for_a_while(kafka_broker: Kaf
     create_topics(kafka_broker.bootstrap, topics)
     with (
         closing(open_channel(kafka_broker.bootstrap, topics)) as channel,
-        closing(
-            ActionFeed(kafka_broker.bootstrap, topics, {}, topic_prefix, is_from_start=True, tell=told.append)
-        ) as feed,
+        closing(ActionFeed(kafka_broker.bootstrap, topics, {}, topic_prefix, tell=told.append)) as feed,
     ):
         channel.deliver(notice_of())
         assert len(read(feed)[0]) == 1
@@ -170,7 +168,7 @@ def wait_for(feed: ActionFeed, is_so: Callable[[], bool]) -> None:
 
 def test_a_broker_that_is_away_is_said(topics: TopicSettings) -> None:
     with pytest.raises(ServiceUnavailable, match="must answer within 1 s"):
-        ActionFeed("127.0.0.1:1", topics, {}, "g", is_from_start=True, timeout_s=1.0)
+        ActionFeed("127.0.0.1:1", topics, {}, "g", timeout_s=1.0)
 
 
 def has_two_members(admin: AdminClient, group: str) -> bool:
@@ -197,19 +195,22 @@ def test_of_two_consumers_one_acts_and_the_other_takes_over_and_reads_all_anew(
     assert len(read(other)[0]) == 1
 
 
-def test_a_consumer_that_commits_goes_on_behind_it(channel: Channel, open_feed: Callable[..., ActionFeed]) -> None:
+def test_a_consumer_that_commits_reads_all_anew_and_knows_what_was_done(
+    channel: Channel, open_feed: Callable[..., ActionFeed]
+) -> None:
     channel.deliver(notice_of())
-    feed = open_feed(is_from_start=False)
+    feed = open_feed()
     (message,), _ = read(feed)
     feed.close()
-    feed = open_feed(is_from_start=False)
+    feed = open_feed()
     (again,), _ = read(feed)  # it died before it noted that it was done
-    assert again.offset() == message.offset()
+    assert (again.offset(), feed.is_done(again)) == (message.offset(), False)
     feed.commit(again)
     feed.close()
     channel.deliver(notice_of(replace(VERDICT, revision=2)))
-    (new,), _ = read(open_feed(is_from_start=False))
-    assert decode_actions(new.value()).revision == 2
+    feed = open_feed()
+    messages, _ = read(feed)
+    assert [feed.is_done(one) for one in messages] == [True, False]
 
 
 # --- node-check, which reads alerts ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from irregulars.errors import ServiceRefused
 from irregulars.kafka import broker
@@ -28,7 +28,7 @@ class PlayedConsumer:
         self.is_away = False
         self.found: list[object] = []
         self.failures: list[int] = []  # codes of the next commits' errors
-        self.committed: list[object] = []
+        self.done: list[object] = []  # committed now
 
     def subscribe(self, *_: object, **__: object) -> None:
         pass
@@ -43,7 +43,10 @@ class PlayedConsumer:
     def commit(self, message: object, asynchronous: bool) -> None:
         if self.failures:
             raise KafkaException(KafkaError(self.failures.pop(0)))
-        self.committed.append(message)
+        self.done.append(message)
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(one.topic, one.partition) for one in places]
 
     def list_topics(self, timeout: float) -> None:
         if self.is_away:
@@ -90,13 +93,13 @@ PASSING = ["_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "NOT_COORDINATOR", "
 
 @pytest.mark.parametrize("name", PASSING)
 def test_an_error_after_which_librdkafka_goes_on_ends_nothing(made: list[PlayedConsumer], name: str) -> None:
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True)
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g")
     made[0].found = [Failure(getattr(KafkaError, name))]
     assert feed.poll(0.0).messages == ()
 
 
 def test_a_refusal_ends_it(made: list[PlayedConsumer]) -> None:
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True)
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g")
     made[0].found = [Failure(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
     with pytest.raises(ServiceRefused, match="TOPIC_AUTHORIZATION_FAILED"):
         feed.poll(0.0)
@@ -109,7 +112,7 @@ def deliver_two(consumer: PlayedConsumer, feed: ActionFeed) -> list[str]:
     consumer.found = [*given, Failure(KafkaError._PARTITION_EOF)]
     events: list[Any] = []
     run_health_events(feed, events.extend, "west", 0.9, is_executed=False, is_ending=True)
-    assert consumer.committed == given[-len(consumer.committed) :]
+    assert consumer.done == given[-len(consumer.done) :]
     return [one["data"]["healthEvent"]["metadata"]["revision"] for one in events]
 
 
@@ -118,14 +121,14 @@ COUNTED_OUT = ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS
 
 @pytest.mark.parametrize("name", PASSING + COUNTED_OUT)
 def test_a_commit_whose_error_passes_is_left_to_a_later_one(made: list[PlayedConsumer], name: str) -> None:
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=False, is_member=False)
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_member=False)
     made[0].failures = [getattr(KafkaError, name)]
     assert deliver_two(made[0], feed) == ["1", "2"]
-    assert len(made[0].committed) == 1
+    assert len(made[0].done) == 1
 
 
 def test_a_commit_that_is_refused_ends_it(made: list[PlayedConsumer]) -> None:
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=False, is_member=False)
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_member=False)
     made[0].failures = [KafkaError.GROUP_AUTHORIZATION_FAILED]
     with pytest.raises(ServiceRefused, match="GROUP_AUTHORIZATION_FAILED"):
         deliver_two(made[0], feed)
@@ -140,7 +143,7 @@ def test_verdicts_are_read_to_the_end_over_an_error_that_passes() -> None:
 
 def test_a_connection_that_fails_is_no_broker_that_is_away(made: list[PlayedConsumer]) -> None:
     told: list[str] = []
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True, tell=told.append)
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", tell=told.append)
     (consumer,) = made
     for is_away, wanted in ((False, 0), (True, 1), (True, 1), (False, 2)):
         consumer.is_away = is_away

@@ -13,9 +13,9 @@ from confluent_kafka import Message
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 from irregulars.messages.judgements import Verdict
-from irregulars.sinks.notices.actions.actions import HOUR_NS, decode_actions, encode_actions, remember
+from irregulars.sinks.notices.actions.actions import HOUR_NS, actions_of, decode_actions, encode_actions, remember
 from irregulars.sinks.notices.actions.feed import ActionFeed, Polled
-from irregulars.sinks.notices.actions.nvsentinel import health_events, open_output, run_health_events
+from irregulars.sinks.notices.actions.nvsentinel import HealthEvents, open_output, run_health_events
 from irregulars.sinks.notices.notice import Notice
 from tests.sinks.notices.actions.memory_nodes import Received
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
@@ -27,11 +27,16 @@ class MemoryFeed:
     """The topic in memory, read once to its end."""
 
     values: list[bytes]
+    done: int = 0  # messages that an earlier consumer was done with
     committed: int = 0
 
     def poll(self, _timeout_s: float) -> Polled:
         values, self.values = self.values, []
-        return Polled(tuple(cast(Message, Received(one)) for one in values), is_current=True)
+        given = (cast(Message, Received(one, place)) for place, one in enumerate(values))
+        return Polled(tuple(given), is_current=True)
+
+    def is_done(self, message: Message) -> bool:
+        return (message.offset() or 0) < self.done
 
     def commit(self, _message: Message) -> None:
         self.committed += 1
@@ -77,6 +82,16 @@ def test_events_stand_in_a_file_of_ours_one_a_line(tmp_path: Path) -> None:
     assert [one["data"]["healthEvent"]["metadata"]["revision"] for one in events] == ["1", "2", "3"]
     assert feed.committed == 3  # what can't be read is done with too
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
+
+
+def test_accusations_that_an_earlier_consumer_gave_are_known_and_not_given_again(tmp_path: Path) -> None:
+    place = tmp_path / "events.jsonl"
+    closed = notice_of(replace(VERDICT, time_ns=time_ns(), **RECOVERED), "resolved")
+    feed = MemoryFeed([b"?", message(), encode_actions(closed)], done=2)
+    run(feed, str(place))
+    (event,) = [json.loads(line) for line in place.read_text().splitlines()]
+    assert event["data"]["healthEvent"]["isHealthy"] is True
+    assert feed.committed == 1
 
 
 def test_an_endpoint_gets_cloud_events(endpoint: Endpoint) -> None:
@@ -190,8 +205,12 @@ FIELDS = {
 """Those of ``HealthEvent`` in NVSentinel's health_event.proto, as protobuf writes them in JSON."""
 
 
-def events_of(notice: Notice, now_ns: int = NOW_NS, **options: Any) -> list[dict[str, Any]]:
-    return list(health_events(decode_actions(encode_actions(notice)), "west", 0.9, now_ns, **options))
+RECOVERED: dict[str, Any] = {"revision": 2, "state": "closed", "close_reason": "recovered", "event": "closed"}
+
+
+def events_of(notice: Notice, now_ns: int = NOW_NS, made: HealthEvents | None = None) -> list[dict[str, Any]]:
+    """The events of a notice, behind those that `made` has made."""
+    return list((made or HealthEvents("west", 0.9)).of(decode_actions(encode_actions(notice)), now_ns))
 
 
 def of(verdict: Verdict) -> list[dict[str, Any]]:
@@ -215,7 +234,7 @@ def test_an_accused_gpu_is_unhealthy_and_only_stored() -> None:
 
 
 def test_only_who_is_asked_to_lets_nvsentinel_act() -> None:
-    (event,) = events_of(notice_of(), is_executed=True)
+    (event,) = events_of(notice_of(), made=HealthEvents("west", 0.9, is_executed=True))
     assert event["data"]["healthEvent"]["processingStrategy"] == "EXECUTE_REMEDIATION"
 
 
@@ -226,12 +245,45 @@ def test_a_nic_is_named_as_one() -> None:
 
 
 def test_a_withdrawn_accusation_makes_the_device_healthy_again() -> None:
-    actions = decode_actions(encode_actions(notice_of())).actions
-    closed = replace(VERDICT, revision=2, state="closed", close_reason="recovered", event="closed")
-    (event,) = events_of(notice_of(closed, "resolved", remember(actions)), now_ns=NOW_NS + 99 * HOUR_NS)
+    made = HealthEvents("west", 0.9)
+    assert len(events_of(notice_of(), made=made)) == 1
+    closed = notice_of(replace(VERDICT, **RECOVERED), "resolved", remember(actions_of(notice_of())))
+    (event,) = events_of(closed, NOW_NS + 99 * HOUR_NS, made)
     health = event["data"]["healthEvent"]
     assert (health["isHealthy"], health["recommendedAction"], health["errorCode"]) == (True, "NONE", [])
     assert (health["nodeName"], health["checkName"]) == ("node-1", "IrregularsStraggler")
+    assert events_of(notice_of(), made=made) == []  # an older revision that comes late
+
+
+def test_a_host_that_another_incident_accuses_too_is_healthy_after_both() -> None:
+    made = HealthEvents("west", 0.9)
+
+    def told(verdict_id: str, probability: float = 0.95, **changes: Any) -> list[bool]:
+        suspect = replace(GPU, probability=probability)
+        notice = notice_of(
+            replace(VERDICT, verdict_id=verdict_id, suspects=(suspect,), **changes),
+            "resolved" if changes else "opened",
+        )
+        return [one["data"]["healthEvent"]["isHealthy"] for one in events_of(notice, made=made)]
+
+    assert told("v1") == [False]
+    assert (told("v2", 0.8), told("v2", 0.8, **RECOVERED)) == ([], [])  # NVSentinel never heard of it
+    assert told("v3") == [False]
+    assert told("v1", **RECOVERED) == []
+    assert told("v3", **RECOVERED) == [True, True]
+
+
+def test_a_device_is_not_healthy_while_its_incident_accuses_another_one_of_the_host() -> None:
+    made = HealthEvents("west", 0.9)
+    first = notice_of()
+    assert len(events_of(first, made=made)) == 1
+    other = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, device="host"),))
+    second = notice_of(other, "updated", remember(actions_of(first)))
+    (event,) = events_of(second, made=made)
+    assert event["data"]["healthEvent"]["isHealthy"] is False
+    last = notice_of(replace(other, **RECOVERED | {"revision": 3}), "resolved", remember(actions_of(second)))
+    healthy = [one["data"]["healthEvent"] for one in events_of(last, made=made)]
+    assert [(one["isHealthy"], one["componentClass"]) for one in healthy] == [(True, "GPU"), (True, "Node")]
 
 
 @pytest.mark.parametrize("kind", ["slow_link", "slow_communicator", "slow_stage", "imbalance"])
