@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -170,8 +172,13 @@ class ErrorFiles:
 def _message_of(path: Path) -> str:
     """Return the first line of the error that a process left; empty where the file has none."""
     try:
-        with path.open("rb") as file:
-            value = json.loads(file.read(_MOST_FILE_BYTES))
+        # Users' jobs may write there: to open a pipe would wait for a writer, and a link may lead to any file.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            value = json.loads(os.read(descriptor, _MOST_FILE_BYTES) if is_file else b"{}")
+        finally:
+            os.close(descriptor)
         message = value["message"] if isinstance(value, dict) else ""
         text = message["message"] if isinstance(message, dict) else message
         return str(text).strip().split("\n")[0][:MOST_TEXT]

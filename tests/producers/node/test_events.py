@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,24 @@ def test_error_files_that_vanish_while_they_are_sought_are_sought_again(
     assert list(errors.take()) == [(3, "first")]
     monkeypatch.setattr(Path, "glob", glob)
     assert list(errors.take()) == []
+
+
+@pytest.mark.parametrize("make", [
+    os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.parents[3] / "secret.json"),
+], ids=["pipe", "folder", "link"])  # fmt: skip
+def test_an_error_file_that_is_none_is_neither_waited_for_nor_followed(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "secret.json").write_text('{"message": "secret"}')
+    errors, path = ErrorFiles(tmp_path), tmp_path / "run" / "attempt_0" / "3" / "error.json"
+    path.parent.mkdir(parents=True)
+    make(path)
+    found: list[tuple[int, str]] = []
+    # A daemon: to open the pipe waits without an end.
+    reading = threading.Thread(target=lambda: found.extend(errors.take()), daemon=True)
+    reading.start()
+    reading.join(30)
+    assert found == [(3, "")]
 
 
 def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:
