@@ -31,7 +31,7 @@ class Marked:
     """Our marks on the nodes."""
 
     cordoned: Mapping[str, str]  # nodes that we cordoned and that still are: host to the id of the action
-    undone: frozenset[str] = field(default_factory=frozenset)  # actions undone by hand, as far as nodes show it
+    undone: Mapping[str, str] = field(default_factory=dict)  # those undone by hand, as far as nodes show it
 
 
 class Nodes(Protocol):
@@ -54,6 +54,17 @@ class Nodes(Protocol):
 
     def accuse(self, accused: Mapping[str, Proposal]) -> None:
         """Let just these nodes show that they are suspected; does nothing where nodes can't show it."""
+
+
+Done = tuple[str, str]
+
+
+def done_of(host: str, action_id: str) -> Done:
+    """Return by what an action that was carried out is known: its host and, by its id, its incident.
+
+    The device is left out: a later revision may accuse another one of the host, whose node a person gave back.
+    """
+    return host, action_id.rpartition("-")[0]
 
 
 class NodeErrors(dict[str, ServiceError]):
@@ -94,7 +105,7 @@ class Actor:
     say: Callable[[str], None]  # takes a line about each thing once
     now_ns: Callable[[], int] = time.time_ns
     _messages: dict[str, ActionsMessage] = field(default_factory=dict)
-    _done: set[str] = field(default_factory=set)
+    _done: set[Done] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)  # hosts whose nodes could not be changed the last time
     _is_away: bool = False
@@ -135,12 +146,16 @@ class Actor:
         it refuses us: the next call does the rest.
         """
         marked = self.nodes.marked()
-        plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
+        # Who gives a node back does so knowing all that accuse it now.
+        held = (one for one in standing_cordons(self._messages) if one.host in marked.cordoned)
+        self._done |= {done_of(one.host, one.action.action_id) for one in held}
+        done = self._done.union(done_of(*one) for one in marked.undone.items())
+        plan = plan_nodes(self._messages, marked.cordoned, done, self.limits, self.now_ns())
         errors = NodeErrors()
         # Released first: `free` counts on the room that they leave.
         for host, why in plan.release.items():
             with errors.of(host):
-                self._release(host, why, marked.cordoned[host])
+                self._release(host, why)
         free = plan.free - len(errors)
         for proposal in plan.cordon:
             with errors.of(proposal.host):
@@ -167,19 +182,19 @@ class Actor:
             # A node that is not ours to cordon takes no place from those that are.
             return False
         if self.is_acting:
-            self._done.add(one.action.action_id)
+            self._done.add(done_of(one.host, one.action.action_id))
         hourly = one.action.gpu_hours_lost_per_hour
         cost = "" if hourly is None else f", {hourly:.3g} GPU-hours lost an hour"
         verb = "cordoned " if self.is_acting else "would cordon "
         self._say_once(f"{verb}  {one.host}: {one.action.reason}{cost}  [{one.message.verdict_id}]")
         return True
 
-    def _release(self, host: str, why: str, action_id: str) -> None:
+    def _release(self, host: str, why: str) -> None:
         if not self.is_acting:
             self._say_once(f"would release  {host}: {why}")
             return
         left = self.nodes.release(host, why)
-        self._done.discard(action_id)
+        self._done = {one for one in self._done if one[0] != host}
         self._said = {line for line in self._said if f" {host}: " not in line}  # what happens to it now is news
         self.say(f"released   {host}: {why}" if left is None else f"left       {host}: {left}")
 
@@ -254,21 +269,27 @@ class NodePlan:
     accused: Mapping[str, Proposal]  # nodes with a proposal that is sure enough, whether or not it is begun
 
 
-def plan_nodes(
-    messages: Mapping[str, ActionsMessage], marks: Mapping[str, str], done: Collection[str], limits: ActingLimits,
-    now_ns: int,
-) -> NodePlan:  # fmt: skip
-    """Work out which nodes to cordon and to give back.
-
-    `messages`: the newest of each incident, by verdict id; `marks`: nodes that we cordoned and that still are: host
-    to the action's id; `done`: ids of actions that were carried out, or undone by hand: they are not begun again.
-    """
-    standing = [
+def standing_cordons(messages: Mapping[str, ActionsMessage]) -> list[Proposal]:
+    """Return the cordons that the newest messages of all incidents propose."""
+    return [
         Proposal(one, action)
         for one in messages.values()
         for action in one.actions
         if action.action == "cordon" and action.state == "proposed"
     ]
+
+
+def plan_nodes(
+    messages: Mapping[str, ActionsMessage], marks: Mapping[str, str], done: Collection[Done], limits: ActingLimits,
+    now_ns: int,
+) -> NodePlan:  # fmt: skip
+    """Work out which nodes to cordon and to give back.
+
+    `messages`: the newest of each incident, by verdict id; `marks`: nodes that we cordoned and that still are: host
+    to the action's id; `done`: from `done_of`, of actions that were carried out, or undone by hand: none of the same
+    incident and host is begun again.
+    """
+    standing = standing_cordons(messages)
     by_tag = {incident_tag(verdict_id): one for verdict_id, one in messages.items()}
     kept = {one.host for one in standing}
     # A host that another incident accuses as well stays cordoned.
@@ -292,10 +313,10 @@ def plan_nodes(
     return NodePlan(tuple(first_of_host.values()), free, release, left, accused)
 
 
-def _why_left(one: Proposal, done: Collection[str], limits: ActingLimits, now_ns: int) -> Reason | None:
+def _why_left(one: Proposal, done: Collection[Done], limits: ActingLimits, now_ns: int) -> Reason | None:
     if not is_usable_host(one.host):
         return "unusable"
-    if one.action.action_id in done:
+    if done_of(one.host, one.action.action_id) in done:
         return "done"
     if one.action.suspect.probability < limits.least_probability:
         return "improbable"

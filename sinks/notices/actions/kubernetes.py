@@ -196,7 +196,9 @@ class KubernetesNodes:
         found = {_name(node): (_annotations(node).get(CORDONED), _is_cordoned(node)) for node in self._ours()}
         cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
         # Our mark without the cordon: somebody uncordoned it by hand, so the action is not begun again.
-        return Marked(cordoned, frozenset(mark for mark, is_on in found.values() if mark is not None and not is_on))
+        return Marked(
+            cordoned, {name: mark for name, (mark, is_on) in found.items() if mark is not None and not is_on}
+        )
 
     def obstacle(self, host: str) -> str | None:
         """Return why a node can't be cordoned by us."""

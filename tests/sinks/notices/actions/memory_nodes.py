@@ -17,7 +17,7 @@ class MemoryNodes:
 
     owners: dict[str, str | None]
     accused: list[str] = field(default_factory=list)
-    undone: frozenset[str] = frozenset()
+    undone: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     away: int = 0  # how many calls find nobody at home
     stuck: set[str] = field(default_factory=set)  # nodes that can't be changed

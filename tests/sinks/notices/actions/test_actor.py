@@ -110,6 +110,54 @@ def test_what_somebody_gives_back_by_hand_is_not_taken_again() -> None:
     assert "left       node-1: it was done before, and undone by somebody  [v1]" in scene.lines
 
 
+def test_what_somebody_gives_back_is_not_taken_for_another_device_of_it_either() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.tell(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device="host"),)))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+    scene.tell(on("node-1", "v2"))  # another incident does
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"] * 2
+
+
+def test_who_gives_a_node_back_that_two_incidents_accuse_keeps_it_from_both() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1", "v1"))
+    scene.actor.act()
+    scene.tell(on("node-1", "v2"))
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+def test_a_cordon_that_a_consumer_finds_is_not_begun_again_once_somebody_gave_the_node_back() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.restart()
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+@pytest.mark.parametrize("device", ["gpu", "host"])
+def test_what_nodes_show_to_be_undone_is_not_begun_again(device: str) -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.nodes.undone = {"node-1": str(scene.nodes.owners["node-1"])}
+    scene.nodes.owners["node-1"] = None
+    scene.restart()
+    scene.tell(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device=device),)))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
 def test_a_device_that_is_accused_again_after_we_gave_it_back_is_taken_again() -> None:
     scene = Scene("node-1")
     scene.tell(on("node-1"))

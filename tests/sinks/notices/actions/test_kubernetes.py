@@ -75,7 +75,7 @@ def test_a_cordoned_node_is_marked_and_given_back_as_it_was(server: KubernetesSe
     node = server.nodes["node-1"]
     assert (node["spec"], node["metadata"]["labels"]) == (before["spec"], CLEAN)
     assert node["metadata"]["annotations"] == {}
-    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, frozenset())
+    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, {})
 
 
 def test_all_pages_of_marked_nodes_are_read(nodes: KubernetesNodes) -> None:
@@ -107,7 +107,7 @@ def test_who_uncordons_by_hand_is_seen_to_have_done_so(server: KubernetesServer,
     nodes.cordon(one)
     server.change("node-1", {"spec": {"unschedulable": None}})
     found = nodes.marked()
-    assert (found.cordoned, found.undone) == ({}, frozenset({one.action.action_id}))
+    assert (found.cordoned, found.undone) == ({}, {"node-1": one.action.action_id})
 
 
 def test_a_write_of_somebody_else_in_between_is_not_overwritten(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.sinks.notices.actions.actions import HOUR_NS, ActionsMessage, decode_actions, encode_actions
-from irregulars.sinks.notices.actions.actor import ActingLimits, NodePlan, is_usable_host, plan_nodes
+from irregulars.sinks.notices.actions.actor import ActingLimits, Done, NodePlan, is_usable_host, plan_nodes
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 
 
@@ -22,7 +22,7 @@ def message(host: str | None = "node-1", verdict_id: str = "v1", **changes: Any)
 
 
 def plan(
-    *messages: ActionsMessage, marks: Mapping[str, str] | None = None, done: Collection[str] = (), most: int = 1,
+    *messages: ActionsMessage, marks: Mapping[str, str] | None = None, done: Collection[Done] = (), most: int = 1,
     now_ns: int = NOW_NS,
 ) -> NodePlan:  # fmt: skip
     return plan_nodes({one.verdict_id: one for one in messages}, marks or {}, done, ActingLimits(most), now_ns)
