@@ -60,7 +60,7 @@ Done = tuple[str, str]
 
 
 def done_of(host: str, action_id: str) -> Done:
-    """Return by what an action that was carried out is known: its host and, by its id, its incident.
+    """Return the key of an action that was carried out: its host, and its incident as the id names it.
 
     The device is left out: a later revision may accuse another one of the host, whose node a person gave back.
     """
@@ -146,7 +146,7 @@ class Actor:
         it refuses us: the next call does the rest.
         """
         marked = self.nodes.marked()
-        # Who gives a node back does so knowing all that accuse it now.
+        # A person who gives a node back decides about all incidents that accuse it then.
         held = (one for one in standing_cordons(self._messages) if one.host in marked.cordoned)
         self._done |= {done_of(one.host, one.action.action_id) for one in held}
         done = self._done.union(done_of(*one) for one in marked.undone.items())
