@@ -62,6 +62,7 @@ class Vote(NamedTuple):
     unsteady: Ints  # ranks that computed the same micro-batch twice, and not alike, ascending
     voters: int  # ranks whose results were compared
     apart: int  # micro-batches on which not all agreed
+    has_majority: bool  # whether most ranks agreed on some micro-batch
 
 
 def count_votes(rank: Ints, of_rank: Ints, checksum: Ints) -> Vote:
@@ -90,4 +91,5 @@ def count_votes(rank: Ints, of_rank: Ints, checksum: Ints) -> Vote:
     else:
         accused = rank[found.is_split & ~np.isin(rank, rank[found.is_compared & ~is_bad])]
     suspects, counts = np.unique(accused, return_counts=True)
-    return Vote(suspects[counts == counts.max(initial=0)], unsteady, voters, apart)
+    has_majority = bool((found.is_compared & ~found.is_split).any())
+    return Vote(suspects[counts == counts.max(initial=0)], unsteady, voters, apart, has_majority)

@@ -92,6 +92,7 @@ class FindingsState:
 
     equal: dict[str, EqualState] = field(default_factory=dict)
     agreed: set[int] = field(default_factory=set)  # announced sets of which a majority's checksums were equal once
+    audits_agreed: bool = False  # whether most ranks agreed in an audit once
     peers: dict[str, PeerState] = field(default_factory=dict)
     trends: dict[str, TrendState] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)  # to multiples of which all values so far were rounded
@@ -125,7 +126,7 @@ class Findings:
                 is_bad = np.nan_to_num(columns[name]) > 0 if is_count else np.isinf(columns[name])
                 known = self.state.known.setdefault(name, KnownState())
                 columns[name] = known.admit(rank, columns[name], is_bad, 1 if is_count else _KNOWN)
-        corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits)]
+        corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits, self.state)]
         infinite = list(self._not_finite(rank, columns))
         standing_out = list(self._peers(rank, columns))
         # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
@@ -286,10 +287,11 @@ def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Colu
         yield Finding("corruption", sensor, (), text, is_checksum, tuple(members))
 
 
-def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
+def _by_audits(rank: Ints, audits: Ragged | None, state: FindingsState) -> Iterator[Finding]:
     if audits is None or not audits.has_entries:
         return
     vote = count_votes(audits.of_entries(rank), audits["of_rank"], audits["checksum"])
+    state.audits_agreed |= vote.has_majority
     if not vote.apart:
         return
     unsteady = vote.unsteady.tolist()
@@ -304,6 +306,8 @@ def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
         return
     named = tuple(vote.suspects.tolist())
     if not named or 2 * len(named) >= vote.voters:
+        if not state.audits_agreed:  # from the first on: then kernels are not deterministic
+            return
         text = f"{vote.voters} ranks computed unlike gradients for the same data; no majority says which are right"
         yield Finding("corruption", "audit", (), text, is_grave=True)
         return

@@ -173,3 +173,12 @@ def test_ranks_whose_losses_have_the_same_bits_are_alternatives() -> None:
         loss[2:4] *= 9 if step == 50 else 1
         found += [(step, one.ranks) for one in judge.observe(np.arange(8), {"loss": loss}, None, np.full(8, -1))]
     assert found == [(50, (2, 3))]
+
+
+def test_audits_that_never_agreed_are_of_kernels_that_are_not_deterministic() -> None:
+    judge, found = Findings(), []
+    for step in range(8):
+        checksum = np.full(4, step) if step == 5 else 10 * step + RANK
+        audits = Ragged(np.ones(4, dtype=np.int64), {"of_rank": np.zeros(4, dtype=np.int64), "checksum": checksum})
+        found += [(step, one.ranks) for one in judge.observe(RANK, {}, audits, np.full(4, -1))]
+    assert found == [(6, ()), (7, ())]
