@@ -62,17 +62,19 @@ class Unexplained:
         """Return which share of the excess, in the iterations where these lanes have any, is theirs."""
         own = self.own_ns(lanes)
         totals = [
-            to_explain_ns(whole_ns, ns, sum(path.values()))
+            self.to_explain_ns(whole_ns, ns, sum(path.values()))
             for whole_ns, ns, path in zip(self.excess_ns, own, self.path_excess_ns, strict=True)
         ]
         total_ns = sum(total for total, ns in zip(totals, own, strict=True) if ns > 0)
         return sum(own) / total_ns if total_ns > 0 else 0.0
 
+    def to_explain_ns(self, excess_ns: float | None, own_ns: float, parts_ns: float) -> float:
+        """Return the excess of an iteration that a cause is held against, ns, of which it explains `own_ns`.
 
-def to_explain_ns(excess_ns: float | None, own_ns: float, parts_ns: float) -> float:
-    """Return the excess of an iteration that a cause is held against, ns, of which it explains `own_ns`.
-
-    The parts of the path may add up to more than the iteration's own excess; the smaller of the two counts. An
-    iteration 30 ms longer whose path has parts of 20 and 25 ms: a cause of 20 ms explains two thirds of it.
-    """
-    return parts_ns if excess_ns is None else max(own_ns, min(parts_ns, excess_ns))
+        The parts of the path may add up to more than the iteration's own excess; the smaller of the two counts. An
+        iteration 30 ms longer whose path has parts of 20 and 25 ms: a cause of 20 ms explains two thirds of it. What
+        an earlier cause leaves of it may be less than the cause: then the parts count, which may all be chance.
+        """
+        if excess_ns is None or (self.explained and excess_ns < own_ns):
+            return parts_ns
+        return max(own_ns, min(parts_ns, excess_ns))

@@ -14,7 +14,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
-from irregulars.detectors.blame.explanation import Explanation, Unexplained, to_explain_ns
+from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
@@ -88,7 +88,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in ranks]
     own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
     all_ns = sum(
-        to_explain_ns(excess_ns, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
+        unexplained.to_explain_ns(excess_ns, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
         for excess_ns, works in lost
     )
     taking = sum(ns >= BLAME.least_work_share * own_ns for ns in by_rank)

@@ -56,6 +56,7 @@ _Ready = tuple[Piece, list[Announcement], list[Batch]]
 # when it is first called. So the first pieces wait until rows came for this time without a new communicator, seconds.
 ANNOUNCE_S: Final = 10.0
 _MOST_IDLE_S: Final = 300.0  # the same where no rows come: the job may load its model, or its logs may be old
+_MOST_HELD_S: Final = 60.0  # since the first rows came: what is held is lost where the job's end ends the agent
 _MOST_HELD_ROWS: Final = 100_000  # in these pieces: more come of logs that are old
 
 
@@ -128,6 +129,7 @@ class FollowingSource:
         self._held: deque[_Ready] = deque()  # pieces that were read, and not taken
         self._coming: dict[int, Announcement] = {}  # of ranks that were not announced: all that pieces told of them
         self._grown_s = time.monotonic()  # when they told of a communicator or a member last
+        self._rows_s: float | None = None  # when the first rows came
         # Whether the first pieces wait for communicators that later ones tell
         self._is_holding = has_late_groups and not self._progress.announced
         # One piece ahead of `poll`: a piece holds all rows of some traces or dumps.
@@ -221,9 +223,12 @@ class FollowingSource:
             self._coming[one.rank] = replace(one, communicators=groups)
             self._grown_s = self._grown_s if groups == known else time.monotonic()
         if self._is_holding and self._held:
+            if has_rows and self._rows_s is None:
+                self._rows_s = time.monotonic()
             waited_s = time.monotonic() - self._grown_s
             is_full = sum(len(batch) for _, _, own in self._held for batch in own) > _MOST_HELD_ROWS
             has_all = waited_s >= (ANNOUNCE_S if has_rows else _MOST_IDLE_S)
+            has_all |= self._rows_s is not None and time.monotonic() - self._rows_s >= _MOST_HELD_S
             self._is_holding = not (self._is_over or is_full or has_all)
         if self._is_holding or not self._held:
             return

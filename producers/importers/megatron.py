@@ -118,7 +118,8 @@ class MegatronLog:
 
     def begin_file(self) -> None:
         """Begin to read another log."""
-        self._before, self._start = self._reports, _Start()
+        # Of rejected results the log of one rank may tell the iteration for all.
+        self._before, self._start = self._reports, _Start(iteration=self._start.iteration)
 
     def forget_file(self) -> None:
         """Forget the reports of the log so far: they are of an earlier start of the job.

@@ -121,6 +121,9 @@ class _Call(NamedTuple):
     group_size: int = 0  # by its numbers of elements in and out; 0: not known
 
 
+_MOST_WITHOUT: Final = 8  # logs without a line that are taken for ranks that wait nowhere: those of a host
+
+
 @dataclass(slots=True)
 class _Process:
     """One rank's lines about one group."""
@@ -455,7 +458,8 @@ class WatchdogLog:
         is_named = len(self._named) > 2 and all(own == names for own, names in self._named.items() if own)
         logs = sum(map(len, self._named.values()))
         without = {rank for rank in self._named.get(frozenset(), ()) if is_named and rank < logs}
-        heard = self._whole.heard | without
+        # Of more, most were ended before their watchdog fired.
+        heard = self._whole.heard | (without if len(without) <= _MOST_WITHOUT else set())
         if not self._whole.heard:  # by NCCL's calls, unless dumps hold them already
             return [] if known else self.nccl.dumps()
         by_name = {group.name: group for group in known}

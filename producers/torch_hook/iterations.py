@@ -223,8 +223,6 @@ class Iterations:
 
     def _unused(self, given: int) -> int:
         """Return a script's number, further on by as much as an earlier one went back."""
-        if not _BOUNDS["iteration"].holds(given):
-            raise InputError(f"iteration must be {_BOUNDS['iteration']}; got {given}")
         if given + self._ahead < self._newest:
             if not self._ahead:
                 _LOG.warning(
@@ -232,7 +230,10 @@ class Iterations:
                     self._newest, given, "they are numbered on from the newest",
                 )  # fmt: skip
             self._ahead = self._newest + 1 - given
-        return given + self._ahead
+        number = given + self._ahead
+        if given < 0 or not _BOUNDS["iteration"].holds(number):
+            raise InputError(f"iteration must be {_BOUNDS['iteration']}; got {given}")
+        return number
 
     def _begin(self, number: int, now: Boundary) -> None:
         self._current = _Row(number, now, now)

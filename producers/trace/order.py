@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from irregulars.messages.bounds import LATEST_NS
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN
 
 # Rows ordered at once: whole ranks, few enough for the caches, with the arrays that sorting needs.
 _ROWS_AT_ONCE: Final = 1 << 18
@@ -126,7 +126,12 @@ def newest_passes(rows: Rows, order: np.ndarray) -> np.ndarray:
     # By their starts: an evaluation beside later steps ends behind them.
     by_start = np.lexsort((rows.columns["start_ns"][order], rank))
     rank, number = rank[by_start], number[by_start]
-    goes_back = (rank[1:] == rank[:-1]) & (number[1:] < number[:-1])
+    # An evaluation of an earlier step may begin beside later steps: it is no new pass.
+    is_step = rows.columns["phase"][order][by_start] != PHASES.index("eval")
+    steps = np.flatnonzero(is_step)
+    back = steps[1:][(rank[steps[1:]] == rank[steps[:-1]]) & (number[steps[1:]] < number[steps[:-1]])]
+    goes_back = np.zeros(max(len(rank) - 1, 0), dtype=np.bool_)
+    goes_back[back - 1] = True
     # Starts at 0, 1, 2, 1, 2, 3 are passes 0, 0, 0, 1, 1, 1: of iterations 1 and 2 the first is left out.
     passes = np.cumsum(np.insert(goes_back, 0, False))
     _, key = np.unique(np.stack([rank.astype(np.int64), number]), axis=1, return_inverse=True)

@@ -285,7 +285,8 @@ class JobMonitor:
             return None
         if self._roster.is_ended:
             return self._roster.end_reason
-        if self._clock.is_attempt_overdue or self._later_bytes > _MOST_PENDING_BYTES:
+        is_full = self._later_bytes > _MOST_PENDING_BYTES
+        if self._clock.is_attempt_overdue or (is_full and any(isinstance(row, Membership) for row in self._later)):
             return "restarted"
         return "silent" if self._clock.presence in (Presence.SILENT, Presence.FORGOTTEN) else None
 

@@ -84,6 +84,7 @@ LOOK_S: Final = 60.0
 
 AWAY_S: Final = 10.0  # seconds until an orchestrator that did not answer is asked again
 END_S: Final = 60.0  # seconds in which somebody who acts once must have the topic to itself
+_MOST_ERRORS: Final = 3  # nodes that can't be changed at one go; a command may take 20 s to fail
 _POLL_S: Final = 0.5
 _LIMIT: Final = "as many nodes as --most-nodes are cordoned by us already"
 _WHY_LEFT: Final = {
@@ -108,7 +109,7 @@ class Actor:
     _done: set[Done] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)  # hosts whose nodes could not be changed the last time
-    _is_away: bool = False
+    _trouble: str = ""  # why not all could be done the last time
 
     def apply(self, polled: Polled) -> bool:
         """Apply new messages; return whether the plan may change."""
@@ -130,13 +131,13 @@ class Actor:
             self.act()
         except ServiceUnavailable as error:
             line = f"waiting    {error}; asking every {AWAY_S:g} s"
-            if not self._is_away:
+            if self._trouble != str(error):  # where one node can't be changed, an outage is said all the same
                 self.say(line)
-            self._is_away = True
+            self._trouble = str(error)
             return False
-        if self._is_away:
+        if self._trouble:
             self.say("going on   it answers again")
-        self._is_away = False
+        self._trouble = ""
         return True
 
     def act(self) -> None:
@@ -158,6 +159,8 @@ class Actor:
                 self._release(host, why)
         free = plan.free - len(errors)
         for proposal in plan.cordon:
+            if len(errors) >= _MOST_ERRORS:  # each may have taken a minute: the rest have their turn next time
+                break
             with errors.of(proposal.host):
                 free -= self._cordon(proposal, is_free=free > 0)
             if proposal.host in errors:  # it may be cordoned all the same: the answer may have got lost

@@ -55,6 +55,9 @@ class HealthEvents:
                     given[action_id] = message, named.get(action_id, replace(one, state="withdrawn"))
         for action_id, one in named.items():
             host = one.suspect.host
+            # Maybe given when another probability sufficed, or so long ago that the topic holds it no more
+            if one.state == "withdrawn" and host is not None and host not in self._given:
+                self._given[host] = {action_id: (message, one)}
             # Without a time nobody knows whether it still holds, as for `actor.plan_nodes`.
             is_sure = one.suspect.probability >= self.least_probability and (one.expires_at_ns or 0) >= now_ns
             if one.state == "proposed" and host is not None and is_sure:

@@ -26,7 +26,11 @@ WITH
             toNullable(max(iteration)) AS last_iteration,
             maxOrNullIf(started_at, started_at > toDateTime64(0, 9, 'UTC')) AS last_seen_at, -- earlier ones: not known
             groupArrayIf((iteration, elapsed_ns), phase = 'train') AS trained,
-            arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, trained), 1, 50).2) / 1e9 AS recent_iteration_s,
+            if(
+                empty(trained),
+                NULL,
+                arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, trained), 1, 50).2) / 1e9
+            ) AS recent_iteration_s,
             countIf(is_irregular) AS irregular_iterations
         FROM iterations FINAL
         WHERE (job, attempt) IN (SELECT job, attempt FROM attempts)

@@ -260,6 +260,10 @@ def test_what_is_left_to_explain() -> None:
     one = replace(seen(0, {PAIR: 120.0, WORK[1]: 100.0, **by_chance}), excess_ns=220 * MS)
     left = Unexplained.of([one], APART).without(frozenset([PAIR]))
     assert left.share(frozenset([WORK[1]])) == pytest.approx(1.0)
+    # Where the first leaves nothing, the others came last by chance
+    one = replace(seen(0, {PAIR: 120.0, WORK[1]: 40.0, WORK[2]: 40.0, WORK[3]: 30.0}), excess_ns=120 * MS)
+    left = Unexplained.of([one], APART).without(frozenset([PAIR]))
+    assert left.share(frozenset([WORK[1]])) == pytest.approx(40 / 110)
 
 
 @pytest.mark.parametrize(("excess_ms", "share"), [(None, 0.4), (60.0, 0.5), (20.0, 1.0), (500.0, 0.4)])

@@ -247,6 +247,15 @@ def test_a_rank_whose_own_log_holds_no_line_of_a_watchdog_is_missing(tmp_path: P
         (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 3 else "step 651 loss 2.1\n")
     (verdict,) = analyze(read_trace(take_anything(logs, tmp_path).directory)).verdicts
     assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((3,), 0.9)
+    # Of many such logs most ranks were ended before their watchdog fired.
+    for rank in range(24):
+        (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 13 else "step 651 loss 2.1\n")
+    (tmp_path / "again").mkdir()
+    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path / "again").directory)).verdicts
+    assert verdict.suspects == ()
+    for rank in range(4, 24):
+        (logs / f"train-{rank}.log").unlink()
+    (logs / "train-3.log").write_text("step 651 loss 2.1\n")
     # Numbers that are not the ranks of the lines tell nothing of a log without any.
     (logs / "train-0.log").rename(logs / "train-7.log")
     files = sorted(logs.iterdir())

@@ -193,6 +193,17 @@ def test_of_an_iteration_that_was_begun_again_the_newest_row_counts_and_the_othe
     assert audited["iteration"][~are_whole(audited)].tolist() == ([0] if gone else [0, 2])
 
 
+def test_an_evaluation_of_a_step_that_begins_behind_the_next_one_is_no_new_pass(tmp_path: Path) -> None:
+    rows = [
+        {"rank": 0, "iteration": number, "start_ns": START_NS + 10 * at, "elapsed_ns": 5, "phase": phase}
+        for at, (number, phase) in enumerate(
+            [(0, "train"), (1, "train"), (2, "train"), (1, "eval"), (3, "train"), (4, "train")]
+        )
+    ]
+    trace = read_trace(write_directory(tmp_path / "t", iterations=rows))
+    assert (len(trace.iterations[0]), trace.rejected.count) == (6, 0)
+
+
 def test_device_names_are_those_of_the_rank(tmp_path: Path) -> None:
     rows = [
         {"rank": rank, "time_ns": START_NS, "path": "nic", "device": device, "tx_bytes_per_s": 1.0,

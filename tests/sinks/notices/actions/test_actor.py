@@ -217,6 +217,28 @@ def test_a_node_that_can_not_be_changed_keeps_no_other_from_being_cordoned() -> 
     ]
 
 
+def test_an_outage_behind_a_node_that_can_not_be_changed_is_said_too() -> None:
+    scene = Scene("node-1")
+    scene.nodes.stuck = {"node-1"}
+    scene.tell(on("node-1"))
+    scene.actor.try_to_act()
+    scene.nodes.away = 2
+    scene.actor.try_to_act()
+    scene.actor.try_to_act()
+    assert [line.split("must")[0] for line in scene.lines if line.startswith("waiting")] == [
+        "waiting    all nodes of the plan ", scene.lines[-1].split("must")[0],
+    ]  # fmt: skip
+
+
+def test_of_many_nodes_that_can_not_be_changed_some_are_tried_at_a_time() -> None:
+    hosts = [f"node-{number}" for number in range(10)]
+    scene = Scene(*hosts, most=10)
+    scene.nodes.stuck = set(hosts)
+    scene.tell(*(on(host, host) for host in hosts))
+    assert not scene.actor.try_to_act()
+    assert 0 < sum(line.startswith("left") for line in scene.lines) < 5
+
+
 def test_a_node_that_can_not_be_given_back_keeps_no_other_and_its_place_is_not_free() -> None:
     scene = Scene("node-1", "node-2", "node-3", "node-4", most=2)
     scene.tell(on("node-1", "v1"), on("node-2", "v2"))

@@ -94,6 +94,14 @@ def test_accusations_that_an_earlier_consumer_gave_are_known_and_not_given_again
     assert feed.committed == 1
 
 
+def test_a_node_is_healthy_again_though_nobody_knows_any_more_that_it_was_accused(tmp_path: Path) -> None:
+    """The probability that was enough then may be another one, and the topic keeps a month."""
+    place = tmp_path / "events.jsonl"
+    run(feed_of(encode_actions(notice_of(replace(VERDICT, time_ns=time_ns(), **RECOVERED), "resolved"))), str(place))
+    (event,) = [json.loads(line) for line in place.read_text().splitlines()]
+    assert event["data"]["healthEvent"]["isHealthy"] is True
+
+
 def test_an_endpoint_gets_cloud_events(endpoint: Endpoint) -> None:
     run(feed_of(message()), endpoint.place)
     (request,) = endpoint.requests
