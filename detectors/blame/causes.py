@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
@@ -55,7 +55,7 @@ def find_causes(
 
     `working`: devices known to work longer though their transfers are as always: slow transfers are none of theirs.
     """
-    unexplained = replace(Unexplained.of(attributions, topology), working=working)
+    unexplained = Unexplained.of(attributions, topology, working)
     totals_ns = [attribution.held_against_ns(is_work=False) for attribution in attributions]
     # Let no iteration count for more than `most_typical` typical ones: a single long hang does not recur.
     limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0

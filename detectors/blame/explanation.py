@@ -32,18 +32,20 @@ class Unexplained:
 
     attributions: Sequence[Attribution]  # the iterations
     path_excess_ns: Sequence[PathExcess]  # of each iteration the excess that is left on its path
-    excess_ns: Sequence[float | None]  # by how much each took longer, less what is explained; None: not known
+    excess_ns: Sequence[float | None]  # by how much each took longer, less the explained part; None: not known
     topology: Topology
     explained: frozenset[Lane]  # the lanes that a cause explains: that they are slow is no evidence for another one
     seen: SeenLanes  # the lanes of the iterations, explained or not
     working: frozenset[Device] = frozenset()  # devices known to work longer though their transfers are as always
 
     @classmethod
-    def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:
+    def of(
+        cls, attributions: Sequence[Attribution], topology: Topology, working: frozenset[Device] = frozenset()
+    ) -> Unexplained:
         """Return all excess of the iterations; lanes that were quicker than usual have none."""
         left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
         excess_ns = [a.excess_ns for a in attributions]
-        return cls(attributions, left, excess_ns, topology, frozenset(), SeenLanes(attributions))
+        return cls(attributions, left, excess_ns, topology, frozenset(), SeenLanes(attributions), working)
 
     def own_ns(self, lanes: Collection[Lane]) -> list[float]:
         """Return of each iteration the excess that is left in these lanes, ns."""

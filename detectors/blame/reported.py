@@ -142,7 +142,7 @@ def onset_of(verdict: Verdict, time_ns: int) -> int:
 
 
 def _layer_by(events: Iterable[DeviceEvent], suspect: Suspect) -> str:
-    """Return where the cause of a verdict lies, by what was reported before it showed, where nothing else says so."""
+    """Return where the cause of a verdict lies by the reports from before it showed, where nothing else says so."""
     # Of ranks on several hosts the first one's is advised on: what another host reported says nothing of that one.
     own = (one for one in events if one.rank == suspect.rank or one.host == suspect.host or suspect.device == "host")
     kinds = {one.kind for one in own if _weight(one) > 1}
@@ -155,7 +155,7 @@ Report = tuple[int, str, str, str]  # rank, kind, device, and the class of an XI
 
 
 def reports_about(events: Iterable[DeviceEvent], ranks: Collection[int], topology: Topology) -> set[Report]:
-    """Return what was reported of devices that carry these ranks, or of their hosts; how often does not matter."""
+    """Return the reports of devices that carry these ranks, or of their hosts; how often does not matter."""
     hosts = [host for rank in ranks if (host := topology.host(rank)) is not None]
     beside = frozenset(ranks).union(*(host.ranks for host in hosts))
     return {
