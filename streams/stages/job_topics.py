@@ -41,18 +41,21 @@ class JobTopics:
     # --- verdicts ---------------------------------------------------------------------------------------------------
 
     def read_results(self, own: int, ends: Ends | None, published: PublishedVerdicts) -> Ends:
-        """Note the verdicts published behind `ends` on jobs of the partition `own`; return `ends`.
+        """Note the verdicts published behind `ends` on jobs of the partition `own`; return the present ends.
 
-        Without `ends` nothing was ever judged in this partition: there are none, and the present ends are returned.
+        Without `ends` nothing was ever judged in this partition: there are none. What is noted is stored with the new
+        ends, and not read again at the next start.
         """
+        newest = self._result_ends()  # before anything is read: what comes meanwhile lies behind them
         if ends is None:
-            return self._result_ends()
+            return newest
         partitions = self._partitions()
-        for topic, partition, begin in _places(ends):
-            for verdict in _verdicts(topic, self._reader.messages(self._name(topic), partition, begin)):
+        for topic, partition, end in _places(newest):
+            begin = ends.get(topic, {}).get(partition, 0)
+            for verdict in _verdicts(topic, self._reader.messages(self._name(topic), partition, begin, end)):
                 if place(verdict.job, partitions) == own:
                     published.note(topic, verdict)
-        return ends
+        return newest
 
     def begin_anew(self, own: int, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
         """Return the record of a partition whose jobs of these keys begin anew; without one before, all jobs do."""

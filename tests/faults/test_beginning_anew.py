@@ -15,6 +15,7 @@ from irregulars.infra.wiring import agent_settings
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.snapshots.published_verdicts import RESULTS
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record
 from tests.integration.pipelines import ITERATIONS, RECORDINGS, Pipeline
 from tests.integration.test_end_to_end import Gate, is_open, seconds_until
@@ -35,13 +36,16 @@ def delete_evidence(bus: Bus) -> None:
         done.result(30)
 
 
-def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(kafka_bootstrap: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(
+    kafka_bootstrap: str, tmp_path: Path, is_killed: bool
+) -> None:
     bus = Bus(kafka_bootstrap)
     names = (name for number in itertools.count() if partition_of((name := f"job-{number}").encode(), bus) == 0)
     gone, kept = Job(bus, next(names), ranks=2), Job(bus, next(names), ranks=2)
     run_and_judge(bus, tmp_path, gone)
     delete_evidence(bus)
-    run_and_judge(bus, tmp_path, kept)
+    run_and_judge(bus, tmp_path, kept, is_killed=is_killed)
     bus.spoil("job_snapshots", "damaged")
     workers = [Worker(bus, tmp_path)]
     wait_until(lambda: "event=begun_anew" in workers[0].output(), "a beginning anew")
@@ -55,14 +59,20 @@ def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(kafka_bootstr
     bus.close()
 
 
-def run_and_judge(bus: Bus, folder: Path, job: Job) -> None:
+def run_and_judge(bus: Bus, folder: Path, job: Job, *, is_killed: bool = False) -> None:
+    """Let a worker judge a job; one that is killed has stored nothing of it."""
     job.announce()
     job.run(10)
     job.end()
     bus.flush()
-    worker = Worker(bus, folder)
-    wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids(), "verdicts")
-    assert worker.stop() == 0
+    worker = Worker(bus, folder, **({"snapshot_s": 3600.0} if is_killed else {}))
+    wait_until(
+        lambda: all(set(bus.verdict_ids(topic)) >= job.wanted_ids() for topic in RESULTS), "verdicts and alerts"
+    )
+    if is_killed:
+        worker.kill()
+    else:
+        assert worker.stop() == 0
 
 
 def newest_position(bus: Bus, partition: int) -> PositionRecord:
