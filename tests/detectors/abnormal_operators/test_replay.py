@@ -319,9 +319,6 @@ def test_the_pace_of_the_job() -> None:
     assert _pace(np.array([0.0, 0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.1)
     assert _pace(np.array([0.1, 0.1, 0.1, 0.1])) == pytest.approx(0.1)
     assert _pace(np.array([0.1, 0.1, 0.1])) == 0.0  # of three nobody knows
-    # A job that is slower as a whole has no slow rank
-    graph = iteration(0, work=dict.fromkeys(range(RANKS), 1.3))
-    assert work_after(graph, usual(), 2) == pytest.approx(1.3)
 
 
 def test_usual_pieces_and_their_ratios() -> None:

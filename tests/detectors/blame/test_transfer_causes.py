@@ -166,16 +166,11 @@ def test_nics_of_all_slow_collectives_tell_the_switch_together() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_device_is_told_by_the_lanes_that_it_carries(name: str) -> None:
     example = EXAMPLES[name]
-    found = ranked(example.accused, example.seen, example.topology)
+    devices, slow = rank_devices(example.accused, irregular(example.seen), example.topology)
+    found = dict(devices)
     assert next(iter(found)) == example.device
     assert found[example.device] > 0.6
     assert sum(found.values()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_lanes_that_were_seen_slow_are_returned(name: str) -> None:
-    example = EXAMPLES[name]
-    _, slow = rank_devices(example.accused, irregular(example.seen), example.topology)
     assert slow == {lane for lane, excess in example.seen.items() if excess is SLOW}
 
 
@@ -255,12 +250,6 @@ def test_what_a_normal_lane_says_of_a_nic_beside_others_of_its_host(lane: Lane, 
     link = Device("link", (1, 5))
     change = odds({lane: NORMAL}, NIC_1, link, TOGETHER) / odds({}, NIC_1, link, TOGETHER)
     assert change == pytest.approx((1 - chance) / 0.95)
-
-
-def test_devices_that_fit_less_come_after_those_that_fit() -> None:
-    found = list(rank_devices(pair(1, 5), irregular(EXAMPLES["nic"].seen), APART)[0])
-    assert [probability for _, probability in found] == sorted((p for _, p in found), reverse=True)
-    assert {device for device, _ in found} >= {NIC_1, NIC_5, LEAF_0, NOBODY}
 
 
 def test_renaming_ranks_renames_the_devices() -> None:
@@ -363,13 +352,6 @@ def test_lanes_inside_a_host() -> None:
 # --- ranks without a log --------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_logs_nothing_is_as_likely_late_as_a_nic_slow() -> None:
-    found = ranked(OF_1_AND_2, {OF_1_AND_2: SLOW}, SILENT)
-    assert found[Device(UNLOGGED, (2,))] >= found[NIC_1]
-    assert not any(device.kind == UNLOGGED for device in ranked(pair(1, 2), {pair(1, 2): SLOW}, SILENT))
-    assert not any(device.kind == UNLOGGED for device in ranked(OF_1_AND_2, {OF_1_AND_2: SLOW}))
-
-
 def test_a_slow_collective_with_a_member_that_logs_nothing_speaks_hardly_for_the_nic_of_another() -> None:
     """It may have waited for the rank without a log; a collective that all log did not."""
 
@@ -386,9 +368,6 @@ def test_a_normal_collective_acquits_a_nic_also_where_a_member_logs_nothing() ->
     alone, beside = (ranked(pair(1, 5), seen, SILENT)[NIC_1]
                      for seen in ({pair(1, 5): SLOW}, {pair(1, 5): SLOW, OF_1_AND_2: NORMAL}))  # fmt: skip
     assert beside < alone / 2
-
-
-# --- what a device carries ------------------------------------------------------------------------------------------
 
 
 # --- whom slow transfers accuse -------------------------------------------------------------------------------------
@@ -575,22 +554,10 @@ def test_lanes_that_noise_or_drift_explains_are_not_slow() -> None:
     assert not stands_out(WORLD, irregular({WORLD: noisy}, 1))
     assert not stands_out(WORLD, irregular({WORLD: NORMAL}))
     assert not stands_out(WORLD, irregular({OF_1_AND_2: SLOW}))
-    # What would not stand out says nothing by looking normal
-    noisy = NORMAL._replace(noise_ns=100 * MS)
-    assert seen_slow(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 3): noisy})) == {pair(1, 5): True}
-    # A lane that is less slow than the accused one lets expect is not slow: it met the fault's traffic in the fabric;
-    # it did not cross the device.
-    met = NORMAL._replace(excess_ns=0.1 * SLOW.excess_ns, slow_transfers=4.0)
-    crossed = NORMAL._replace(excess_ns=0.3 * SLOW.excess_ns, slow_transfers=4.0)
-    seen = seen_slow(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 2): met, pair(1, 3): crossed}))
-    assert seen == {pair(1, 5): True, pair(1, 2): False, pair(1, 3): True}
     # A lane of which one transfer hung is not slow
     stray = SLOW._replace(slow_transfers=1.0)
     seen = seen_slow(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 3): stray}))
     assert seen[pair(1, 3)] is False
-    # What drifts by a few percent is not slow
-    drifts = NORMAL._replace(excess_ns=0.09 * NORMAL.usual_ns, noise_ns=0.0, slow_transfers=4.0)
-    assert seen_slow(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 3): drifts}))[pair(1, 3)] is False
     # More iterations tell more
     noisy = NORMAL._replace(excess_ns=10 * MS, noise_ns=3.5 * MS, slow_transfers=4.0)
     seen = {pair(1, 5): SLOW, pair(1, 3): noisy}

@@ -50,16 +50,6 @@ def test_limit_and_clip_of_the_window() -> None:
     window, _ = fed([100.0] * 10, delta=1.5)
     assert window.judge(150.0) is False
     assert window.judge(math.nextafter(150.0, 200)) is True
-    # A value enters clipped at delta times the mean before it
-    window, _ = fed([100.0] * 10 + [1000.0], delta=1.5)
-    assert window.mean_ns == pytest.approx((10 * 100 + 150) / 11)
-    # The clip uses the window before the value and not with it
-    window, _ = fed([100.0] * 10 + [1000.0, 1000.0], delta=2.0)
-    second = 2 * (1000 + 200) / 11
-    assert window.mean_ns == pytest.approx((1000 + 200 + second) / 12)
-    # The window forgets what is older than itself
-    window, _ = fed([50.0] * 10 + [100.0] * 200, size=10)
-    assert window.mean_ns == 100.0
 
 
 @given(times=TIMES, delta=st.floats(1.01, 3), size=st.integers(10, 60))
@@ -95,9 +85,6 @@ def test_noise_and_lasting_faults() -> None:
     # A fault that lasts does not hide itself at once
     _, said = fed([100.0 + n % 3 for n in range(50)] + [300.0] * 30)
     assert said[50:] == [True] * 30
-    # A slow first iteration does not blind the window
-    _, said = fed([5000.0] + [100.0 + n % 2 for n in range(60)] + [300.0])
-    assert said[-1] is True
     # A fast first iteration does not make all others irregular
     _, said = fed([1.0] + [100.0 + n % 2 for n in range(60)])
     assert True not in said
@@ -106,7 +93,7 @@ def test_noise_and_lasting_faults() -> None:
 @given(times=TIMES)
 def test_a_restored_window_says_the_same(times: list[float]) -> None:
     window, _ = fed(times, size=20)
-    twin = IterationWindow.from_state(window.state(), delta=window.delta, window=window.window)
+    twin = IterationWindow.from_state(stored(window.state()), delta=window.delta, window=window.window)
     for time in times:
         assert twin.judge(time) == window.judge(time)
         assert twin.mean_ns == window.mean_ns or math.isnan(window.mean_ns)
@@ -209,110 +196,24 @@ def test_thresholds_of_shift() -> None:
     assert [fed([100.0] * 40 + [109.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
 
 
-FAULT_AT = 15
-USUAL_NS = 100e6
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize("first", [
+    [], [5.0], [5.0] * 2, [5.0] * 3, [5.0] * 4, [50.0], [50.0, 8.0, 3.0], [1000.0, 1.5, 1.2, 1.1],
+])  # fmt: skip
+def test_long_first_iterations_hide_no_fault_soon_after(first: list[float], noise: float) -> None:
+    """At δ = 1.1: of ten iterations four that are clipped at it move the mean by 4 %, however long they were."""
+    times_ns = 100e6 * (1 + noise * np.random.default_rng(0).standard_normal(15))
+    times_ns[: len(first)] *= first
+    window, _ = fed(times_ns.tolist())
+    assert window.judge(120e6) is True
+    assert noise > 0 or window.judge(105e6) is False
 
 
-def times(first: list[float], count: int = FAULT_AT, noise: float = 0.0, seed: int = 0) -> list[float]:
-    """Iteration times, ns; the first ones are so many times as long as usual."""
-    usual = USUAL_NS * (1 + noise * np.random.default_rng(seed).standard_normal(count))
-    usual[: len(first)] *= first
-    found: list[float] = usual.tolist()
-    return found
+FIRST_TEN = st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations)
 
 
-def window_of(times_ns: list[float], delta: float = 1.1) -> IterationWindow:
-    window = IterationWindow(delta=delta, window=50)
-    for ns in times_ns:
-        window.learn(ns, is_irregular=window.judge(ns))
-    return window
-
-
-def clipped_mean(first_ten: list[float], delta: float) -> float:
-    """The contract's: the first ten clipped at delta times their median."""
-    return float(np.mean(np.minimum(first_ten, delta * np.median(first_ten))))
-
-
-@pytest.mark.parametrize("long", range(5))
-def test_long_first_iterations_hide_no_fault_soon_after(long: int) -> None:
-    """At δ = 1.1: of ten iterations four that are clipped at it move the mean by 4 %."""
-    window = window_of(times([5.0] * long))
-    assert window.judge(1.2 * USUAL_NS) is True
-    assert window.judge(1.05 * USUAL_NS) is False
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("long", [1, 2, 3])
-def test_nor_do_they_in_a_noisy_job(long: int, seed: int) -> None:
-    noisy = times([5.0] * long, noise=0.01, seed=seed)
-    assert window_of(noisy).judge(1.2 * USUAL_NS) is True
-
-
-@pytest.mark.parametrize("first", [[50.0], [50.0, 8.0, 3.0], [1000.0, 1.5, 1.2, 1.1]])
-def test_how_long_they_were_does_not_matter(first: list[float]) -> None:
-    assert window_of(times(first)).judge(1.2 * USUAL_NS) is True
-
-
-def test_a_lasting_fault_is_found_in_each_of_its_first_iterations() -> None:
-    window = window_of(times([5.0, 5.0, 5.0]))
-    said = []
-    for _ in range(5):
-        said.append(window.judge(1.2 * USUAL_NS))
-        window.learn(1.2 * USUAL_NS, is_irregular=said[-1])
-    assert said == [True] * 5
-
-
-@given(
-    first_ten=st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations),
-    delta=st.floats(1.01, 3),
-)
-def test_the_first_ten_are_clipped_at_delta_times_their_median(first_ten: list[float], delta: float) -> None:
-    assert window_of(first_ten, delta).mean_ns == pytest.approx(clipped_mean(first_ten, delta))
-
-
-@given(
-    first_ten=st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations),
-    order=st.permutations(range(IRREGULAR.min_iterations)),
-)
+@given(first_ten=FIRST_TEN, order=st.permutations(range(IRREGULAR.min_iterations)))
 def test_the_order_of_the_first_ten_does_not_matter(first_ten: list[float], order: list[int]) -> None:
-    one, two = window_of(first_ten), window_of([first_ten[at] for at in order])
+    one, two = fed(first_ten)[0], fed([first_ten[at] for at in order])[0]
     assert two.mean_ns == pytest.approx(one.mean_ns)
     assert two.limit_ns == pytest.approx(one.limit_ns)
-
-
-@given(
-    first_ten=st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations),
-    more=st.lists(st.floats(1, 1e12), max_size=60),
-    delta=st.floats(1.01, 3),
-)
-def test_what_comes_after_them_is_clipped_at_delta_times_the_mean_before_it(
-    first_ten: list[float], more: list[float], delta: float
-) -> None:
-    limit_ns = delta * float(np.median(first_ten))
-    clipped = [min(ns, limit_ns) for ns in first_ten]
-    for ns in more:
-        own = clipped[-50:]
-        clipped.append(min(ns, delta * sum(own) / len(own)))
-    assert window_of([*first_ten, *more], delta).mean_ns == pytest.approx(float(np.mean(clipped[-50:])))
-
-
-def test_the_first_ten_iterations() -> None:
-    # The tenth iteration is clipped with the nine before it
-    window = window_of([USUAL_NS] * 9 + [5 * USUAL_NS])
-    assert window.mean_ns == pytest.approx(1.01 * USUAL_NS)
-    # Before the tenth there is no opinion and no mean
-    window = window_of(times([5.0] * 3, count=9))
-    assert np.isnan(window.mean_ns)
-    assert window.judge(1e12) is None
-
-
-@pytest.mark.parametrize("stopped_at", range(1, FAULT_AT))
-def test_a_window_restored_in_the_middle_of_warm_up_says_the_same(stopped_at: int) -> None:
-    whole = times([5.0, 4.0, 3.0], noise=0.01)
-    window = window_of(whole[:stopped_at])
-    again = IterationWindow.from_state(stored(window.state()), delta=window.delta, window=window.window)
-    for ns in whole[stopped_at:]:
-        for one in (window, again):
-            one.learn(ns, is_irregular=one.judge(ns))
-    assert again.state() == window.state()
-    assert again.mean_ns == window_of(whole).mean_ns

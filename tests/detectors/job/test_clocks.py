@@ -103,12 +103,6 @@ def centred(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def test_offsets_by_collectives_and_messages() -> None:
-    # Offsets are found to a few microseconds
-    truth = {"h0": 3.0 * MS, "h1": -1.5 * MS, "h2": 40.0 * US}
-    found, expected = offsets(collectives(truth)), centred(truth)
-    assert found == pytest.approx(expected, abs=5 * US)
-    # Clocks that agree are left as they are
-    assert offsets(collectives({})) == pytest.approx({"h0": 0, "h1": 0, "h2": 0}, abs=5 * US)
     # One collective that a member left late moves no offset
     truth = {"h0": 500.0 * US, "h1": -500.0 * US, "h2": 0.0}
     rows = collectives(truth)
@@ -172,12 +166,6 @@ def test_other_names_of_ranks_and_another_time_change_nothing(order: list[int], 
 
 
 # --- drifts ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_drift_of_a_host_is_found_to_a_few_ppm() -> None:
-    drifts = {"h0": 60e-6, "h1": -60e-6}
-    found = clocks(collectives({}, drifts))
-    assert found.drift_ratio == pytest.approx({0: 60e-6, 1: 60e-6, 2: -60e-6, 3: -60e-6}, abs=2e-6)
 
 
 @pytest.mark.parametrize("ppm", [20.0, -50.0, 100.0])

@@ -33,19 +33,12 @@ def log_of(step_ns: int, rows: int = 20) -> list[tuple[int, int]]:
 # --- resolutions ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step_ns", [1 * US, 10 * US, 100 * US, MS])
-def test_the_resolution_is_the_step_of_the_log(step_ns: int) -> None:
-    assert resolutions(log_of(step_ns)) == [step_ns]
-
-
-@pytest.mark.parametrize("step_ns", [1, 10, 100])
-def test_no_log_is_trusted_to_be_finer_than_a_microsecond(step_ns: int) -> None:
-    assert resolutions(log_of(step_ns)) == [JOB.least_resolution_ns]
+@pytest.mark.parametrize("step_ns", [1, 10, 100, 1 * US, 10 * US, 100 * US, MS, S])
+def test_the_resolution_is_the_step_of_the_log_between_a_microsecond_and_a_millisecond(step_ns: int) -> None:
+    assert resolutions(log_of(step_ns)) == [min(max(step_ns, JOB.least_resolution_ns), MS)]
 
 
 def test_resolution_of_a_log() -> None:
-    # No step is taken for coarser than a millisecond
-    assert resolutions(log_of(S)) == [MS]
     # Each rank has the resolution of its own exporter
     logs = log_of(1), log_of(US), log_of(10 * US), log_of(MS)
     assert resolutions(*logs) == [US, US, 10 * US, MS]

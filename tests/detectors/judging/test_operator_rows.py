@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from irregulars.detectors.judging.iteration_rows import (
     IterationRows,
     IterationSpan,
-    Span,
     join_rows,
     spans_of,
     split_by_iteration,
@@ -204,11 +203,6 @@ def test_spans_name_each_batch_once(offsets: list[list[list[int]]]) -> None:
         assert list(span.offsets) == sorted({one for of_ranks in offsets for one in of_ranks[span.rank]})
 
 
-def test_no_iterations_have_no_spans() -> None:
-    assert spans_of([]) == []
-    assert Span(1, 2, (3,)) == Span(1, 2, (3,))
-
-
 def with_patterns(evidence: Evidence, name: str, shares: list[float]) -> Evidence:
     """Two patterns: one on a communicator, and the whole."""
     count = len(shares)
@@ -240,27 +234,7 @@ def test_rows_without_patterns_or_ranks() -> None:
     assert rows.behaviour({}).communicator.tolist() == [-1]
     back = stored(rows)
     assert back.behaviour({"a": 1}).communicator.tolist() == [1, -1]
-    # No ranks have no offsets
+    # No ranks have no offsets, and no iterations no spans
     rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[1, 2]]))
     assert spans_of([rows.only(set())]) == []
-
-
-def iteration(number: int, offsets: dict[int, list[int]]) -> IterationRows:
-    """One row for each rank; ranks with an even number are in partition 0, the others in 1."""
-    parts = [
-        replace(
-            evidence_of(rank, {number: 10.0}, partition=rank % 2),
-            offsets=Ragged(np.array([len(own)]), {"offset": np.array(own, dtype=np.int64)}),
-        )
-        for rank, own in offsets.items()
-    ]
-    (rows,) = split_by_iteration(concatenate(parts), np.ones(len(parts), dtype=bool))
-    return rows
-
-
-def test_batches_to_read_back() -> None:
-    # A batch that holds two iterations is read once
-    iterations = [iteration(4, {0: [3, 2], 1: [2]}), iteration(5, {0: [3, 4]})]
-    assert spans_of(iterations) == [Span(0, 0, (2, 3, 4)), Span(1, 1, (2,))]
-    # No iteration needs nothing
     assert spans_of([]) == []

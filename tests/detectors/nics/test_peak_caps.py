@@ -34,7 +34,6 @@ from irregulars.detectors.nics.steadiness import (
     steady_text,
     swings_of,
 )
-from irregulars.detectors.nics.thresholds import NICS
 
 RANKS = (0, 1, 2, 3)
 APART = Topology(4, {rank: Place(f"h{rank}", 0, "eth0", "s") for rank in RANKS}, {0: RANKS}, ("world",))
@@ -250,9 +249,6 @@ def steady(found: dict[int, tuple[float, float]], ratio: float = math.nan) -> li
 def test_steady_nics() -> None:
     # The nic that moves steadily while the others burst stands out
     assert steady(BURSTS) == [(1, 0)]
-    # A rate that is steady at its usual peak is not capped
-    assert steady(BURSTS, ratio=0.97) == []
-    assert steady(BURSTS, ratio=0.13) == [(1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -275,8 +271,6 @@ def test_steady_nics_need_comparable_patterns() -> None:
     whole, part = swings(BURSTS), swings({rank: BURSTS[rank] for rank in (0, 1)})
     ends = steady_ends(5, RANKS, [whole, part, whole], ON_SWITCH)
     assert [end for end, is_steady in ends.items() if is_steady] == [(NIC[1], 0)]
-    # Two nics can not tell which of them is unlike the other
-    assert steady_ends(5, (0, 1), [swings({0: (0.5, 0.5), 1: (0.01, 0.01)})], ON_SWITCH) == {}
     # Patterns of other communicators say nothing
     assert steady_ends(5, RANKS, [swings(BURSTS, communicator=4)], ON_SWITCH) == {}
     # A nic that ranks share is one device whoever samples it
@@ -374,8 +368,6 @@ def test_stretches() -> None:
     apart = traffic({1: (0, 200)})
     apart[1].tx[400:] = SLOW
     assert [(one.begin_s, one.past_s) for one in steady_stretches(apart, HOSTS)] == [(0.0, 2.0), (4.0, 6.0)]
-    # A moment is no stretch
-    assert steady_stretches(traffic({2: (200, 200 + (NICS.min_windows - 1) * NICS.window_samples)}), HOSTS) == []
     # A nic that is steady at its peak is none
     full = traffic({})
     full[2].tx[200:400] = FAST

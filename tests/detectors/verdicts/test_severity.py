@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.revision import revision_of
 from irregulars.detectors.verdicts.severity import Loss, loss_of, severity_of, worse
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.messages.judgements import SEVERITIES, Verdict
 from irregulars.settings import SeverityLimits
 from irregulars.state_codec import encode_state
-from tests.detectors.observed_iterations import MS, TOPOLOGY, Step, late, observation
+from tests.detectors.observed_iterations import TOPOLOGY, Step, late, observation
 from tests.detectors.verdicts.test_open_verdict import recurring, standing
 from tests.stored_states import stored
 
@@ -171,11 +169,6 @@ def test_severity_is_published_once() -> None:
     assert [SEVERITIES.index(one.severity or "") for one in said] == sorted(
         SEVERITIES.index(one.severity or "") for one in said
     )
-    # A hang is told as a page
-    hang = Hang(ranks=(2,), communicator=0, operator=0, waiting=3, has_arrived=False, is_shared=False, since_ns=None)
-    last = Observation(7, 100 * MS, 100 * MS, 1, None)
-    verdict = VerdictTracker("j", 1).hang(hang, last, None, "silent", TOPOLOGY)
-    assert (verdict.event, verdict.severity) == ("opened", "page")
     # A snapshot forgets neither what was said nor how long it has lasted
     tracker = VerdictTracker("j", 1)
     lived([late(1)] * 8, tracker)
