@@ -116,9 +116,7 @@ def done(value: T) -> Future[T]:
     return future
 
 
-def test_rights_hold_once_granted_and_are_gone_once_revoked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rights_hold_once_granted_and_are_gone_once_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = LaxAdmin()
     monkeypatch.setattr(access_roles, "open_admin", lambda *_: (admin, None))
     access_roles.grant("kafka:9092", {}, "User:pager", RIGHTS)

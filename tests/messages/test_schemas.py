@@ -22,14 +22,7 @@ from irregulars.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.messages.judgements import (
-    DEVICES,
-    SEVERITIES,
-    Suspect,
-    Verdict,
-    decode_verdict,
-    encode_verdict,
-)
+from irregulars.messages.judgements import DEVICES, SEVERITIES, Suspect, Verdict, decode_verdict, encode_verdict
 from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.reasons import (
     ALTERNATIVES,

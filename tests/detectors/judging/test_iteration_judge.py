@@ -339,10 +339,7 @@ def essence(outcome: Outcome) -> list[Any]:
 
 
 def test_both_faults_are_found(judged: Outcome) -> None:
-    assert [(kind, ranks) for _, kind, _, ranks, _ in essence(judged)] == [
-        ("slow_rank", (2,)),
-        ("slow_link", (1, 5)),
-    ]
+    assert [(kind, ranks) for _, kind, _, ranks, _ in essence(judged)] == [("slow_rank", (2,)), ("slow_link", (1, 5))]
 
 
 @pytest.mark.slow

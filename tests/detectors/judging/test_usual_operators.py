@@ -54,8 +54,7 @@ def test_ranks_that_are_read_first() -> None:
 
 
 OF_FOUR = UsualOperators(
-    [iteration(n, [100] * 4, [10.0 + n, 20.0, 30.0, 40.0], [50] * 4) for n in range(3)],
-    is_whole=True,
+    [iteration(n, [100] * 4, [10.0 + n, 20.0, 30.0, 40.0], [50] * 4) for n in range(3)], is_whole=True
 )
 
 

@@ -31,11 +31,7 @@ def nic_cause(*iterations: int, probability: float = 0.95) -> Cause:
     return Cause("slow_nic", suspects, frozenset([PAIR]), None, dict.fromkeys(iterations, 50 * MS))
 
 
-def evidence(
-    *recent: Observation,
-    before: Sequence[Observation] = (),
-    is_uneven: bool = False,
-) -> Evidence:
+def evidence(*recent: Observation, before: Sequence[Observation] = (), is_uneven: bool = False) -> Evidence:
     """What was looked into; `before`: suspect iterations that came earlier, or lie between."""
     suspicions = Suspicions()
     for one in sorted({o.iteration: o for o in (*before, *recent)}.values(), key=lambda o: o.iteration):

@@ -120,9 +120,7 @@ def test_what_is_judged_of_what_came(steps: list[Step], is_ended: bool) -> None:
     assert monitor.is_ended == is_ended
 
 
-def test_above_a_bound_the_oldest_iterations_that_wait_are_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_above_a_bound_the_oldest_iterations_that_wait_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [evidence_of(0, {number: 10}) for number in range(20)]
     monkeypatch.setattr(job_monitor, "_MOST_PENDING_BYTES", 5 * rows[0].size_bytes)
     monitor = made(came(0), came(1), *rows)
