@@ -28,6 +28,8 @@ from irregulars.producers.trace.directory import Trace
 START_NS = 1_800_000_000_000_000_000
 US = 1_000
 MS = 1_000_000
+Body = Callable[["LockstepJob", int], None]
+"""What happens in one iteration of a job, by its number."""
 
 Groups = Mapping[str, tuple[str, Sequence[int]]]
 """For each communicator its kind and its ranks."""
@@ -85,9 +87,7 @@ class LockstepJob:
         self._log(source, group, "send", sequence, target, sent_ns, self.now_ns[source], 1e6)
         self._log(target, group, "recv", sequence, source, posted_ns, end_ns, 1e6)
 
-    def iterate(
-        self, numbers: Sequence[int], body: Callable[[LockstepJob, int], None], phase: str | None = None
-    ) -> None:
+    def iterate(self, numbers: Sequence[int], body: Body, phase: str | None = None) -> None:
         """Run `body` for each iteration, and log its time on each rank."""
         for number in numbers:
             self._iteration = number
@@ -102,6 +102,12 @@ class LockstepJob:
                 row |= {"phase": PHASE_UNKNOWN if phase is None else PHASES.index(phase), "tokens": 4096.0}
                 self.iteration_rows[rank].append(row)
         self._iteration = UNKNOWN
+
+    def stand(self, ranks: Sequence[int], group: str, sequence: int, iteration: int) -> None:
+        """Let ranks enter an operator that does not end."""
+        for rank in ranks:
+            row = {"communicator": group, "sequence": sequence, "iteration": iteration}
+            self.rows[rank].append({**row, "start_ns": self.now_ns[rank]})
 
     def trace(self) -> Trace:
         return Trace(
@@ -148,6 +154,31 @@ class LockstepJob:
 
     def _iterations(self, rank: int) -> Batch:
         return iteration_batch(rank, self.iteration_rows[rank], job=self.job, attempt=self.attempt)
+
+
+def work_and_meet(work_ns: Callable[[int, int], int], transfer_ns: int = MS) -> Body:
+    """An iteration in which ranks work for a time, by its number and the rank, and meet in an all_reduce of all."""
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in job.ranks:
+            job.work(rank, work_ns(number, rank))
+        job.collective("world", transfer_ns)
+
+    return body
+
+
+def meeting(
+    ranks: int, iterations: int, work_ns: Callable[[int, int], int], transfer_ns: int = MS, **job: Any
+) -> LockstepJob:
+    """A job of iterations as `work_and_meet` makes them."""
+    made = LockstepJob({"world": ("world", tuple(range(ranks)))}, **job)
+    made.iterate(range(iterations), work_and_meet(work_ns, transfer_ns))
+    return made
+
+
+def uneven_ns(number: int, rank: int, step_ns: int) -> int:
+    """Work that differs from rank to rank and from iteration to iteration, by up to ten steps."""
+    return (number * 3 + rank * 5) % 11 * step_ns
 
 
 def operator_batch(rank: int, rows: Sequence[Mapping[str, Any]], *, sort: bool = True, **header: Any) -> Batch:

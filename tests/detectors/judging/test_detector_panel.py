@@ -19,9 +19,8 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
 from tests.detectors.bad_detectors import FewTokens
-from tests.streams.eight_ranks import EightRanks
+from tests.streams.eight_ranks import EightRanks, late
 from tests.streams.judged_streams import Outcome, judge_trace
-from tests.streams.lockstep_job import MS
 
 pytestmark = pytest.mark.slow
 
@@ -109,8 +108,7 @@ def test_a_verdict_of_a_detector_goes_on() -> None:
 
 
 def test_a_loss_that_nothing_else_explains_is_the_detectors() -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (number in range(30, 50))  # everybody: no suspect of ours
+    job = late(*range(8), during=range(30, 50))  # everybody: no suspect of ours
     outcome = judge_trace(strange_job({3: set(range(30, 50))}, job=job), SETTINGS)
     assert [one for one in outcome.revisions if one.kind != "custom"] == []
     last = custom(outcome)[-1]
@@ -119,9 +117,7 @@ def test_a_loss_that_nothing_else_explains_is_the_detectors() -> None:
 
 
 def test_a_detector_does_not_accuse_whom_another_verdict_accuses_and_stands_in_its_evidence() -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 3 and 30 <= number < 45)
-    trace = strange_job({3: set(range(30, 45))}, job=job)
+    trace = strange_job({3: set(range(30, 45))}, job=late(3))
     plain, said = judge_trace(trace), judge_trace(trace, SETTINGS)
     assert custom(said) == []
     assert [replace(one, evidence="") for one in said.revisions] == [
@@ -168,7 +164,9 @@ def test_a_detector_of_operators_opens_verdicts_too_and_is_named_in_the_evidence
 
 
 def test_scores_are_stored_by_name_where_they_are_notable() -> None:
-    stored: dict[str, list[Any]] = strange_from_30_to_50().columns("detector_scores")
+    outcome = strange_from_30_to_50()
+    assert any(score is not None for score in outcome.columns("rank_iterations")["score"])
+    stored: dict[str, list[Any]] = outcome.columns("detector_scores")
     assert set(stored["detector"]) == {"few_tokens"}
     strange = [row for row in zip(stored["iteration"], stored["rank"], stored["score"], strict=True) if row[2] >= 1]
     assert strange == [(number, 3, 2.0) for number in range(30, 50)]

@@ -11,7 +11,7 @@ import pytest
 from irregulars.detectors.judging.hang_watch import HangWatch
 from irregulars.detectors.judging.thresholds import JUDGING
 from tests.detectors.judging.read_job import ReadJob
-from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob, meeting
 
 
 def hung(
@@ -28,17 +28,12 @@ def hung(
         for rank in range(4):
             one.work(rank, 10 * MS + (number + rank) % 3 * 5000)
         if number == stands_in:
-            stand(one, number)
+            one.stand((0, 1, 3), "world", 10**6, number)
         one.collective("world", MS)
-
-    def stand(one: LockstepJob, number: int) -> None:
-        for rank in (0, 1, 3):
-            row = {"communicator": "world", "sequence": 10**6, "iteration": number}
-            one.rows[rank].append({**row, "start_ns": one.now_ns[rank]})
 
     job.iterate(range(iterations), body)
     if stands_in is None:
-        stand(job, iterations)
+        job.stand((0, 1, 3), "world", 10**6, iterations)
     if unseen_since is not None:
         for own in (job.rows, job.iteration_rows):
             own[3] = [row for row in own[3] if row["iteration"] < unseen_since]
@@ -93,10 +88,8 @@ def apart(iterations: int, ahead: int) -> ReadJob:
     job.iterate(range(iterations + ahead), body)
     for rank in (2, 3):
         del job.iteration_rows[rank][iterations:]
-    for rank, communicator, sequence in ((0, "world", 0), (1, "world", 0), (2, "tp1", iterations)):
-        number = iterations if rank == 2 else iterations + ahead - 1
-        row = {"communicator": communicator, "sequence": sequence, "iteration": number}
-        job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
+    job.stand((0, 1), "world", 0, iterations + ahead - 1)
+    job.stand((2,), "tp1", iterations, iterations)
     return ReadJob(job.trace())
 
 
@@ -113,9 +106,8 @@ def test_where_nobody_can_be_named_ranks_must_have_stood_for_a_while() -> None:
     job = LockstepJob(groups)
     job.iterate(range(30), lambda one, _: one.collective("world", MS))
     since_ns = job.now_ns[0]
-    for rank, communicator in ((0, "tp0"), (2, "tp1")):
-        row = {"communicator": communicator, "sequence": 30, "iteration": 29, "start_ns": since_ns}
-        job.rows[rank].append(row)
+    job.stand((0,), "tp0", 30, 29)
+    job.stand((2,), "tp1", 30, 29)
     for rank in (1, 3):  # nothing is known of these
         job.rows[rank].clear()
         job.iteration_rows[rank].clear()
@@ -172,23 +164,13 @@ def accused_where_nothing_is_lost(job: LockstepJob) -> tuple[int, ...]:
 def test_a_rank_that_never_came_is_accused() -> None:
     job = LockstepJob(WORLD_OF_4)
     job.iterate([0], lambda one, _: one.work(3, 10 * MS))
-    for rank in (0, 1, 2):
-        row = {"communicator": "world", "sequence": 0, "iteration": 0}
-        job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
+    job.stand((0, 1, 2), "world", 0, 0)
     assert accused_where_nothing_is_lost(job) == (3,)
 
 
 def test_a_rank_that_stopped_in_the_first_iteration_is_accused_although_a_collective_of_it_ended() -> None:
-    job = LockstepJob(WORLD_OF_4)
-
-    def body(one: LockstepJob, _: int) -> None:
-        one.work(3, 10 * MS)
-        one.collective("world", MS)
-
-    job.iterate([0], body)
-    for rank in (0, 1, 2):
-        row = {"communicator": "world", "sequence": job.rows[0][0]["sequence"] + 1, "iteration": 0}
-        job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
+    job = meeting(4, 1, lambda _, rank: 10 * MS * (rank == 3))
+    job.stand((0, 1, 2), "world", job.rows[0][0]["sequence"] + 1, 0)
     # It delivered nothing: an iteration is sent when it is over
     job.rows[3], job.iteration_rows[3] = [], []
     assert accused_where_nothing_is_lost(job) == (3,)

@@ -16,22 +16,18 @@ from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.judging.read_job import ReadJob
 from tests.room_thresholds import moved
 from tests.stored_states import stored
-from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+from tests.streams.lockstep_job import MS, meeting
 
 USUAL_MS = 12.0
 
 
 def job(late: dict[int, int]) -> ReadJob:
     """In some iterations one rank is late by 30 ms; for each of these, the rank."""
-    made = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}"} for rank in range(4)})
 
-    def body(one: LockstepJob, number: int) -> None:
-        for rank in range(4):
-            one.work(rank, 10 * MS + (30 * MS if late.get(number) == rank else 0) + (number + rank) % 3 * 5000)
-        one.collective("world", 2 * MS)
+    def work_ns(number: int, rank: int) -> int:
+        return 10 * MS + 30 * MS * (late.get(number) == rank) + (number + rank) % 3 * 5000
 
-    made.iterate(range(30), body)
-    return ReadJob(made.trace())
+    return ReadJob(meeting(4, 30, work_ns, 2 * MS, places={rank: {"host": f"h{rank}"} for rank in range(4)}).trace())
 
 
 def now(judged: int = 10, *, has_open: bool = False, window: int = 50) -> Circumstances:

@@ -15,16 +15,16 @@ from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.device_events import DeviceEvent, batch_of
-from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
+from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.trace.directory import Trace
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import OperatorLog
 from tests.detectors.judging.read_job import ReadJob
 from tests.room_thresholds import moved
-from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
+from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty, late
 from tests.streams.judged_streams import MonitoredJob, Outcome, in_order, judge, judge_trace, shifted
-from tests.streams.lockstep_job import MS, US, WORLD_OF_4, LockstepJob
+from tests.streams.lockstep_job import MS, US, WORLD_OF_4, LockstepJob, meeting, uneven_ns, work_and_meet
 
 
 def verdicts(trace: Trace, **options: Any) -> list[Verdict]:
@@ -41,9 +41,7 @@ def test_a_healthy_job_has_no_verdict() -> None:
 
 @pytest.mark.parametrize("rank", [0, 3, 6])
 def test_a_late_rank_is_blamed_and_its_victims_are_not(rank: int) -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, one: 20 * MS * (one == rank and 30 <= number < 45)
-    assert blame(job.trace()) == [("slow_rank", "gpu", (rank,), (30, 45))]
+    assert blame(late(rank).trace()) == [("slow_rank", "gpu", (rank,), (30, 45))]
 
 
 def test_warm_up_is_not_usual() -> None:
@@ -61,21 +59,12 @@ def test_warm_up_is_not_usual() -> None:
 @pytest.mark.slow
 def test_hosts_and_nics_that_are_blamed() -> None:
     # A host whose ranks are all late is blamed as a host
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank in (2, 3) and 30 <= number < 45)
-    (verdict,) = verdicts(job.trace())
+    (verdict,) = verdicts(late(2, 3).trace())
     suspect = verdict.suspects[0]
     assert (verdict.kind, suspect.device, suspect.ranks, suspect.host) == ("slow_rank", "host", (2, 3), "node-1")
     assert (suspect.gpu, suspect.nic) == (None, None)
-    # One late rank of a host does not blame the host
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
-    (verdict,) = verdicts(job.trace())
-    assert verdict.suspects[0].device == "gpu"
     # Everybody later at once blames nobody
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (30 <= number < 45)
-    assert verdicts(job.trace()) == []
+    assert verdicts(late(*range(8)).trace()) == []
     # A slow nic is blamed for all that crosses it
     job = EightRanks()
     job.slow = lambda number, ranks: 20 if 1 in ranks and 30 <= number < 45 else 1
@@ -98,8 +87,7 @@ def test_links_and_two_causes() -> None:
     assert (verdict.kind, suspect.ranks, suspect.rank, suspect.peer) == ("slow_link", (1, 5), 1, 5)
     assert verdict.communicator == "pp1"
     # Two causes at once are two verdicts
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 0 and 30 <= number < 45)
+    job = late(0)
     job.slow = lambda number, ranks: 60 if ranks == (4, 6) and 30 <= number < 45 else 1
     one, two = verdicts(job.trace())
     assert (one.kind, one.suspects[0].ranks, one.iterations) == ("slow_rank", (0,), (30, 45))
@@ -108,8 +96,8 @@ def test_links_and_two_causes() -> None:
     assert {one.verdict_id, two.verdict_id} == {"lockstep:1:30:0", "lockstep:1:30:1"}
     # Two causes one after the other are two verdicts with their own ids
     job = EightRanks()
-    late = {**dict.fromkeys(range(20, 28), 1), **dict.fromkeys(range(45, 53), 7)}
-    job.late_ns = lambda number, rank: 20 * MS * (late.get(number) == rank)
+    who = {**dict.fromkeys(range(20, 28), 1), **dict.fromkeys(range(45, 53), 7)}
+    job.late_ns = lambda number, rank: 20 * MS * (who.get(number) == rank)
     said = verdicts(job.trace(70))
     assert [(v.verdict_id, v.suspects[0].ranks) for v in said] == [
         ("lockstep:1:20:0", (1,)),
@@ -119,30 +107,21 @@ def test_links_and_two_causes() -> None:
 
 
 def test_of_two_ranks_that_turn_slow_together_the_slower_one_is_told_although_little_comes_back_without_it() -> None:
-    job = LockstepJob({"world": ("world", tuple(range(8)))})
     late_ns = {1: 50 * MS, 6: 35 * MS}
 
-    def body(one: LockstepJob, number: int) -> None:
-        for rank in range(8):
-            own_ns = late_ns.get(rank, 0) if 60 <= number < 90 else 0
-            one.work(rank, 100 * MS + own_ns + (number * 3 + rank * 5) % 11 * 200_000)
-        one.collective("world", 10 * MS)
+    def work_ns(number: int, rank: int) -> int:
+        return 100 * MS + late_ns.get(rank, 0) * (60 <= number < 90) + uneven_ns(number, rank, 200_000)
 
-    job.iterate(range(110), body)
-    assert blame(job.trace()) == [("slow_rank", "gpu", (1,), (60, 90))]
+    assert blame(meeting(8, 110, work_ns, 10 * MS).trace()) == [("slow_rank", "gpu", (1,), (60, 90))]
 
 
 @pytest.mark.slow
 def test_single_spikes() -> None:
     # Two late iterations are one clear spike
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number in (30, 31))
-    (verdict,) = verdicts(job.trace())
+    (verdict,) = verdicts(late(2, during=range(30, 32)).trace())
     assert (verdict.kind, verdict.suspects[0].rank, verdict.iterations) == ("slow_rank", 2, (30, 32))
     # A spike is said when it is known that it was one
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
-    opened, closed = judge_trace(job.trace(60)).revisions
+    opened, closed = judge_trace(late(2, during=range(30, 31)).trace(60)).revisions
     assert (opened.event, opened.iterations, closed.event) == ("opened", (30, 31), "closed")
     # Spikes of a job that has many accuse nobody
     job = EightRanks()
@@ -155,9 +134,7 @@ def test_single_spikes() -> None:
 
 
 def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 60)
-    said = judge_trace(job.trace(90)).revisions
+    said = judge_trace(late(2, during=range(30, 60)).trace(90)).revisions
     events = [v.event for v in said]
     assert (events[0], events[-1], set(events[1:-1])) == ("opened", "closed", {"continued", "raised"})
     assert (events.count("raised"), said[0].severity, said[-1].severity) == (1, "note", "ticket")
@@ -172,8 +149,8 @@ def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
 def test_a_second_fault_is_held_against_the_time_from_before_the_first() -> None:
     """For as long as the window still holds slow iterations of the first, their mean is no usual time."""
     job = EightRanks()
-    late = {**dict.fromkeys(range(30, 100), 2), **dict.fromkeys(range(120, 140), 7)}
-    job.late_ns = lambda number, rank: 20 * MS * (late.get(number) == rank)
+    who = {**dict.fromkeys(range(30, 100), 2), **dict.fromkeys(range(120, 140), 7)}
+    job.late_ns = lambda number, rank: 20 * MS * (who.get(number) == rank)
     outcome = judge_trace(job.trace(200))
     assert [v.lost_s for v in outcome.verdicts.values()] == pytest.approx([70 * 0.02, 20 * 0.02], rel=0.05)
     usual_ns = {one.iteration: one.reference_ns for one in outcome.iterations}
@@ -182,22 +159,8 @@ def test_a_second_fault_is_held_against_the_time_from_before_the_first() -> None
 
 
 @pytest.mark.slow
-def test_verdicts_open_once_and_name_their_iterations() -> None:
-    # A verdict opens within as many iterations as it needs
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
-    outcome = judge_trace(job.trace(40))
-    opened = next(n for n, part in enumerate(outcome.parts) if part.verdicts)
-    assert max(one.iteration for one in outcome.parts[opened].iterations) >= 32
-    # A fault that fills the window stays one verdict
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 130)
-    said = blame(job.trace(160))
-    assert said == [("slow_rank", "gpu", (2,), (30, 130))]
-    # The iterations of a verdict name it
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
-    outcome = judge_trace(job.trace())
+def test_the_iterations_of_a_verdict_name_it() -> None:
+    outcome = judge_trace(late(2).trace())
     named = [one.iteration for one in outcome.iterations if one.verdict_ids]
     assert named == list(range(31, 45))
 
@@ -207,30 +170,19 @@ def test_of_an_accused_rank_the_lateness_is_known_where_many_others_are_later(
     *, is_repaired: bool, past: int, reason: str
 ) -> None:
     """Rank 0 of 40 is slow from the start. Since iteration 25 as many others are later as the latest ranks hold."""
-    job = LockstepJob({"world": ("world", tuple(range(40)))})
 
-    def body(one: LockstepJob, number: int) -> None:
-        is_slow, later = number < 25 or not is_repaired, range(8, 24) if number >= 25 else ()
-        for rank in range(40):
-            late_ns = 50 * MS * (rank == 0 and is_slow) + 60 * MS * (rank in later)
-            one.work(rank, 100 * MS + late_ns + (number * 3 + rank * 5) % 11 * 50_000)
-        one.collective("world", MS)
+    def work_ns(number: int, rank: int) -> int:
+        late_ns = 50 * MS * (rank == 0 and (number < 25 or not is_repaired))
+        late_ns += 60 * MS * (number >= 25 and rank in range(8, 24))
+        return 100 * MS + late_ns + uneven_ns(number, rank, 50_000)
 
-    job.iterate(range(40), body)
-    (verdict,) = (one for one in verdicts(job.trace()) if one.suspects)
+    (verdict,) = (one for one in verdicts(meeting(40, 40, work_ns).trace()) if one.suspects)
     assert (verdict.suspects[0].ranks, verdict.iterations) == ((0,), (0, past))
     assert verdict.close_reason == reason
 
 
 def test_an_accused_rank_whose_source_died_is_not_said_to_have_recovered() -> None:
-    job = LockstepJob({"world": ("world", tuple(range(8)))})
-
-    def body(one: LockstepJob, number: int) -> None:
-        for rank in range(8):
-            one.work(rank, 100 * MS + 50 * MS * (rank == 2) + (number * 3 + rank * 5) % 11 * 50_000)
-        one.collective("world", MS)
-
-    job.iterate(range(50), body)
+    job = meeting(8, 50, lambda number, rank: 100 * MS + 50 * MS * (rank == 2) + uneven_ns(number, rank, 50_000))
     read = ReadJob(job.trace())
     judge = IterationJudge("lockstep", 1, JudgeSettings())
     for rows in read.rows:
@@ -249,8 +201,7 @@ def test_a_standing_fault_is_no_older_than_the_last_review_that_found_nothing() 
 
 
 def test_operators_of_irregular_iterations_are_kept() -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
+    job = late(2, during=range(30, 31))
     columns = judge_trace(job.trace()).columns("operators")
     assert set(columns["iteration"]) == {30}
     assert len(columns["rank"]) == sum(row["iteration"] == 30 for rows in job.job.rows.values() for row in rows)
@@ -266,8 +217,7 @@ def test_operators_of_irregular_iterations_are_kept() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["eval", "checkpoint"])
 def test_a_late_rank_in_what_is_not_training_is_not_judged(phase: str) -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    job = late(2)
     job.job.iterate(range(30), job.body)
     job.job.iterate(range(30, 45), job.body, phase)
     job.job.iterate(range(45, 60), job.body)
@@ -278,16 +228,13 @@ def test_a_late_rank_in_what_is_not_training_is_not_judged(phase: str) -> None:
 
 
 def test_without_iteration_rows_the_operators_tell_the_time() -> None:
-    job = EightRanks(has_iteration_rows=False)
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 3 and 30 <= number < 45)
+    job = late(3, has_iteration_rows=False)
     assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (3,))]
 
 
 def test_missing_shares_accuse_nobody_wrongly() -> None:
     """Only one rank of each tp group logs: its waits look like transfers, and the late one does not log."""
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 3 and 30 <= number < 45)
-    trace = job.trace()
+    trace = late(3).trace()
     logged = (0, 2, 4, 6)
     announcements = tuple(
         replace(a, logged_ranks=4, is_logged=a.rank in logged, sources=a.sources if a.rank in logged else ())
@@ -359,8 +306,7 @@ def test_clocks_that_differ_change_no_blame(
 @pytest.mark.slow
 def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothing_by_their_batches() -> None:
     """A checkpoint's all_gather runs on beside two more iterations: it is late, whatever batch it comes with."""
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    job = late(2)
 
     def body(one: LockstepJob, number: int) -> None:
         began_ns = dict(one.now_ns)
@@ -377,11 +323,6 @@ def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothin
         outcome = judge(in_order(trace, max_rows=rows, max_span_s=1e6 if rows > 1000 else 0.02), trace.job)
         assert outcome.iterations == base.iterations
         assert outcome.revisions == base.revisions
-
-
-def test_verdicts_travel(judged: Outcome) -> None:
-    for verdict in judged.revisions:
-        assert decode_verdict(encode_verdict(verdict)) == verdict
 
 
 # --- odd jobs -------------------------------------------------------------------------------------------------------
@@ -406,24 +347,15 @@ def test_a_pipeline_of_one_rank_per_stage_is_reviewed() -> None:
 def test_a_kind_of_communicator_that_we_do_not_know_is_unknown(kind: str) -> None:
     job = LockstepJob({"world": (kind, (0, 1, 2))})
 
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in range(3):
-            job.work(rank, 10 * MS + (20 * MS if rank == 1 and number >= 40 else 0) + (number + rank) % 3 * 5000)
-        job.collective("world", MS)
+    def work_ns(number: int, rank: int) -> int:
+        return 10 * MS + 20 * MS * (rank == 1 and number >= 40) + (number + rank) % 3 * 5000
 
-    job.iterate(range(60), body)
+    job.iterate(range(60), work_and_meet(work_ns))
     assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (1,))]
 
 
 @pytest.mark.slow
-def test_what_nobody_announced() -> None:
-    # Operators of a communicator that nobody announced are judged
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
-    trace = job.trace()
-    bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))
-    assert [v.suspects[0].ranks for v in verdicts(bare) if v.suspects] == [(2,)]
-    # Stages that nobody announced are no uneven data
+def test_stages_that_nobody_announced_are_no_uneven_data() -> None:
     trace = EightRanks().trace()
     bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))
     assert verdicts(bare) == []
@@ -476,23 +408,14 @@ def test_unannounced_pipelines_are_looked_for_in_the_first_ten_iterations(first:
 
 
 def test_two_ranks_that_were_slow_from_the_start_are_both_blamed_though_one_comes_last_at_a_time() -> None:
-    job = LockstepJob({"world": ("world", tuple(range(8)))})
-
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in range(8):
-            job.work(rank, (20 * MS if rank in (2, 5) else 10 * MS) + (number * 3 + rank * 5) % 11 * 50_000)
-        job.collective("world", MS)
-
-    job.iterate(range(60), body)
+    job = meeting(8, 60, lambda number, rank: (10 + 10 * (rank in (2, 5))) * MS + uneven_ns(number, rank, 50_000))
     assert sorted((kind, ranks) for kind, _, ranks, _ in blame(job.trace())) == [
         ("slow_rank", (2,)), ("slow_rank", (5,)),
     ]  # fmt: skip
 
 
 def test_a_rank_in_a_communicator_that_it_did_not_announce_is_no_error() -> None:
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
-    trace = job.trace()
+    trace = late(2).trace()
     partly = tuple(replace(a, communicators=a.communicators[: a.rank % 3]) for a in trace.announcements)
     said = verdicts(replace(trace, announcements=partly))
     assert [v.suspects[0].ranks for v in said if v.suspects] == [(2,)]
@@ -559,19 +482,9 @@ def test_a_judge_does_not_read_back_more_than_it_needs(faulty_trace: Trace, judg
     assert len(reads) <= irregular + 8
 
 
-def test_settings_of_detectors_reach_the_scores(faulty_trace: Trace, judged: Outcome) -> None:
-    from irregulars.detectors.plugins.peers import PeerDeviation
-
-    outcome = judge_trace(faulty_trace, JudgeSettings(rank_detectors=(PeerDeviation,)))
-    assert any(score is not None for score in outcome.columns("rank_iterations")["score"])
-    assert outcome.revisions == judged.revisions
-
-
 def test_rows_that_make_no_sense_are_not_read_back_either() -> None:
     """They lie in the batches that are read back; only the RankMonitor has left them out."""
-    job = EightRanks()
-    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
-    trace = job.trace()
+    trace = late(2).trace()
     batch = trace.commops[6]
     is_bad = (batch.columns["iteration"] >= 28) & (np.arange(len(batch)) % 3 == 0)
     peer = np.where(is_bad, -7, batch.columns["peer"])
@@ -584,14 +497,10 @@ def test_rows_that_make_no_sense_are_not_read_back_either() -> None:
 
 
 def test_a_review_that_finds_nothing_odd_in_a_large_job_forgets_whom_the_one_before_would_have_accused() -> None:
-    made = LockstepJob({"world": ("world", tuple(range(8)))})
+    def work_ns(number: int, rank: int) -> int:
+        return 10 * MS + 5 * MS * (rank == 5 and number < 12) + uneven_ns(number, rank, 5_000)
 
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in range(8):
-            job.work(rank, 10 * MS + 5 * MS * (rank == 5 and number < 12) + (number * 3 + rank * 5) % 11 * 5_000)
-        job.collective("world", MS)
-
-    made.iterate(range(40), body)
+    made = meeting(8, 40, work_ns)
     planned = []
     with moved(JUDGING, "whole_ranks", 4):
         monitored = MonitoredJob("lockstep")
@@ -605,11 +514,10 @@ def test_a_review_that_finds_nothing_odd_in_a_large_job_forgets_whom_the_one_bef
 def test_what_a_device_reported_at_the_onset_counts_for_as_long_as_a_verdict_lasts() -> None:
     """Also where the job does something else for longer than reports count: a checkpoint, or a wait for data."""
 
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in job.ranks:
-            late_ns = 30 * MS if rank == 2 and number >= 30 else 0
-            job.work(rank, 10 * MS + late_ns + (number * 7 + rank * 3) % 5 * 20 * US)
-        job.collective("world", 2 * MS)
+    def work_ns(number: int, rank: int) -> int:
+        return 10 * MS + 30 * MS * (rank == 2 and number >= 30) + (number * 7 + rank * 3) % 5 * 20 * US
+
+    body = work_and_meet(work_ns, 2 * MS)
 
     job = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}", "gpu": 0} for rank in range(4)})
     job.iterate(range(30), body)

@@ -14,7 +14,7 @@ from irregulars.detectors.judging.standing_review import (
     review_regular,
 )
 from tests.detectors.judging.read_job import ReadJob
-from tests.streams.lockstep_job import MS, LockstepJob
+from tests.streams.lockstep_job import MS, LockstepJob, meeting, uneven_ns
 
 STAGE = Cause("slow_stage", ((Device("stage", (2, 3)), 0.9),), frozenset(), None, {1: 5.0})
 OTHER_STAGE = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), frozenset(), None, {1: 5.0})
@@ -86,14 +86,7 @@ def test_findings_that_need_two_reviews_or_one() -> None:
 
 
 def slow_from_the_start(iterations: int) -> ReadJob:
-    job = LockstepJob({"world": ("world", tuple(range(8)))})
-
-    def body(one: LockstepJob, number: int) -> None:
-        for rank in range(8):
-            one.work(rank, (20 * MS if rank == 5 else 10 * MS) + (number * 3 + rank * 5) % 11 * 50_000)
-        one.collective("world", MS)
-
-    job.iterate(range(iterations), body)
+    job = meeting(8, iterations, lambda number, rank: (10 + 10 * (rank == 5)) * MS + uneven_ns(number, rank, 50_000))
     return ReadJob(job.trace())
 
 
@@ -121,9 +114,9 @@ def test_a_clock_that_was_set_or_drifted_since_usual_values_were_learned_accuses
 
     def body(one: LockstepJob, number: int) -> None:
         for rank in range(4):
-            one.work(rank, 10 * MS + (number * 3 + rank * 5) % 11 * 50_000)
+            one.work(rank, 10 * MS + uneven_ns(number, rank, 50_000))
             one.message(f"pp{rank}", rank, rank + 4, MS)
-            one.work(rank + 4, 10 * MS + (number * 3 + rank * 5) % 11 * 50_000)
+            one.work(rank + 4, 10 * MS + uneven_ns(number, rank, 50_000))
         one.collective("world", MS)
 
     job.iterate(range(10), body)

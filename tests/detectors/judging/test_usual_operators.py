@@ -17,7 +17,7 @@ from irregulars.messages.evidence import concatenate, no_patterns
 from tests.detectors.judging.read_job import ReadJob
 from tests.room_thresholds import moved
 from tests.streams.evidence_rows import came, evidence_of, no_entries, no_operators
-from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob, meeting
 
 
 def iteration(
@@ -81,15 +81,7 @@ def test_usual_work_of_ranks() -> None:
 
 
 def lockstep() -> ReadJob:
-    job = LockstepJob(WORLD_OF_4)
-
-    def body(one: LockstepJob, number: int) -> None:
-        for rank in range(4):
-            one.work(rank, 10 * MS + (number + rank) % 3 * 5000)
-        one.collective("world", 2 * MS)
-
-    job.iterate(range(8), body)
-    return ReadJob(job.trace())
+    return ReadJob(meeting(4, 8, lambda number, rank: 10 * MS + (number + rank) % 3 * 5000, 2 * MS).trace())
 
 
 def read_of_usual(reader_of: ReadJob) -> set[int]:

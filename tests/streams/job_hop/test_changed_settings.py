@@ -12,7 +12,7 @@ from irregulars.messages.threshold_changes import LIVE, ThresholdChange
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor, changed_settings
 from tests.stored_states import stored
-from tests.streams.eight_ranks import EightRanks, faulty
+from tests.streams.eight_ranks import faulty, late
 from tests.streams.evidence_rows import MS, T0, came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, Outcome, in_order
 
@@ -112,9 +112,7 @@ def test_restoring_the_monitors_at_any_moment_changes_nothing() -> None:
 
 def test_a_silence_that_was_shortened_closes_verdicts_sooner() -> None:
     job = MonitoredJob("j", JudgeSettings(silence_s=600.0))
-    made = EightRanks()
-    made.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
-    job.feed(in_order(made.trace(50))[:-8])  # without last words
+    job.feed(in_order(late(2, during=range(30, 50)).trace(50))[:-8])  # without last words
     [opened] = [one for one in job.outcome.verdicts.values() if one.state == "open"]
     assert job.monitor.open_kinds == [(opened.severity, opened.kind)]
     job.tick(1000.0)

@@ -23,7 +23,7 @@ from tests.conftest import examples
 from tests.stored_states import stored
 from tests.streams.evidence_rows import came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, found, in_order, judge, judge_trace
-from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+from tests.streams.lockstep_job import MS, LockstepJob, meeting, work_and_meet
 
 Rows = Sequence[Evidence | Membership]
 
@@ -161,11 +161,6 @@ def test_a_rank_that_skips_an_iteration_is_not_waited_for() -> None:
     assert {n: one.ranks_reported for n, one in times(monitor).items()} == {0: 1, 1: 2}
 
 
-def test_the_time_of_an_iteration_is_the_largest_of_its_ranks() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {7: 10}), evidence_of(1, {7: 12.5}))
-    assert times(monitor)[7].elapsed_ns == 12_500_000
-
-
 # --- what is judged -------------------------------------------------------------------------------------------------
 
 
@@ -190,15 +185,6 @@ def test_evaluations_and_checkpoints_are_neither_judged_nor_learned(phase: str) 
     assert (said[21].is_irregular, said[22].is_irregular) == (False, True)
 
 
-def test_one_rank_that_says_evaluation_says_it_for_all() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), evidence_of(1, {0: 10}, phase="eval"))
-    assert times(monitor)[0].phase == "eval"
-
-
-def test_an_unmarked_iteration_is_training() -> None:
-    assert times(one_rank({0: 10}))[0].phase == "train"
-
-
 def test_what_was_lost_and_late_stands_in_the_rows_of_ranks() -> None:
     monitor = made(came(0, 1), evidence_of(0, {0: 10}, late_rows=3))
     assert advance(monitor).rank_iterations["late_rows"].tolist() == [3]
@@ -210,16 +196,12 @@ def test_what_was_lost_and_late_stands_in_the_rows_of_ranks() -> None:
 def late_rank_job(
     attempt: int = 1, iterations: int = 60, late_from: int = 40, late_rank: int = 2, late_ms: int = 30
 ) -> LockstepJob:
-    job = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}"} for rank in range(4)}, attempt=attempt)
+    def work_ns(number: int, rank: int) -> int:
+        late_ns = late_ms * MS * (number >= late_from and rank == late_rank)
+        return 10 * MS + late_ns + (number * 7 + rank * 3) % 5 * 20_000
 
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in range(4):
-            late = late_ms * MS if number >= late_from and rank == late_rank else 0
-            job.work(rank, 10 * MS + late + (number * 7 + rank * 3) % 5 * 20_000)
-        job.collective("world", 2 * MS)
-
-    job.iterate(range(iterations), body)
-    return job
+    places = {rank: {"host": f"h{rank}"} for rank in range(4)}
+    return meeting(4, iterations, work_ns, 2 * MS, places=places, attempt=attempt)
 
 
 def test_while_a_verdict_is_open_the_usual_time_is_that_from_before_it() -> None:
@@ -330,14 +312,7 @@ def test_after_the_silence_what_waits_is_judged_and_a_job_that_speaks_again_is_h
 
 def hung() -> tuple[MonitoredJob, LockstepJob]:
     """A live job: after 30 iterations rank 2 does not come to an all_reduce, and nobody says that anything ended."""
-    lockstep = LockstepJob({"world": ("world", (0, 1, 2, 3))})
-
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in range(4):
-            job.work(rank, 10 * MS + (number + rank) % 3 * 5000)
-        job.collective("world", MS)
-
-    lockstep.iterate(range(30), body)
+    lockstep = meeting(4, 30, lambda number, rank: 10 * MS + (number + rank) % 3 * 5000)
     for rank in (0, 1, 3):
         stuck = {"communicator": "world", "sequence": 30, "start_ns": lockstep.now_ns[rank] + 10 * MS}
         lockstep.rows[rank].append({**stuck, "iteration": UNKNOWN})
@@ -373,16 +348,11 @@ def test_a_long_pause_is_no_hang() -> None:
     for rank in range(4):
         lockstep.now_ns[rank] = max(lockstep.now_ns.values()) + 600_000 * MS
 
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in range(4):
-            job.work(rank, 10 * MS)
-        job.collective("world", MS)
-
     for rows in lockstep.rows.values():
         rows.clear()
     for rows in lockstep.iteration_rows.values():
         rows.clear()
-    lockstep.iterate(range(30, 40), body)
+    lockstep.iterate(range(30, 40), work_and_meet(lambda *_: 10 * MS))
     job.feed(in_order(lockstep.trace()))
     assert [one.kind for one in job.outcome.verdicts.values() if one.kind == "hang"] == []
     assert [one.iteration for one in job.outcome.iterations] == list(range(40))
@@ -430,10 +400,7 @@ class SlowJob:
         return [one.iterations[0] for one in self.job.outcome.verdicts.values() if one.kind == "hang"]
 
 
-def _of_45_s(job: LockstepJob, number: int) -> None:
-    for rank in range(4):
-        job.work(rank, 45_000 * MS + (number + rank) % 3 * 5000)
-    job.collective("world", MS)
+_of_45_s = work_and_meet(lambda number, rank: 45_000 * MS + (number + rank) % 3 * 5000)
 
 
 @pytest.mark.parametrize("numbers", [[5], range(5, 30)])

@@ -35,38 +35,14 @@ def reduced(*rows: dict[str, Any], numbers: tuple[int, ...] = (0,), free: tuple[
     return reduce_blocks({**columns, "block": block}, np.diff(iterations, prepend=iterations[:1]) == 1, free_ns)
 
 
-def test_work_and_communication_of_operators_one_after_the_other() -> None:
-    found = reduced(op(0, 10, 5), op(0, 18, 2), free=(4,))
-    assert (found.work_ns.tolist(), found.communication_ns.tolist()) == ([9], [7])
-    assert (found.first_start_ns.tolist(), found.last_end_ns.tolist(), found.operators.tolist()) == ([10], [20], [2])
-
-
-def test_the_next_iteration_is_free_when_the_last_operator_before_ended() -> None:
-    found = reduced(op(0, 10, 5), op(1, 25, 5), numbers=(0, 1), free=(10, 24))
-    assert found.work_ns.tolist() == [0, 10]
-
-
 def test_an_iteration_after_a_hole_is_free_when_it_is_said_to_be() -> None:
     found = reduced(op(0, 10, 5), op(7, 25, 5), numbers=(0, 7), free=(10, 24))
     assert found.work_ns.tolist() == [0, 1]
 
 
-def test_a_long_operator_covers_the_short_ones_after_it() -> None:
-    found = reduced(op(0, 0, 100), op(0, 10, 5), op(0, 50, 5), op(0, 103, 1))
-    assert found.gap_ns.tolist() == [0, 0, 0, 3]
-
-
 def test_a_long_operator_covers_nothing_of_the_next_iteration() -> None:
     found = reduced(op(0, 0, 100), op(1, 50, 5), op(1, 60, 5), numbers=(0, 1))
     assert found.gap_ns.tolist() == [0, 0, 5]
-
-
-def test_an_iteration_without_operators_is_empty() -> None:
-    found = reduced(op(0, 0, 5), op(2, 50, 5), numbers=(0, 1, 2), free=(0, 20, 48))
-    assert found.operators.tolist() == [1, 0, 1]
-    assert found.first_start_ns.tolist() == [0, UNKNOWN, 50]
-    assert found.work_ns.tolist() == [0, 0, 2]
-    assert found.offsets.counts.tolist() == [1, 0, 1]
 
 
 def test_operators_of_unknown_start_have_no_gap_and_no_end() -> None:

@@ -104,7 +104,6 @@ class SlowJob:
     contradiction = None
     overtaken = 0
     given_up = 0
-    given_up = 0
     size = 0
     add_raises: Exception | None = None
     advance_raises: Exception | None = None

@@ -14,7 +14,7 @@ from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.snapshots.records import STATE_VERSION, MonitorRecord, encode_record
 from tests.streams.judged_streams import Message, MonitoredJob, in_order
-from tests.streams.lockstep_job import MS, US, WORLD_OF_4, LockstepJob
+from tests.streams.lockstep_job import MS, US, meeting
 
 STATES: Final = Path(__file__).parent / "states"
 SLOW_FROM: Final = 30
@@ -22,14 +22,10 @@ CUT_AT: Final = 0.8
 
 
 def messages() -> list[Message]:
-    def body(job: LockstepJob, number: int) -> None:
-        for rank in job.ranks:
-            late_ns = 30 * MS if rank == 2 and number >= SLOW_FROM else 0
-            job.work(rank, 10 * MS + late_ns + (number * 7 + rank * 3) % 5 * 20 * US)
-        job.collective("world", 2 * MS)
+    def work_ns(number: int, rank: int) -> int:
+        return 10 * MS + 30 * MS * (rank == 2 and number >= SLOW_FROM) + (number * 7 + rank * 3) % 5 * 20 * US
 
-    job = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}"} for rank in range(4)})
-    job.iterate(range(60), body)
+    job = meeting(4, 60, work_ns, 2 * MS, places={rank: {"host": f"h{rank}"} for rank in range(4)})
     return in_order(job.trace(), max_rows=7)
 
 
