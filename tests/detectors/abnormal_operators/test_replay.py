@@ -29,6 +29,7 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents
 from tests.detectors.known_operators import graph_of_iterations, read_operators
 from tests.detectors.operator_graphs import at, graph_of, logged_graph, row
+from tests.present import present
 
 SETTINGS = SimulatorSettings(
     dp=2, pp=2, tp=2, micro_batches=4, iterations=16, gpus_per_host=2, bandwidth_period_ms=0.0
@@ -54,8 +55,7 @@ def judged(incident: Incident) -> tuple[np.ndarray, np.ndarray]:
     """Which operators of the faulty iteration are abnormal, and their ratios."""
     reference, _ = graph_of_iterations(incident, range(4, 14))
     graph, is_abnormal = graph_of_iterations(incident, [FAULTY])
-    usual = learn_usual_pieces(reference)
-    assert usual is not None
+    usual = present(learn_usual_pieces(reference))
     return is_abnormal, abnormal_ratios(graph, usual)
 
 
@@ -123,8 +123,7 @@ def test_rows_that_wait_for_each_other_in_a_circle_have_no_times() -> None:
         row(1, 0, 50 * us, group=2), row(1, 60 * us, 70 * us + 1, group=1),
     )  # fmt: skip
     assert np.isnan(replay(graph, *pieces(graph)).end_ns).all()
-    usual = learn_usual_pieces(graph)
-    assert usual is not None
+    usual = present(learn_usual_pieces(graph))
     assert np.isnan(abnormal_ratios(graph, usual)).all()
 
 
@@ -157,22 +156,21 @@ def test_other_names_of_ranks_and_another_time_change_nothing(jobs: dict[str, In
     for by, later_ns in ((0, 0), (700, 86_400_000_000_000)):
         reference, _ = graph_of_iterations(incident, range(4, 14), rank_by=by, later_ns=later_ns)
         graph, _ = graph_of_iterations(incident, [FAULTY], rank_by=by, later_ns=later_ns)
-        usual = learn_usual_pieces(reference)
-        assert usual is not None
+        usual = present(learn_usual_pieces(reference))
         found.append(abnormal_ratios(graph, usual))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
 
 
 def test_unknown_operators_are_left_as_they_are() -> None:
     # Operators that were never seen before are left as they are
-    usual = learn_usual_pieces(graph_of(*(row(rank, 0, 10, iteration=i) for rank in (0, 1) for i in range(5))))
-    assert usual is not None
+    usual = present(
+        learn_usual_pieces(graph_of(*(row(rank, 0, 10, iteration=i) for rank in (0, 1) for i in range(5))))
+    )
     graph = graph_of(row(7, 0, 50, group=3, iteration=9), row(8, 40, 50, group=3, iteration=9))
     np.testing.assert_array_equal(abnormal_ratios(graph, usual), [1.0, 1.0])
     # Nothing to learn from and nothing to judge
     assert learn_usual_pieces(graph_of()) is None
-    usual = learn_usual_pieces(graph_of(row(0, 0, 10), row(1, 0, 10)))
-    assert usual is not None
+    usual = present(learn_usual_pieces(graph_of(row(0, 0, 10), row(1, 0, 10))))
     assert len(abnormal_ratios(graph_of(), usual)) == 0
 
 
@@ -200,8 +198,7 @@ def abnormal_share(recording: str) -> list[float]:
         own = np.isin(columns["iteration"], iterations)
         return build_graph({name: column[own] for name, column in columns.items()}, entry_ns)
 
-    usual = learn_usual_pieces(graph_of_range(range(50, 60)))
-    assert usual is not None
+    usual = present(learn_usual_pieces(graph_of_range(range(50, 60))))
     called: list[list[float]] = [[], [], [], []]
     for iteration in range(60, 80):
         graph = graph_of_range(range(iteration, iteration + 1))
@@ -236,8 +233,7 @@ def iteration(
 
 def usual(rounds: int = 4, excess_ns: float | None = None, of: OperatorGraph | None = None) -> UsualPieces:
     """What is usual, learned from iterations that are all alike; so that `of` took `excess_ns` too long."""
-    found = learn_usual_pieces(iteration(0, rounds=rounds))
-    assert found is not None
+    found = present(learn_usual_pieces(iteration(0, rounds=rounds)))
     if of is not None and excess_ns is not None:
         found = found._replace(iteration_ns=float(of.end_ns.max()) - excess_ns)
     return found
@@ -327,8 +323,7 @@ def test_usual_pieces_and_their_ratios() -> None:
         *(row(0, 100 * n, 100 * n + 10 * n, sequence=2 * n, iteration=n) for n in (1, 2, 3)),
         *(row(0, 100 * n + 50, 100 * n + 60 + n, sequence=2 * n + 1, iteration=n) for n in (1, 2, 3)),
     )
-    usual = learn_usual_pieces(graph)
-    assert usual is not None
+    usual = present(learn_usual_pieces(graph))
     gap_ns, transfer_ns = usual.of_graph(graph)
     assert transfer_ns[at(graph, 0, 350)] == 12
     assert transfer_ns[at(graph, 0, 300)] == 20

@@ -12,6 +12,7 @@ from irregulars.detectors.blame.own_time import PauseTimes, covering_cause, exce
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.messages.records import PAUSES
+from tests.present import present
 
 RANKS = np.arange(4)
 COLLECTION, LOADER, WAIT, RAN = (
@@ -90,8 +91,7 @@ def test_of_two_that_cover_the_gap_the_one_within_the_other_is_the_cause() -> No
 
 
 def by_peers(one: Observation) -> Observation:
-    assert one.attribution is not None
-    return replace(one, attribution=replace(one.attribution, is_by_peers=True))
+    return replace(one, attribution=replace(present(one.attribution), is_by_peers=True))
 
 
 def test_without_a_past_what_ranks_on_time_pause_as_well_makes_nobody_late() -> None:
@@ -106,9 +106,8 @@ def test_without_a_past_what_ranks_on_time_pause_as_well_makes_nobody_late() -> 
 def test_where_ranks_are_late_in_turn_the_pauses_of_each_iteration_s_latest_count() -> None:
     def turn(rank: int, *pauses: tuple[int, int, float]) -> Observation:
         one = observation({rank: 90.0, 3: 9.0}, *pauses, at=rank)
-        assert one.attribution is not None
         path = {Lane("work", rank): 9e7, Lane("work", 3): 9e6, EVERYBODY: 2e8}
-        return replace(one, attribution=replace(one.attribution, path_excess_ns=path))
+        return replace(one, attribution=replace(present(one.attribution), path_excess_ns=path))
 
     collecting = [turn(rank, (rank, COLLECTION, 85.0)) for rank in range(3)]
     assert covering_cause(None, collecting) == ("garbage_collection", pytest.approx(85 / 90))

@@ -14,6 +14,7 @@ from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.reasons import Reasons
 from irregulars.sinks.advice import plan_of
+from tests.present import present
 
 S = 10**9
 ONSET_NS, SEEN_NS = 1_000 * S, 1_020 * S  # first and last seen
@@ -46,8 +47,7 @@ def test_an_error_of_a_suspect_s_device_makes_it_ten_times_as_likely() -> None:
     assert probabilities(found) == pytest.approx({2: 4 / whole, 1: 0.4 / whole}, abs=1e-4)
     assert found.suspects[0].rank == 2
     assert found.evidence == "it was slow; gpu2 of rank 2 reported XID 79 (bus or device), 5 s before it began"
-    assert found.explanation is not None
-    assert [(one.kind, one.code, one.device) for one in found.explanation.reported] == [("xid", 79, "gpu2")]
+    assert [(one.kind, one.code, one.device) for one in present(found.explanation).reported] == [("xid", 79, "gpu2")]
 
 
 @pytest.mark.parametrize(("one", "times"), [
@@ -99,8 +99,7 @@ def test_what_a_host_reports_is_of_all_its_ranks() -> None:
 def test_xids_that_follow_are_told_with_the_first_one() -> None:
     storm = [event(at_s, code=code) for at_s, code in ((-5.0, 45), (-4.9, 79), (-4.8, 43), (-4.7, 79), (-300.0, 63))]
     found = with_events(verdict(RANK_2), storm)
-    assert found.explanation is not None
-    assert sorted((one.code, one.times) for one in found.explanation.reported) == [(63, 1), (79, 2)]
+    assert sorted((one.code, one.times) for one in present(found.explanation).reported) == [(63, 1), (79, 2)]
     assert "XID 79 (bus or device) 2 times, followed by 45, 43" in found.evidence
 
 

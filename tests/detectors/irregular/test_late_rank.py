@@ -21,6 +21,7 @@ from irregulars.detectors.irregular.late_rank import (
     latest_ranks,
 )
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from tests.present import present
 from tests.stored_states import stored
 
 MS = 1e6
@@ -33,17 +34,14 @@ def test_the_latest_rank_of_one_iteration() -> None:
     assert find_latest({1: 50 * MS}, HISTORY[: IRREGULAR.min_iterations - 1]) is None
     assert find_latest({}, HISTORY) is None
     # A rank that is far later than anybody was stands out
-    found = find_latest({1: 50 * MS, 2: 2 * MS}, HISTORY)
-    assert found is not None
+    found = present(find_latest({1: 50 * MS, 2: 2 * MS}, HISTORY))
     assert (found.rank, found.over_ns) == (1, pytest.approx(50 * MS, rel=0.01))
     assert found.sigmas > IRREGULAR.late_sigmas
     # A rank that is always late is held against its own past
     history = [{0: 30 * MS + n % 3 * MS, 1 + n % 3: 1.0 * MS} for n in range(20)]
-    always = find_latest({0: 32 * MS, 2: 5 * MS}, history)
-    assert always is not None
+    always = present(find_latest({0: 32 * MS, 2: 5 * MS}, history))
     assert always.rank == 2
-    more = find_latest({0: 90 * MS, 2: 5 * MS}, history)
-    assert more is not None
+    more = present(find_latest({0: 90 * MS, 2: 5 * MS}, history))
     assert (more.rank, more.over_ns) == (0, pytest.approx(59 * MS))
 
 
@@ -75,8 +73,7 @@ def test_among_the_latest_of_a_thousand_three_times_is_chance_unless_it_is_late(
     """Of the ranks that nearly were among them nothing is known but that they were hardly less late."""
     before = [latest_of_a_thousand(n) for n in range(20)]
     newest = [latest_of_a_thousand(20 + n, late_ns=late_ms * MS if n % 2 else None) for n in range(6)]
-    found = find_lasting(newest, before)
-    assert found is not None
+    found = present(find_lasting(newest, before))
     assert found.rank == 0
     assert found.stands_out == stands_out
 
@@ -93,8 +90,7 @@ def test_six_standard_deviations_are_no_chance(sigmas: float, stands_out: bool) 
 def test_history_that_agrees_by_chance_has_a_noise_of_a_twentieth(late_ms: float, stands_out: bool) -> None:
     """Each time another rank was late by 10 ms exactly: six standard deviations are 3 ms more."""
     history = [{n: 10.0 * MS} for n in range(20)]
-    found = find_latest({50: late_ms * MS}, history)
-    assert found is not None
+    found = present(find_latest({50: late_ms * MS}, history))
     assert found.stands_out == stands_out
 
 
@@ -102,8 +98,7 @@ def test_history_that_agrees_by_chance_has_a_noise_of_a_twentieth(late_ms: float
 def test_windows_that_agree_by_chance_have_a_noise_of_a_sixth(late_ms: float, stands_out: bool) -> None:
     """Two ranks take turns with 10 ms, 5 ms over the middle of each: six standard deviations are 5 ms more."""
     before = [{n % 2: 10.0 * MS, 1 - n % 2: 0.0} for n in range(20)]
-    found = find_lasting([{50: late_ms * MS}] * 6, before)
-    assert found is not None
+    found = present(find_lasting([{50: late_ms * MS}] * 6, before))
     assert (found.rank, found.stands_out) == (50, stands_out)
 
 
@@ -114,19 +109,16 @@ def test_lateness_by_chance() -> None:
     # The newest twenty iterations show how late ranks are by chance: a rank that was late until 20 iterations ago is
     # on time by now; one that is newly late half of them is not.
     old = [{1: 50.0 * MS}] * 5 + [{2: 1.0 * MS + n % 3 * MS} for n in range(20)]
-    found = find_latest({1: 50.0 * MS}, old)
-    assert found is not None
+    found = present(find_latest({1: 50.0 * MS}, old))
     assert found.over_ns == 50.0 * MS
     newest = [{3: 0.0}] * 13 + [{3: 50.0 * MS}] * 11
-    again = find_latest({3: 50.0 * MS}, newest)
-    assert again is not None
+    again = present(find_latest({3: 50.0 * MS}, newest))
     assert again.over_ns == 0.0
     # Where sixteen ranks are known the others may be as late as the last: rank 0 is late by 40 ms; that sixteen
     # others were so in each iteration hides it, that fifteen were does not.
     for count, stands_out in ((15, True), (16, False)):
         before = [{1 + (16 * n + one): 38.0 * MS for one in range(count)} for n in range(20)]
-        found = find_lasting([{0: 40.0 * MS}] * 6, before)
-        assert found is not None
+        found = present(find_lasting([{0: 40.0 * MS}] * 6, before))
         assert found.stands_out == stands_out
 
 

@@ -11,6 +11,7 @@ import pytest
 from irregulars.detectors.judging.hang_watch import HangWatch
 from irregulars.detectors.judging.thresholds import JUDGING
 from tests.detectors.judging.read_job import ReadJob
+from tests.present import present
 from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob, meeting
 
 
@@ -56,8 +57,7 @@ def test_hangs_are_found_once() -> None:
     job = hung()
     watch = watched(job)
     assert watch.has_unended
-    found = watch.look(job.reader, job.read_back, math.inf)
-    assert found is not None
+    found = present(watch.look(job.reader, job.read_back, math.inf))
     assert found[0].ranks == (2,)
     assert np.isnan(found[1]["elapsed_ns"]).sum() == 3
     assert not watch.has_unended
@@ -96,8 +96,7 @@ def apart(iterations: int, ahead: int) -> ReadJob:
 @pytest.mark.parametrize("ahead", [1, 3, 8])
 def test_a_rank_that_stopped_is_found_although_others_went_on_for_a_while(ahead: int) -> None:
     job = apart(30, ahead)
-    found = watched(job).look(job.reader, job.read_back, math.inf)
-    assert found is not None
+    found = present(watched(job).look(job.reader, job.read_back, math.inf))
     assert found[0].ranks == (3,)
 
 
@@ -113,8 +112,7 @@ def test_where_nobody_can_be_named_ranks_must_have_stood_for_a_while() -> None:
         job.iteration_rows[rank].clear()
     read = ReadJob(job.trace())
     assert watched(read).look(read.reader, read.read_back, since_ns - 1) is None
-    found = watched(read).look(read.reader, read.read_back, since_ns + 1)
-    assert found is not None
+    found = present(watched(read).look(read.reader, read.read_back, since_ns + 1))
     assert (found[0].ranks, found[0].silent, found[0].waiting) == ((), 0, 2)
 
 
@@ -146,8 +144,7 @@ def test_of_a_rank_that_lost_rows_of_late_a_missing_one_says_nothing(lost_since:
 @pytest.mark.parametrize("unseen_since", [0, 5])
 def test_a_rank_whose_source_died_while_it_went_on_is_not_accused(unseen_since: int) -> None:
     job = hung(unseen_since=unseen_since)
-    found = watched(job).look(job.reader, job.read_back, math.inf)
-    assert found is not None
+    found = present(watched(job).look(job.reader, job.read_back, math.inf))
     assert found[0].ranks == (2,)
 
 
@@ -156,8 +153,7 @@ def accused_where_nothing_is_lost(job: LockstepJob) -> tuple[int, ...]:
     trace = job.trace()
     counted = tuple(replace(one, lost_rows=0) for one in trace.announcements)
     read = ReadJob(replace(trace, announcements=counted))
-    found = watched(read).look(read.reader, read.read_back, math.inf)
-    assert found is not None
+    found = present(watched(read).look(read.reader, read.read_back, math.inf))
     return found[0].ranks
 
 

@@ -14,6 +14,7 @@ from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.judging.read_job import ReadJob
+from tests.present import present
 from tests.room_thresholds import moved
 from tests.stored_states import stored
 from tests.streams.lockstep_job import MS, meeting
@@ -135,15 +136,13 @@ class TestLargeJobs:
         self.seen(case, 20)
         found = case.find(21, now(11, has_open=True))
         assert found.source is Source.READ
-        assert found.attribution is not None
-        assert Lane("work", 1) in found.attribution.path_excess_ns
+        assert Lane("work", 1) in present(found.attribution).path_excess_ns
 
     def test_an_iteration_that_few_ranks_deliver_is_read_as_a_whole(self) -> None:
         case = Case({20: 2})
         case.job.rows[20] = case.job.rows[20].only([1, 2, 3])
         found = case.find(20)
-        assert found.attribution is not None
-        assert found.attribution.path_excess_ns[Lane("work", 2)] == pytest.approx(30 * MS, rel=0.01)
+        assert present(found.attribution).path_excess_ns[Lane("work", 2)] == pytest.approx(30 * MS, rel=0.01)
 
     def test_beyond_the_budget_only_what_is_worth_it_is_read(self) -> None:
         case = Case({20: 2})
@@ -164,8 +163,7 @@ READ = Attribution(
 
 
 def test_the_same_fault_is_carried_over_at_its_own_size() -> None:
-    carried = carry_over(READ, 100.0, 11, 80.0, {5: 79.0, 6: -3.0})
-    assert carried is not None
+    carried = present(carry_over(READ, 100.0, 11, 80.0, {5: 79.0, 6: -3.0}))
     assert carried.iteration == 11
     assert carried.path_excess_ns == pytest.approx({Lane("work", 5): 80.0})
     assert carried.lanes[LANE].excess_ns == pytest.approx(32.0)

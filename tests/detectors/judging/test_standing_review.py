@@ -14,6 +14,7 @@ from irregulars.detectors.judging.standing_review import (
     review_regular,
 )
 from tests.detectors.judging.read_job import ReadJob
+from tests.present import present
 from tests.streams.lockstep_job import MS, LockstepJob, meeting, uneven_ns
 
 STAGE = Cause("slow_stage", ((Device("stage", (2, 3)), 0.9),), frozenset(), None, {1: 5.0})
@@ -92,8 +93,7 @@ def slow_from_the_start(iterations: int) -> ReadJob:
 
 def test_a_rank_that_was_slow_from_the_start_is_found_in_the_newest_eight() -> None:
     job = slow_from_the_start(12)
-    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
-    assert found is not None
+    found = present(review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False))
     causes, observations = found
     assert [(cause.kind, cause.suspects[0][0].ranks) for cause in causes] == [("slow_rank", (5,))]
     assert [one.iteration for one in observations] == list(range(4, 12))
@@ -126,8 +126,7 @@ def test_a_clock_that_was_set_or_drifted_since_usual_values_were_learned_accuses
         row["start_ns"] += 5 * MS * (row["iteration"] >= 10)
     read = ReadJob(job.trace())
     read.reader.set_usual(read.rows[:10], read.read_back)
-    found = review_regular(read.rows, read.reader, 1.1, read.read_back, has_standing=False)
-    assert found is not None
+    found = present(review_regular(read.rows, read.reader, 1.1, read.read_back, has_standing=False))
     assert found[0] == []
 
 
@@ -184,8 +183,7 @@ def slow_rank_7_in_a_large_job(
 @pytest.mark.slow
 def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_nic() -> None:
     job = slow_rank_7_in_a_large_job(261, 3, 4 * MS, None, 100 * MS)
-    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
-    assert found is not None
+    found = present(review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False))
     assert [(cause.kind, cause.suspects[0][0].ranks) for cause in found[0]] == [("slow_nic", (7,))]
 
 
@@ -193,8 +191,7 @@ def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_ni
 def test_of_a_slow_pair_in_a_large_job_the_rings_of_both_ends_are_read_too() -> None:
     """A NIC at either end would slow its ring, of which nobody waited for the slow pair."""
     job = slow_rank_7_in_a_large_job(264, 33, 8 * MS, 8 * MS, 20 * MS)
-    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
-    assert found is not None
+    found = present(review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False))
     (cause,) = found[0]
     device, probability = cause.suspects[0]
     assert (cause.kind, set(device.ranks)) == ("slow_link", {7, 271})

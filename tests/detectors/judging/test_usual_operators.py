@@ -15,6 +15,7 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.judging.usual_operators import UsualOperators
 from irregulars.messages.evidence import concatenate, no_patterns
 from tests.detectors.judging.read_job import ReadJob
+from tests.present import present
 from tests.room_thresholds import moved
 from tests.streams.evidence_rows import came, evidence_of, no_entries, no_operators
 from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob, meeting
@@ -89,8 +90,7 @@ def read_of_usual(reader_of: ReadJob) -> set[int]:
     reader: OperatorReader = reader_of.reader
     reader.set_usual(reader_of.rows, reader_of.read_back)
     reader.learn({0}, reader_of.read_back)
-    assert reader._usual is not None
-    return {rows.number for rows in reader._usual.iterations}
+    return {rows.number for rows in present(reader._usual).iterations}
 
 
 def test_a_job_that_is_read_whole_learns_from_all_its_regular_iterations_and_another_from_six() -> None:
@@ -142,14 +142,12 @@ def test_jobs_of_up_to_512_ranks_are_read_whole(ranks: int, iterations: int) -> 
     """It shows in the number of regular iterations that are read."""
     reader, rows = OperatorReader(), many(ranks, 0)
     reader.set_usual([rows] * 8, no_operators)
-    assert reader._usual is not None
-    assert len(reader._usual.iterations) == iterations
+    assert len(present(reader._usual).iterations) == iterations
 
 
 def test_of_one_iteration_no_more_than_1024_ranks_are_read() -> None:
     reader = OperatorReader()
-    came_first = came(0, 1300).announcement
-    assert came_first is not None
+    came_first = present(came(0, 1300).announcement)
     reader.set_announcements({0: came_first})
     read, _ = reader.follow([many(1300, 0)], range(1300), 0.0, no_operators)
     assert read == set(range(1024))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.path.find_hang import Hang, Operation, _Standing, find_hang, last_groups
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+from tests.present import present
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]
 WORLD, LEFT, RIGHT, PAIR = range(4)
@@ -57,21 +58,18 @@ def test_missing_ranks() -> None:
     # Nothing hangs where all ended
     assert hang(*((rank, WORLD, 0, 5.0) for rank in range(4))) is None
     # Who never arrived is accused
-    found = hang(*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0))
-    assert found is not None
+    found = present(hang(*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0)))
     assert (found.ranks, found.waiting, found.has_arrived, found.since_ns) == ((2,), 3, False, 1_000)
     # Who lost rows and is missing is not accused where another was seen to stop: rank 1 stands inside an operator
     # that rank 0 has left; the row in which rank 2 waits for the world is lost.
     rows: list[Row] = [(0, LEFT, 3, 1.0), (1, LEFT, 3, None), (0, WORLD, 7, None), (3, WORLD, 7, None),
                        (2, WORLD, 6, 1.0)]  # fmt: skip
-    told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
-    assert told is not None
+    told = present(find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2}))
     assert (told.ranks, told.has_arrived) == ((1,), True)
     assert accused(*rows) == (2,)  # who lost nothing is missing for sure
     # Who lost rows and is missing is accused where nobody was seen to stop
     rows: list[Row] = [*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0)]
-    told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
-    assert told is not None
+    told = present(find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2}))
     assert told.ranks == (2,)
     # Who waits elsewhere for the missing one is a victim: rank 2 is missing from the world's operator, because it
     # waits for rank 3.
@@ -83,8 +81,7 @@ def test_missing_ranks() -> None:
     assert accused(*rows) == (1, 3)
     enqueued: list[Row] = [*rows[:3], (2, WORLD, 7, None), rows[3]]
     for some in (rows, enqueued):
-        told = find_hang(columns_of(some), TOPOLOGY, range(4), lossy={0})
-        assert told is not None
+        told = present(find_hang(columns_of(some), TOPOLOGY, range(4), lossy={0}))
         assert told.ranks == (3,)
     # Operators enqueued behind the one that hangs accuse nobody else: on a GPU: all have enqueued further, but for
     # rank 3, whose process stopped.
@@ -102,24 +99,21 @@ def test_stopped_ranks_and_circles() -> None:
         (0, LEFT, 4, 2.0), (0, WORLD, 7, None), (1, LEFT, 4, None), (1, WORLD, 7, None),
         (2, WORLD, 7, None), (3, WORLD, 7, None),
     ]  # fmt: skip
-    found = hang(*rows)
-    assert found is not None
+    found = present(hang(*rows))
     assert (found.ranks, found.communicator, found.has_arrived, found.is_shared) == ((1,), LEFT, True, False)
     # A later collective shows that a rank has left an earlier one: dumps hold the tail of a log: rank 0's share of
     # the operator that rank 1 stopped in is not there any more.
     rows: list[Row] = [(0, LEFT, 9, None), (1, LEFT, 4, None), (2, WORLD, 7, None), (3, WORLD, 7, None)]
     assert accused(*rows) == (1,)
     # Where all are inside and nobody left all are named as one
-    found = hang(*((rank, WORLD, 7, None) for rank in range(4)))
-    assert found is not None
+    found = present(hang(*((rank, WORLD, 7, None) for rank in range(4))))
     assert (found.ranks, found.waiting, found.is_shared) == ((0, 1, 2, 3), 0, True)
     # Ranks that wait for each other in a circle show an order of calls that can't end, and accuse nobody: ranks 1 and
     # 2 both send first, and the others wait for them.
     rows: list[Row] = [
         (1, PAIR, 0, None, SEND, 2), (2, PAIR, 0, None, SEND, 1), (0, WORLD, 7, None), (3, WORLD, 7, None),
     ]  # fmt: skip
-    found = hang(*rows)
-    assert found is not None
+    found = present(hang(*rows))
     assert (found.ranks, [(one.rank, one.operator, one.peer) for one in found.circle]) == (
         (), [(1, SEND, 2), (2, SEND, 1)],
     )  # fmt: skip
@@ -159,8 +153,7 @@ def test_of_many_open_rows_each_operation_is_searched_once_for_the_missing_ranks
     ranks, operations = 100, range(7, 12)
     rows: list[Row] = [(rank, WORLD, number, None) for number in operations for rank in range(ranks // 2)]
     topology = replace(TOPOLOGY, members={WORLD: tuple(range(ranks))})
-    found = find_hang(columns_of(rows), topology, range(ranks))
-    assert found is not None
+    found = present(find_hang(columns_of(rows), topology, range(ranks)))
     assert (found.ranks, found.waiting, found.sequence) == (tuple(range(50, 100)), 50, 7)
     assert sorted(searched) == [(WORLD, number, -1, -1) for number in operations]
 
@@ -181,8 +174,7 @@ def test_a_batch_is_held_up_by_the_recv_in_it_and_not_by_the_send_that_was_recei
     )  # fmt: skip
     columns = columns_of(rows)
     columns["start_ns"][[4, 5]] = 2_000
-    found = find_hang(columns, TOPOLOGY, range(4))
-    assert found is not None
+    found = present(find_hang(columns, TOPOLOGY, range(4)))
     assert found.ranks == (0,)
 
 
@@ -190,14 +182,12 @@ def test_two_ranks_that_receive_from_each_other() -> None:
     # Of two that receive from each other the one that owes an answer is accused: rank 2 got an activation, posted the
     # next recv, and sent no gradient back.
     sent: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
-    found = hang(*sent, *IN_BOTH_RECVS)
-    assert found is not None
+    found = present(hang(*sent, *IN_BOTH_RECVS))
     assert (found.ranks, found.waiting, found.has_arrived, found.is_shared) == ((2,), 3, False, False)
     # Two that receive from each other and owe nothing are a circle
     there: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
     back: list[Row] = [(2, PAIR, 0, 1.0, SEND, 1), (1, PAIR, 0, 1.0, RECV, 2)]
-    found = hang(*there, *back, *IN_BOTH_RECVS)
-    assert found is not None
+    found = present(hang(*there, *back, *IN_BOTH_RECVS))
     assert (found.ranks, [one.rank for one in found.circle]) == ((), [1, 2])
     # Of two that receive from each other none is told apart by a log with holes
     sent: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
@@ -254,19 +244,16 @@ def partly_logged(*rows: Row) -> Hang | None:
 def test_silent_members_and_ends_of_walks() -> None:
     # Where all chains lead to one operator its silent member is named: who stands there is a victim: a process that
     # has died leaves no dump.
-    found = partly_logged((0, WORLD, 7, None), (2, RIGHT, 4, None))
-    assert found is not None
+    found = present(partly_logged((0, WORLD, 7, None), (2, RIGHT, 4, None)))
     assert (found.ranks, found.silent, found.waiting) == ((3,), 1, 2)
     assert (found.has_arrived, found.is_shared) == (False, False)
     # Of more silent members than a host has gpus none is named
     members = tuple(range(12))
     topology = Topology(12, {rank: Place() for rank in range(3)}, {WORLD: members}, ("world",))
-    found = find_hang(columns_of([(rank, WORLD, 7, None) for rank in range(3)]), topology, range(3))
-    assert found is not None
+    found = present(find_hang(columns_of([(rank, WORLD, 7, None) for rank in range(3)]), topology, range(3)))
     assert (found.ranks, found.silent, found.waiting) == ((), 9, 3)
     # Where chains lead to several operators with silent members it is said that all wait, and nobody is named
-    found = partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None))
-    assert found is not None
+    found = present(partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None)))
     assert (found.ranks, found.silent, found.waiting) == ((), 0, 2)
     # While one that logs is at work the others may only wait for it
     rows = columns_of([(0, LEFT, 7, None), (2, RIGHT, 4, None)])

@@ -6,6 +6,7 @@ import numpy as np
 
 from irregulars.detectors.path.find_mismatch import Mismatch, find_mismatch
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
+from tests.present import present
 
 ALL_REDUCE, ALL_GATHER = OPERATOR_CODES["all_reduce"], OPERATOR_CODES["all_gather"]
 ALL_TO_ALL, REDUCE_SCATTER = OPERATOR_CODES["all_to_all"], OPERATOR_CODES["reduce_scatter"]
@@ -30,33 +31,25 @@ USUAL: list[Call] = [(ALL_REDUCE, 64.0)] * 3
 
 def test_the_rank_that_calls_another_operator_or_size_is_the_odd_one() -> None:
     for other in ((ALL_GATHER, 16.0), (ALL_REDUCE, 32.0)):
-        found = mismatch([*USUAL, (ALL_REDUCE, 16.0)], [*USUAL, (ALL_REDUCE, 16.0)], [*USUAL, other])
-        assert found is not None
+        found = present(mismatch([*USUAL, (ALL_REDUCE, 16.0)], [*USUAL, (ALL_REDUCE, 16.0)], [*USUAL, other]))
         assert (found.sequence, found.odd, found.agreed, found.is_open) == (3, (2,), 3, True)
         assert [side.ranks for side in found.sides] == [(0, 1), (2,)]
     # A rank that logs no size is on neither side
-    found = mismatch(*([*USUAL, (ALL_REDUCE, size)] for size in (16.0, 16.0, np.nan, 32.0)))
-    assert found is not None
+    found = present(mismatch(*([*USUAL, (ALL_REDUCE, size)] for size in (16.0, 16.0, np.nan, 32.0))))
     assert (found.odd, [side.ranks for side in found.sides]) == ((3,), [(0, 1), (3,)])
     # Of two sides of one size none is odd
-    found = mismatch([*USUAL, (ALL_REDUCE, 16.0)], [*USUAL, (ALL_GATHER, 16.0)])
-    assert found is not None
+    found = present(mismatch([*USUAL, (ALL_REDUCE, 16.0)], [*USUAL, (ALL_GATHER, 16.0)]))
     assert found.odd == ()
 
 
 def test_a_call_more_shifts_all_that_follow_and_two_in_another_order_do_not() -> None:
     one, two, three = (ALL_REDUCE, 8.0), (ALL_GATHER, 8.0), (ALL_REDUCE, 9.0)
-    found = mismatch([*USUAL, two, one, three, one], [*USUAL, one, three, one])
-    assert found is not None
-    assert found.extra is not None
-    assert (found.sequence, found.extra.ranks, found.is_swapped) == (3, (0,), False)
+    found = present(mismatch([*USUAL, two, one, three, one], [*USUAL, one, three, one]))
+    assert (found.sequence, present(found.extra).ranks, found.is_swapped) == (3, (0,), False)
     # Calls that are equal by chance after the shift change nothing
-    found = mismatch([*USUAL, two, one, one, one, three], [*USUAL, one, one, one, three])
-    assert found is not None
-    assert found.extra is not None
-    assert (found.sequence, found.extra.ranks) == (3, (0,))
-    found = mismatch([*USUAL, one, two], [*USUAL, two, one])
-    assert found is not None
+    found = present(mismatch([*USUAL, two, one, one, one, three], [*USUAL, one, one, one, three]))
+    assert (found.sequence, present(found.extra).ranks) == (3, (0,))
+    found = present(mismatch([*USUAL, one, two], [*USUAL, two, one]))
     assert (found.sequence, found.extra, found.is_swapped) == (3, None, True)
 
 
@@ -71,8 +64,7 @@ def test_sizes_that_may_differ_are_no_mismatch() -> None:
 
 
 def test_sizes_that_differ_where_nothing_hangs_are_found_too() -> None:
-    found = mismatch([*USUAL, (ALL_REDUCE, 8.0), *USUAL], [*USUAL, (ALL_REDUCE, 9.0), *USUAL], is_open=False)
-    assert found is not None
+    found = present(mismatch([*USUAL, (ALL_REDUCE, 8.0), *USUAL], [*USUAL, (ALL_REDUCE, 9.0), *USUAL], is_open=False))
     assert (found.sequence, found.is_open) == (3, False)
     # Nothing is believed of a log whose calls mostly differ: it numbers them otherwise
     turns: list[Call] = [(ALL_REDUCE, 8.0), (REDUCE_SCATTER, 8.0)] * 4
@@ -82,6 +74,5 @@ def test_sizes_that_differ_where_nothing_hangs_are_found_too() -> None:
 def test_a_difference_that_all_came_out_of_is_not_why_they_hang() -> None:
     calls: list[Call] = [*USUAL, (ALL_REDUCE, 8.0), *USUAL]
     other: list[Call] = [*USUAL, (ALL_REDUCE, 9.0), *USUAL]
-    found = mismatch(calls, other)
-    assert found is not None
+    found = present(mismatch(calls, other))
     assert not found.is_open

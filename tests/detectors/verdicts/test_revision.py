@@ -32,6 +32,7 @@ from irregulars.sinks.advice import plan_of
 from irregulars.words import duration
 from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation, work
 from tests.detectors.verdicts.test_open_verdict import recurring
+from tests.present import present
 from tests.sinks.recorded_jobs import RECORDINGS
 
 
@@ -83,10 +84,9 @@ def test_of_ranks_that_log_nothing_it_is_said_so_and_of_many_nobody_is_named() -
 def paused(number: int, *ranks: int) -> Observation:
     """Ranks work 50 ms longer in an iteration, of which they collect garbage for 45 ms."""
     one = observation(number, late(ranks[0]))
-    assert one.attribution is not None
     works = {rank: 50 * MS * (rank in ranks) for rank in range(4)}
     pauses = tuple(ExcessPause(rank, PAUSES.index("garbage_collection"), 45 * MS) for rank in ranks)
-    return replace(one, attribution=replace(one.attribution, work_excess_ns=works), pauses=pauses)
+    return replace(one, attribution=replace(present(one.attribution), work_excess_ns=works), pauses=pauses)
 
 
 def test_pauses_of_ranks_in_turn_are_no_uneven_data_and_those_of_a_stage_no_layers_too_many() -> None:
@@ -157,8 +157,7 @@ def first_verdict(name: str) -> Verdict:
 
 
 def reasons_in(name: str) -> Reasons:
-    reasons = first_verdict(name).explanation
-    assert reasons is not None
+    reasons = present(first_verdict(name).explanation)
     return reasons
 
 

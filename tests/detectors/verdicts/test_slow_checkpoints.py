@@ -18,6 +18,7 @@ from irregulars.detectors.verdicts.slow_checkpoints import (
 from irregulars.messages.judgements import Verdict
 from irregulars.settings import SeverityLimits
 from irregulars.state_codec import decode_state, encode_state
+from tests.present import present
 from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import MonitoredJob, in_order, judge_trace
 from tests.streams.lockstep_job import MS, LockstepJob
@@ -125,8 +126,7 @@ def test_its_own_past_goes_before_its_peers() -> None:
     usual = writes(dict.fromkeys(RANKS, 100.0) | {6: 900.0})
     found = late_writers(usual, [usual, usual], TOPOLOGY, ALLOWED_NS)
     assert found is None  # rank 6 always has more to write
-    found = late_writers(usual, [usual], TOPOLOGY, ALLOWED_NS)
-    assert found is not None
+    found = present(late_writers(usual, [usual], TOPOLOGY, ALLOWED_NS))
     assert (found.device.ranks, found.is_of_past, found.held_ns) == ((6,), False, 800.0 * MS)
 
 
@@ -150,8 +150,7 @@ def test_the_one_host_that_writes_is_not_told_from_its_storage() -> None:
     usual, full = (writes({rank: ms * (rank < 4) for rank in RANKS}) for ms in (100.0, 300.0))
     assert late_writers(full, [usual, usual], two_hosts, ALLOWED_NS) is None
     usual, late_alone = (writes({rank: ms * (rank == 0) for rank in RANKS}) for ms in (100.0, 900.0))
-    found = late_writers(late_alone, [usual, usual], two_hosts, ALLOWED_NS)
-    assert found is not None
+    found = present(late_writers(late_alone, [usual, usual], two_hosts, ALLOWED_NS))
     assert (found.device.kind, found.device.ranks) == ("gpu", (0,))
 
 

@@ -18,6 +18,7 @@ from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions, is_by_chance
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
+from tests.present import present
 from tests.stored_states import stored
 
 RANKS = range(8)
@@ -259,8 +260,7 @@ def spike(number: int, rank: int = 1, sigmas: float = 9.0) -> Observation:
 
 
 def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -> None:
-    cause = clear_cause(spike(7), TOPOLOGY)
-    assert cause is not None
+    cause = present(clear_cause(spike(7), TOPOLOGY))
     assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: PAUSE_MS * MS})
 
 
@@ -278,8 +278,7 @@ def test_causes_that_are_no_spike() -> None:
     assert clear_cause(besides, TOPOLOGY) is None
     latest = Latest(1, 60 * MS, 20.0)
     less = replace(observation(7, {work(0): 60.0, work(1): 160.0}), sigmas=9.0, latest=latest)
-    cause = clear_cause(less, TOPOLOGY)
-    assert cause is not None
+    cause = present(clear_cause(less, TOPOLOGY))
     assert cause.suspects[0][0].ranks == (1,)
     # A regular iteration has no cause
     assert clear_cause(replace(observation(7), sigmas=9.0), TOPOLOGY) is None
@@ -289,8 +288,7 @@ def test_causes_that_are_no_spike() -> None:
     assert clear_cause(replace(longer, reference_ns=longer.elapsed_ns + MS), TOPOLOGY) is None  # after a warm-up
     # Of a rank that lost rows it may be the loss that shows
     one = spike(7)
-    assert one.attribution is not None
-    holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
+    holed = replace(one, attribution=replace(present(one.attribution), incomplete=frozenset({1})))
     assert clear_cause(holed, TOPOLOGY) is None
 
 
@@ -300,9 +298,8 @@ def test_a_host_is_late_if_a_majority_of_its_ranks_that_logged_all_are(lost: tup
     places = {rank: Place("node-1" if rank in ranks else f"other-{rank}", rank) for rank in range(12)}
     topology = Topology(12, places, {0: tuple(range(12))})
     one = spike(7, rank=2)
-    assert one.attribution is not None
     work_excess_ns = {rank: 50.0 * MS if rank in ranks else 0.0 for rank in range(12)}
-    attribution = replace(one.attribution, work_excess_ns=work_excess_ns, incomplete=frozenset(lost))
+    attribution = replace(present(one.attribution), work_excess_ns=work_excess_ns, incomplete=frozenset(lost))
     cause = clear_cause(replace(one, attribution=attribution), topology)
     assert (cause is not None) == is_clear
 

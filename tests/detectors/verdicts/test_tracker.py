@@ -26,6 +26,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.state_codec import encode_state
 from tests.detectors.blame.test_what_if import Job
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
+from tests.present import present
 from tests.stored_states import stored
 
 LATE_SIGMAS = IRREGULAR.late_sigmas
@@ -158,9 +159,8 @@ def test_slow_transfers_beside_a_rank_that_is_slow_without_them_are_none_of_its_
         tracker, said = VerdictTracker("j", 1), []
         for number, step in enumerate(steps):
             one = observation(number, step)
-            assert one.attribution is not None
             work_ns = {0: 0.0, 1: late_ms * MS + number % 3 * MS, 2: 0.0, 3: 0.0}
-            attribution = replace(one.attribution, work_excess_ns=work_ns)
+            attribution = replace(present(one.attribution), work_excess_ns=work_ns)
             said += tracker.observe(replace(one, attribution=attribution), TOPOLOGY, {1: late_ms * MS})[0]
         assert "changed" not in {one.event for one in said}
         return [(one.kind, one.lost_s) for one in tracker.close("finished", TOPOLOGY)]
@@ -180,8 +180,7 @@ def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alon
         tracker, found = VerdictTracker("j", 1), set()
         for number in range(6):
             one = observation(number, late(1, 5.0) | (beside or {}))
-            assert one.attribution is not None
-            attribution = replace(one.attribution, work_excess_ns={0: 5 * MS, 1: 5 * MS, 2: 0.0, 3: 0.0})
+            attribution = replace(present(one.attribution), work_excess_ns={0: 5 * MS, 1: 5 * MS, 2: 0.0, 3: 0.0})
             said, _ = tracker.observe(replace(one, attribution=attribution), topology)
             found |= {suspect.device for verdict in said for suspect in verdict.suspects}
         return found
@@ -281,11 +280,10 @@ def test_a_verdict_on_a_switch_goes_on_where_the_path_passes_another_of_its_grou
 
     def slow(number: int, of_path: Lane) -> Observation:
         one = observation(number, {of_path: 80.0})
-        assert one.attribution is not None
         pairs = {Lane("pair", 0, 1): 80.0, Lane("pair", 2, 3): 80.0, Lane("pair", 5, 6): 0.0, Lane("pair", 7, 6): 0.0}
         lanes = {lane: LaneExcess(ms * MS, 10 * MS, 1000.0, 1e6)
                  for lane, ms in (dict.fromkeys(groups, 80.0) | pairs).items()}  # fmt: skip
-        return replace(one, attribution=replace(one.attribution, lanes=lanes))
+        return replace(one, attribution=replace(present(one.attribution), lanes=lanes))
 
     tracker = VerdictTracker("j", 1)
     path = [groups[0]] * 6 + [groups[1], groups[2], groups[3]] * 8
@@ -304,8 +302,7 @@ def test_a_device_that_is_well_again_takes_over_no_lane_that_another_one_slows()
 
     def step(number: int, on_path: Lane, *slow: Lane) -> Observation:
         one = observation(number, {on_path: 80.0})
-        assert one.attribution is not None
-        return replace(one, attribution=replace(one.attribution, lanes=lanes(on_path, *slow)))
+        return replace(one, attribution=replace(present(one.attribution), lanes=lanes(on_path, *slow)))
 
     world, tracker = Lane("collective", 0), VerdictTracker("j", 1)
     of_1, of_3 = ([Lane("pair", rank, other) for other in range(4) if other != rank] for rank in (1, 3))
@@ -328,9 +325,8 @@ def test_of_two_slow_nics_each_has_its_verdict_whatever_their_numbers(first: int
         slow = {lane: max(cost_ms.get(rank, 0.0) for rank in (lane.first, lane.second)) for lane in ring}
         slow[world] = max(cost_ms.values())
         one = observation(number, {lane: ms for lane, ms in slow.items() if ms})
-        assert one.attribution is not None
         lanes = {lane: LaneExcess(ms * MS, 10 * MS, 1000.0, 1e6) for lane, ms in slow.items()}
-        return replace(one, attribution=replace(one.attribution, lanes=lanes))
+        return replace(one, attribution=replace(present(one.attribution), lanes=lanes))
 
     tracker = VerdictTracker("j", 1)
     said = [one for n in range(30) for one in tracker.observe(step(n), topology)[0]]

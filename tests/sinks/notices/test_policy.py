@@ -14,6 +14,7 @@ from irregulars.sinks.notices.ledger import Due, Ledger
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.notice import summary_of
 from irregulars.sinks.notices.policy import Rules, decode_delivery, encode_delivery
+from tests.present import present
 from tests.sinks.notices.alerts import alert
 
 S = 10**9
@@ -292,8 +293,7 @@ def test_a_device_that_nobody_can_name_is_no_repeat_offender() -> None:
 
 
 def next_of(ledger: Ledger, now_ns: int) -> Due:
-    due = ledger.next_due("c", now_ns)
-    assert due is not None
+    due = present(ledger.next_due("c", now_ns))
     return due
 
 
@@ -338,8 +338,7 @@ def test_an_offset_is_settled_when_every_channel_was_told() -> None:
     ledger.apply_alert(alert("v2"), T0, 0, 8)
     tell_all(ledger, T0, "a")
     assert ledger.unsettled(0) == 7
-    due = ledger.next_due("b", T0)
-    assert due is not None
+    due = present(ledger.next_due("b", T0))
     ledger.delivered("b", due, None, T0)
     assert ledger.next_due("b", T0) is not None
     assert ledger.unsettled(0) == 8
@@ -362,8 +361,7 @@ def test_what_is_over_is_forgotten_and_what_is_open_is_not() -> None:
 def test_what_no_end_will_follow_holds_no_alert_back_and_is_forgotten_in_time() -> None:
     gone, refusing = (Ledger({"gone": Rules(), "c": Rules()}) for _ in range(2))
     gone.apply_alert(alert("v1"), T0, 0, 7)
-    due = gone.next_due("gone", T0)
-    assert due is not None
+    due = present(gone.next_due("gone", T0))
     (of_gone,) = gone.delivered("gone", due, None, T0)
     refusing.apply_alert(alert("v2"), T0, 0, 8)
     (refused,) = refusing.given_up("c", next_of(refusing, T0), T0, may_have_arrived=False)

@@ -20,6 +20,7 @@ from irregulars.sinks.notices.notice import Notice, NoticeEvent, encode_notice, 
 from irregulars.sinks.notices.pagerduty import events_of
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.slack import message_of
+from tests.present import present
 from tests.sinks.notices.alerts import alert
 from tests.sinks.verdicts import verdicts
 
@@ -31,8 +32,7 @@ EVENTS: st.SearchStrategy[NoticeEvent] = st.sampled_from(["opened", "updated", "
 def test_every_notice_follows_its_schema_and_fits_in_a_line(
     verdict: Verdict, event: NoticeEvent, earlier: list[str]
 ) -> None:
-    value = alert_of(verdict)
-    assert value is not None
+    value = present(alert_of(verdict))
     notice = Notice(event, json.loads(value), "ticket", tuple(earlier))
     said = json.loads(encode_notice(notice))
     jsonschema.validate(said, SCHEMA, jsonschema.Draft202012Validator)
@@ -64,8 +64,7 @@ def test_words_of_a_newer_worker_are_told_as_they_are_and_an_unknown_severity_as
 ) -> None:
     ledger = Ledger({"c": Rules(hold_s=0.0)})
     ledger.apply_alert(decode_alert(json.dumps({**alert(severity="page"), **change}).encode()), 0)
-    due = ledger.next_due("c", 0)
-    assert due is not None
+    due = present(ledger.next_due("c", 0))
     notice = due.notice
     assert summary_of(notice).startswith(words)
     assert events_of(notice)[0]["payload"]["severity"] == "critical"
@@ -91,8 +90,7 @@ def test_every_channel_links_to_the_runbook_s_section_of_the_kind_where_its_plac
     def told(url: str | None) -> Notice:
         ledger = Ledger({"pager": Rules(runbook_url=url)})
         ledger.apply_alert(alert("v1"), 1_800_000_000 * 10**9)
-        due = ledger.next_due("pager", 1_800_000_001 * 10**9)
-        assert due is not None
+        due = present(ledger.next_due("pager", 1_800_000_001 * 10**9))
         return due.notice
 
     notice = told("https://docs.example/runbook/")

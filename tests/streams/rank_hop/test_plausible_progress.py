@@ -20,6 +20,7 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.plausible_progress import SourceArrivals
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
+from tests.present import present
 from tests.stored_states import stored
 from tests.streams.judged_streams import RECORDINGS, MonitoredJob, around_the_fault
 from tests.streams.lockstep_job import MS, START_NS, operator_batch
@@ -94,8 +95,7 @@ def test_one_damaged_message_in_mid_stream_is_refused_and_changes_no_verdict(dam
 
 
 def lost_rows(monitor: RankMonitor) -> int:
-    attempt = monitor._attempt
-    assert attempt is not None
+    attempt = present(monitor._attempt)
     return attempt._arrivals.lost_rows
 
 
@@ -108,8 +108,7 @@ def test_a_refused_message_is_no_measure_of_the_next_one() -> None:
         refused = batch(RANK_HOP.most_skipped_iterations, 100 * MS, before=before)
         with nullcontext() if before == 10 else pytest.raises(RecordError, match="rows_before must be"):
             made.add(refused, 1)
-        attempt = made._attempt
-        assert attempt is not None
+        attempt = present(made._attempt)
         after.append(attempt._progress._newest_iteration)
     assert after[1] < 10 < after[0]
 
