@@ -15,13 +15,6 @@ SUSPECT = Suspect("link", 3, (3, 5), 0.75, peer=5, host="a", nic="mlx5_0")
 VERDICT = Verdict("v", 2, "open", "j", "slow_link", (4, 9), 1.25, 3.5, "pp", (SUSPECT,), "why", severity="page")
 
 
-@pytest.mark.parametrize(
-    "verdict", [VERDICT, replace(VERDICT, suspects=(), communicator=None, close_reason="silent")]
-)
-def test_a_verdict_comes_back_as_it_went(verdict: Verdict) -> None:
-    assert decode_verdict(encode_verdict(verdict)) == verdict
-
-
 @pytest.mark.parametrize("name", ["delta", "lost_s"])
 def test_a_number_that_is_not_known_is_null_in_json(name: str) -> None:
     message = encode_verdict(replace(VERDICT, **{name: math.nan}))

@@ -73,16 +73,6 @@ def test_which_device_slow_lanes_accuse() -> None:
     (cause,) = find_causes(always(5, {pair(1, 3): 100.0}, lanes), APART)
     assert (cause.kind, cause.suspects[0][0].ranks) == ("slow_link", (1, 3))
     assert is_sure(cause)
-    # All that leaves one rank being slow is its nic
-    lanes = {pair(1, 3): 100.0, pair(1, 2): 100.0, pair(0, 3): 0.0, pair(4, 5): 0.0, WORLD: 100.0}
-    assert named(always(5, {pair(1, 3): 100.0}, lanes))[0] == ("slow_nic", "nic", (1,))
-    # A group of which no member stands out accuses nobody
-    (cause,) = find_causes(always(5, {WORLD: 100.0}, {WORLD: 100.0}), APART)
-    assert (cause.kind, cause.suspects) == ("slow_communicator", ())
-    assert is_sure(cause)
-    # A group inside of a host accuses no nic
-    causes = find_causes(always(5, {TP0: 100.0}, {TP0: 100.0}), TWO_EACH)
-    assert all(device.kind != "nic" for cause in causes for device, _ in cause.suspects)
     # Two causes are both found the larger first
     lanes = {pair(1, 3): 30.0, pair(1, 2): 0.0, pair(0, 3): 0.0}
     kinds = [

@@ -16,6 +16,7 @@ from irregulars.detectors.path.critical_path import Attribution, Piece
 
 RANKS = np.arange(8)
 TOPOLOGY = Topology(8, {}, {}, stage_of={rank: rank // 4 for rank in range(8)})
+FOUR_STAGES = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
 
 
 def late(work: list[float], operators: list[int], most: list[int] | None = None) -> dict[int, float]:
@@ -115,11 +116,10 @@ def test_of_two_stages_the_heavy_one_has_most_of_the_path(path_ms: float, is_sai
 
 @pytest.mark.parametrize(("path_ms", "is_said"), [(35.0, False), (55.0, True)])
 def test_of_four_stages_the_heavy_one_has_most_of_the_path(path_ms: float, is_said: bool) -> None:
-    topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
     work_ns = {rank: (120.0 if rank < 2 else 100.0) * MS for rank in range(8)}
     path_work_ns = {0: path_ms * MS, 4: (100.0 - path_ms) * MS}
     some = [replace(reviewed(n, {}), work_ns=work_ns, path_work_ns=path_work_ns) for n in range(8)]
-    assert (found(some, topology) == [("slow_stage", 8)]) == is_said
+    assert (found(some, FOUR_STAGES) == [("slow_stage", 8)]) == is_said
 
 
 @pytest.mark.parametrize(("beside_ratio", "is_said"), [(0.7, True), (0.8, False)])
@@ -132,10 +132,9 @@ def test_stages_whose_recvs_lie_open_are_compared_by_their_work_on_micro_batches
     excess_ms: float, is_said: bool
 ) -> None:
     """Of four stages the two in the middle; the path, which takes waiting for work, is not asked."""
-    topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
     microbatch_ns = {rank: (60.0 + (excess_ms if rank < 4 else 0.0)) * MS for rank in (2, 3, 4, 5)}
     some = [replace(reviewed(n, {}, beside_ratio=0.9), microbatch_ns=microbatch_ns) for n in range(8)]
-    causes = review(some, topology, DELTA)
+    causes = review(some, FOUR_STAGES, DELTA)
     assert [cause.suspects[0][0].ranks for cause in causes] == ([(2, 3)] if is_said else [])
 
 
@@ -148,9 +147,6 @@ def waiting(work_ms: Sequence[float], path_ms: Sequence[float]) -> list[Reviewed
         replace(reviewed(n, {}), work_ns=work_ns, path_work_ns=path_work_ns, microbatch_ns=microbatch_ns)
         for n in range(8)
     ]
-
-
-FOUR_STAGES = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -202,18 +202,6 @@ def test_iterations_that_open_a_verdict() -> None:
     assert (verdict.kind, verdict.suspects, verdict.iterations) == ("imbalance", (), (0, 8))
 
 
-def test_a_transfer_that_hung_once_is_no_reason_to_doubt_a_rank_that_stood_out_twice() -> None:
-    def said(hung: Step) -> list[str]:
-        tracker = VerdictTracker("j", 1)
-        steps = [hung, None, late(1), None, late(1)]
-        seen = [replace(observation(n, one), latest=Latest(1, 50 * MS, LATE_SIGMAS) if n in (2, 4) else None)
-                for n, one in enumerate(steps)]  # fmt: skip
-        return [one.kind for o in seen for one in tracker.observe(o, TOPOLOGY)[0]]
-
-    assert said(None) == said({PAIR: 60.0}) == ["slow_rank"]
-    assert said(late(2, 60.0)) == []
-
-
 def test_when_a_verdict_begins_and_goes_on() -> None:
     # Uneven data do not hide a rank that turns slow
     said = lived([*(late(rank % 4) for rank in range(6)), *([late(1, 90.0)] * 6)])

@@ -61,14 +61,6 @@ def starts(rows: Mapping[str, np.ndarray]) -> list[int]:
     return sorted(rows["start_ns"].tolist())
 
 
-def test_an_iteration_takes_its_operators_and_leaves_those_of_later_ones() -> None:
-    made = pending(operator(0, 1), operator(1, 11), operator(2, 21))
-    assert made.numbers() == [0, 1, 2]
-    assert starts(taken(made, made.numbers(1), {})) == [1, 11]
-    assert (made.numbers(), made.closed_through) == ([2], 1)
-    assert starts(taken(made, [2], {})) == [21]
-
-
 def test_rows_keep_the_offset_of_their_batch_and_the_name_of_their_communicator() -> None:
     made = pending(operator(0, 1, communicator="tp"))
     add(made, operator(0, 2, communicator="dp"), operator(0, 7, communicator="tp"), offset=9)
@@ -77,36 +69,10 @@ def test_rows_keep_the_offset_of_their_batch_and_the_name_of_their_communicator(
     assert [made.names[code] for code in rows["communicator"]] == ["tp", "dp", "tp"]
 
 
-def test_an_operator_without_an_iteration_goes_where_it_starts_or_waits_for_what_is_to_come() -> None:
-    made = pending(operator(UNKNOWN, 3), operator(UNKNOWN, 12), operator(UNKNOWN, -5), turns=(turn(0, 0),))
-    assert starts(taken(made, [0], {})) == [3]
-    told(made, turn(1, 10))
-    assert starts(taken(made, [1], {})) == [12]
-
-
-def test_an_operator_that_ends_after_its_iteration_has_closed_is_late() -> None:
-    made = pending(operator(0, 1), operator(0, 2, 50.0), operator(1, 12, 50.0))
-    assert starts(taken(made, [0, 1], {0: 15})) == [1, 12]
-    assert made.take_late_rows() == 1
-
-
 def test_rows_of_older_iterations_than_those_that_close_go_with_them() -> None:
     made = pending(operator(4, 1), operator(6, 21), operator(7, 31))
     assert starts(taken(made, [4, 7], {})) == [1, 31]
     assert made.take([8], {}).cuts == []
-
-
-def test_a_snapshot_restores_all_that_is_pending() -> None:
-    made = pending(operator(0, 1), operator(1, 11), operator(UNKNOWN, 25), turns=(turn(0, 0), turn(1, 10)))
-    made.take([0], {})
-    add(made, operator(0, 5), offset=2)
-    twin = PendingRows.from_state(stored(made.state()))
-    for each in (made, twin):
-        add(each, operator(2, 21, communicator="tp"), offset=3)
-    assert (twin.numbers(), twin.iterations, twin.closed_through) == (made.numbers(), made.iterations, 0)
-    both = [{name: column.tolist() for name, column in taken(each, [1, 2], {}).items()} for each in (made, twin)]
-    assert both[0] == both[1]
-    assert made.take_late_rows() == twin.take_late_rows() == 1
 
 
 def test_operators_without_any_time_stand_for_their_iterations_at_the_end() -> None:

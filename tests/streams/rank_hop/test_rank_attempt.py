@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.message_rows import part_of
@@ -26,26 +26,6 @@ def attempt(**changes: Any) -> RankAttempt:
 def only(closed: Closed) -> Closing:
     (closing,) = (one for one in closed if isinstance(one, Closing))
     return closing
-
-
-def test_iterations_that_follow_each_other_begin_when_the_last_operator_ended() -> None:
-    made = attempt()
-    made.add(part_of(iteration_batch(0, [turn(0, 0), turn(1, 10), turn(2, 20)]), 0))
-    made.add(part_of(operator_batch(0, [operator(0, 1), operator(1, 12)], watermark_ns=15), 1))
-    first = only(made.settle())
-    assert (first.numbers, first.entry_ns, list(first.free_ns)) == ([0], UNKNOWN, [0])
-    made.add(part_of(operator_batch(0, [operator(2, 21)], rows_before=2, watermark_ns=25), 2))
-    second = only(made.settle())
-    assert (second.numbers, second.entry_ns, list(second.free_ns)) == ([1], 5, [5])
-    assert (second.partition, list(second.start_ns), list(second.elapsed_ns)) == (3, [10], [10])
-
-
-def test_iterations_without_a_row_of_their_own_have_no_times_but_those_of_their_operators() -> None:
-    made = attempt(sources=("commops",))
-    made.add(part_of(operator_batch(0, [operator(0, 1), operator(1, 12), operator(2, 22)], watermark_ns=17), 0))
-    closing = only(made.settle())
-    assert (closing.numbers, list(closing.start_ns), list(closing.phase)) == ([0], [UNKNOWN], [PHASE_UNKNOWN])
-    assert np.isnan(closing.tokens).all()
 
 
 def test_operators_of_no_iteration_are_left_out_where_nothing_will_place_them() -> None:

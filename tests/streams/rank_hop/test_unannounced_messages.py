@@ -21,14 +21,6 @@ def beat(reason: str) -> Heartbeat:
     return Heartbeat("lockstep", 1, 0, {}, "ended", reason)
 
 
-def test_batches_keep_their_order_and_are_handed_out_once() -> None:
-    held = HeldMessages()
-    for offset in (3, 1, 2):
-        held.add(operators(), offset)
-    assert [offset for _, offset in held.take()[0]] == [3, 1, 2]
-    assert held.take() == ([], [])
-
-
 def test_of_heartbeats_the_newest_two_are_held() -> None:
     held = HeldMessages()
     for reason in ("a", "b", "c"):
@@ -41,16 +33,6 @@ def test_only_operators_of_the_attempt_or_a_later_one_show_that_it_has_begun() -
     held.add(iteration_batch(0, [{"iteration": 0, "start_ns": 5, "elapsed_ns": 7}], attempt=3), 0)
     held.add(operators(attempt=2), 1)
     assert [held.has_operators(attempt, None) for attempt in (1, 2, 3)] == [True, True, False]
-
-
-def test_a_snapshot_restores_all_that_is_held() -> None:
-    held = HeldMessages()
-    held.add(operators(attempt=2), 8)
-    held.beat(beat("stopped"))
-    twin = HeldMessages.from_state(stored(held.state()))
-    ((batch, offset),), beats = twin.take()
-    assert (batch.header, offset, beats) == (operators(attempt=2).header, 8, [beat("stopped")])
-    assert batch.columns["start_ns"].tolist() == [5]
 
 
 def test_what_is_held_is_bounded_in_bytes() -> None:

@@ -26,12 +26,6 @@ def read(*lines: Line) -> StoredPartition:
     return newest_records(lines, "snapshots/0")
 
 
-def test_the_newest_record_of_each_key_counts() -> None:
-    found = read(monitor(b"a", 1, b"old"), monitor(b"b", 1), position(1, 5), monitor(b"a", 1, b"new"), position(1, 7))
-    assert {key: one.state.root for key, one in found.monitors.items()} == {b"a": b"new", b"b": b"s"}
-    assert (found.epoch, found.position.positions, found.refused) == (1, {"commops": 7}, {})
-
-
 def test_a_record_of_a_former_owner_that_comes_late_does_not_count() -> None:
     found = read(monitor(b"a", 2, b"mine"), position(2, 9), monitor(b"a", 1, b"late"), position(1, 3))
     assert (found.monitors[b"a"].state.root, found.position.positions, found.epoch) == (b"mine", {"commops": 9}, 2)
@@ -63,14 +57,6 @@ def in_pieces(epoch: int = 1) -> tuple[list[Line], Line]:
     """Pieces of a state of two messages, and its record."""
     pieces = [Line(key, value) for key, value in cut(LONG, b"a", epoch)]
     return pieces, Line(b"a", encode_record(MonitorRecord(epoch, {}, b"", tuple(one.name for one in pieces))))
-
-
-def test_a_state_in_pieces_is_put_together() -> None:
-    pieces, record = in_pieces()
-    found = read(*reversed(pieces), record)
-    assert len(pieces) == 2
-    assert found.monitors[b"a"].state.root == LONG
-    assert (found.refused, found.strays) == ({}, frozenset())
 
 
 def test_a_state_of_which_a_piece_is_missing_does_not_count() -> None:

@@ -47,13 +47,6 @@ def test_a_node_of_two_incidents_stands_where_the_costlier_one_does() -> None:
     assert hosts(plan(costly, cheap, message("node-2", "v3", delta=2.0))) == ["node-1"]
 
 
-def test_nodes_that_are_cordoned_already_count() -> None:
-    first, second = message("node-1", "v1"), message("node-2", "v2")
-    marks = {"node-1": first.actions[0].action_id}
-    assert hosts(plan(first, second, marks=marks)) == []
-    assert hosts(plan(first, second, marks=marks, most=2)) == ["node-2"]
-
-
 def test_what_was_begun_stays_when_its_time_is_over_or_it_grew_improbable() -> None:
     first = message()
     marks = {"node-1": first.actions[0].action_id}
