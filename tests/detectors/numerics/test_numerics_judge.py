@@ -74,17 +74,12 @@ def audit(job: LockstepJob, every: int, wrong: int | None, voters: int = RANKS, 
         rows.sort(key=lambda row: row["iteration"])
 
 
-def on(rank: int, change: Mapping[str, Callable[[Any], Any]], until: int = ITERATIONS) -> Spoil:
+def on(rank: int | None, change: Mapping[str, Callable[[Any], Any]], until: int = ITERATIONS) -> Spoil:
+    """Change values of a rank, or of each (None), from `WRONG` on."""
+
     def spoil(number: int, own: int, row: Row) -> None:
-        if own == rank and WRONG <= number < until:
+        if rank in (None, own) and WRONG <= number < until:
             row |= {name: one(row[name]) for name, one in change.items()}
-
-    return spoil
-
-
-def everywhere(change: Mapping[str, Callable[[Any], Any]], until: int) -> Spoil:
-    def spoil(number: int, rank: int, row: Row) -> None:
-        on(rank, change, until)(number, rank, row)
 
     return spoil
 
@@ -111,9 +106,8 @@ CASES: list[tuple[str, Trace, str, tuple[int, ...], str]] = [
     ("own gradient", trained(on(1, {"local_grad_norm": times(50)}, LAST)), "loss_spike", (1,), "ticket"),
     ("own loss", trained(on(1, {"loss": times(4)}, LAST)), "loss_spike", (1,), "ticket"),
     ("own loss is NaN", trained(on(0, {"loss": nothing_finite})), "loss_spike", (0,), "page"),
-    ("all NaN", trained(everywhere({"loss": nothing_finite, "grad_norm": nothing_finite}, ITERATIONS)), "loss_spike",
-     (), "page"),
-    ("all spike", trained(everywhere({"loss": times(2), "grad_norm": times(30)}, WRONG + 3)), "loss_spike", (),
+    ("all NaN", trained(on(None, {"loss": nothing_finite, "grad_norm": nothing_finite})), "loss_spike", (), "page"),
+    ("all spike", trained(on(None, {"loss": times(2), "grad_norm": times(30)}, WRONG + 3)), "loss_spike", (),
      "note"),
     ("audit", trained(every=20, wrong=2), "corruption", (2,), "page"),
 ]  # fmt: skip
@@ -142,6 +136,21 @@ def test_of_right_numbers_nothing_is_told(seed: int) -> None:
     assert told(trained(seed=seed, every=10, wrong=None)) == []
 
 
+@pytest.mark.parametrize("values", [
+    pytest.param(lambda _, rank, row: {"parameters_checksum": row["parameters_checksum"] + rank},
+                 id="replicas that were never equal"),
+    pytest.param(lambda number, rank, _: {"loss": round(np.random.default_rng([number, rank]).normal(3, 0.003), 2)},
+                 id="equal losses that are rounded ones"),
+    pytest.param(lambda *_: {"loss": math.inf, "grad_norm": math.nan, "local_grad_norm": math.nan},
+                 id="a loss that is never known"),
+    pytest.param(lambda number, rank, _: {"loss": 0.01 + 0.01 * (number == WRONG + 20),
+                                          "local_grad_norm": 0.6 if (number, rank) == (WRONG, 2) else 0.5},
+                 id="the last digit that a source writes"),
+])  # fmt: skip
+def test_of_what_only_seems_wrong_nothing_is_told(values: Callable[[int, int, Row], Row]) -> None:
+    assert told(trained(lambda number, rank, row: row.update(values(number, rank, row)))) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:2] + CASES[4:6] + CASES[-1:], ids=lambda case: case[0])
 def test_neither_the_wire_nor_a_snapshot_changes_a_verdict(case: tuple[str, Trace, Any, Any, Any]) -> None:
@@ -167,13 +176,6 @@ def test_two_replicas_that_differ_name_nobody() -> None:
 
     first = told(trained(spoil, replicas=False))[0]
     assert (first.kind, first.severity, first.suspects) == ("corruption", "page", ())
-
-
-def test_replicas_that_were_never_equal_are_none() -> None:
-    def spoil(_: int, rank: int, row: Row) -> None:
-        row["parameters_checksum"] += rank
-
-    assert told(trained(spoil)) == []
 
 
 def test_a_spike_of_a_rank_becomes_a_corruption_when_its_replicas_say_so() -> None:
@@ -213,13 +215,6 @@ def test_a_loss_that_one_rank_alone_reports_accuses_nobody() -> None:
     assert {(one.kind, one.suspects) for one in found} == {("loss_spike", ())}
 
 
-def test_rounded_losses_are_not_held_to_be_equal() -> None:
-    def spoil(number: int, _: int, row: Row) -> None:
-        row["loss"] = round(3.0 + np.random.default_rng([number, _]).normal(0, 0.003), 2)
-
-    assert told(trained(spoil)) == []
-
-
 def test_the_job_s_own_trouble_is_not_put_on_a_rank() -> None:
     def spoil(number: int, rank: int, row: Row) -> None:
         if rank == 2 and number == WRONG:
@@ -230,16 +225,9 @@ def test_the_job_s_own_trouble_is_not_put_on_a_rank() -> None:
     assert [(tuple(s.rank for s in one.suspects), one.severity) for one in last] == [((2,), "ticket"), ((), "page")]
 
 
-def test_a_loss_that_is_never_known_is_no_spike() -> None:
-    def spoil(_: int, rank: int, row: Row) -> None:
-        row |= {"loss": math.inf, "grad_norm": math.nan, "local_grad_norm": math.nan}
-
-    assert told(trained(spoil)) == []
-
-
 def test_another_level_is_told_once_at_most() -> None:
     for factor in (1.2, 3.0):
-        found = told(trained(everywhere({"loss": times(factor)}, ITERATIONS)))
+        found = told(trained(on(None, {"loss": times(factor)})))
         assert len({one.verdict_id for one in found}) == (factor > NUMERIC.loss_times)
 
 
@@ -269,8 +257,8 @@ def test_a_rank_that_misses_an_iteration_changes_nothing_for_the_others() -> Non
 
 def test_a_step_that_loss_scaling_skips_is_no_spike() -> None:
     one_step = {"grad_norm": nothing_finite, "local_grad_norm": nothing_finite}
-    assert told(trained(everywhere(one_step, WRONG + 1))) == []
-    assert len({one.verdict_id for one in told(trained(everywhere(one_step, ITERATIONS)))}) == 1
+    assert told(trained(on(None, one_step, WRONG + 1))) == []
+    assert len({one.verdict_id for one in told(trained(on(None, one_step)))}) == 1
 
 
 def test_replicas_that_differ_name_the_one_whose_own_values_stand_out() -> None:
@@ -332,14 +320,6 @@ def test_a_spike_after_a_steep_start_is_told() -> None:
     assert jump is not None
     assert jump.is_far
     assert jump.times == pytest.approx(2.5, rel=0.1)
-
-
-def test_the_last_digit_that_a_source_writes_is_no_spike() -> None:
-    def spoil(number: int, rank: int, row: Row) -> None:
-        is_odd = number == WRONG and rank == 2
-        row |= {"loss": 0.01 + 0.01 * (number == WRONG + 20), "local_grad_norm": 0.6 if is_odd else 0.5}
-
-    assert told(trained(spoil)) == []
 
 
 def test_a_rounded_loss_can_spike() -> None:

@@ -3,11 +3,6 @@ from __future__ import annotations
 from irregulars.detectors.verdicts.ordinals import MOST_KEPT, next_ordinal
 
 
-def test_verdicts_of_one_beginning_are_counted() -> None:
-    ordinals: dict[int, int] = {}
-    assert [next_ordinal(ordinals, first) for first in (7, 7, 9, 7)] == [0, 1, 0, 2]
-
-
 def test_a_job_of_many_verdicts_keeps_the_newest_counts_alone() -> None:
     ordinals = {f"{first}:spike": 1 for first in range(3 * MOST_KEPT)}  # as an older release left it
     last = f"{3 * MOST_KEPT - 1}:spike"

@@ -35,59 +35,41 @@ from tests.sinks.notices.receiver import Receiver, Reply, Request
 
 SECRET = "swordfish-0123456789abcdef012345"
 PAGERDUTY_EVENT: dict[str, Any] = {
-    "type": "object",
-    "required": ["routing_key", "event_action", "dedup_key"],
-    "additionalProperties": False,
+    "type": "object", "required": ["routing_key", "event_action", "dedup_key"], "additionalProperties": False,
     "properties": {
         "routing_key": {"type": "string", "minLength": 32, "maxLength": 32},
         "event_action": {"enum": ["trigger", "acknowledge", "resolve"]},
         "dedup_key": {"type": "string", "minLength": 1, "maxLength": 255},
-        "client": {"type": "string"},
-        "client_url": {"type": "string"},
-        "links": {"type": "array"},
-        "images": {"type": "array"},
+        "client": {"type": "string"}, "client_url": {"type": "string"},
+        "links": {"type": "array"}, "images": {"type": "array"},
         "payload": {
-            "type": "object",
-            "required": ["summary", "source", "severity"],
-            "additionalProperties": False,
+            "type": "object", "required": ["summary", "source", "severity"], "additionalProperties": False,
             "properties": {
                 "summary": {"type": "string", "minLength": 1, "maxLength": 1024},
                 "source": {"type": "string", "minLength": 1},
                 "severity": {"enum": ["critical", "error", "warning", "info"]},
-                "timestamp": {
-                    "type": "string",
-                    "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)$",
-                },
-                "component": {"type": "string"},
-                "group": {"type": "string"},
-                "class": {"type": "string"},
+                "timestamp": {"type": "string",
+                              "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)$"},
+                "component": {"type": "string"}, "group": {"type": "string"}, "class": {"type": "string"},
                 "custom_details": {"type": "object"},
             },
         },
     },
-}
+}  # fmt: skip
 SLACK_MESSAGE: dict[str, Any] = {
-    "type": "object",
-    "required": ["text", "attachments"],
+    "type": "object", "required": ["text", "attachments"],
     "properties": {
         "text": {"type": "string", "minLength": 1, "maxLength": 4000},
-        "attachments": {
-            "type": "array",
-            "maxItems": 20,
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "color": {"type": "string", "pattern": "^#[0-9a-f]{6}$"},
-                    "fallback": {"type": "string"},
-                    "footer": {"type": "string"},
-                    "mrkdwn_in": {"type": "array"},
-                    "fields": {"type": "array", "items": {"required": ["title", "value", "short"]}},
-                },
+        "attachments": {"type": "array", "maxItems": 20, "items": {
+            "type": "object", "additionalProperties": False,
+            "properties": {
+                "color": {"type": "string", "pattern": "^#[0-9a-f]{6}$"},
+                "fallback": {"type": "string"}, "footer": {"type": "string"}, "mrkdwn_in": {"type": "array"},
+                "fields": {"type": "array", "items": {"required": ["title", "value", "short"]}},
             },
-        },
+        }},
     },
-}
+}  # fmt: skip
 
 
 def opened(severity: str = "page", **facts: Any) -> Notice:
