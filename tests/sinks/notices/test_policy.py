@@ -37,8 +37,13 @@ def said(dues: Sequence[Due]) -> list[tuple[str, str]]:
     return [(one.notice.event, one.notice.severity) for one in dues]
 
 
-def ledger_of(**rules: Any) -> Ledger:
-    return Ledger({"c": Rules(**rules)})
+def ledger_of(*alerts: dict[str, Any], mutes: Sequence[Mute] = (), **rules: Any) -> Ledger:
+    """The ledger of one channel, to which alerts came at `T0`, when `mutes` were set."""
+    ledger = Ledger({"c": Rules(**rules)})
+    ledger.set_mutes(mutes)
+    for one in alerts:
+        ledger.apply_alert(one, T0)
+    return ledger
 
 
 def mute(until_ns: int, from_ns: int = T0 - HOUR, **patterns: str) -> Mute:
@@ -110,8 +115,7 @@ def test_what_is_told_of_an_incident_and_when(rules: dict[str, Any], steps: list
 
 @pytest.mark.parametrize("close_reason", ["recovered", "restarted", "finished", "silent"])
 def test_a_hang_is_a_page_until_its_verdict_closes(close_reason: str) -> None:
-    ledger = ledger_of(least_severity="page", repeat_s=3600.0)
-    ledger.apply_alert(hang(), T0)
+    ledger = ledger_of(hang(), least_severity="page", repeat_s=3600.0)
     assert tell_all(ledger, T0) == []
     assert said(tell_all(ledger, T0 + 60 * S)) == [("opened", "page")]
     events = [event for hour in range(1, 30) for event, _ in said(tell_all(ledger, T0 + hour * HOUR + 60 * S))]
@@ -174,8 +178,7 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
 
 
 def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
-    ledger = ledger_of(hold_s=60.0, least_severity="page")
-    ledger.apply_alert(alert(severity="page"), T0)
+    ledger = ledger_of(alert(severity="page"), hold_s=60.0, least_severity="page")
     assert tell_all(ledger, T0 + 30 * S) == []
     assert ledger.waiting("c") == {"held": 1}
     ledger.apply_alert(alert(revision=2, event="closed", severity="page"), T0 + 40 * S)
@@ -190,14 +193,12 @@ def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
     ],
 )  # fmt: skip
 def test_a_channel_hears_of_what_costs_enough_and_of_its_jobs(rules: dict[str, Any], is_told: bool) -> None:
-    ledger = ledger_of(**rules)
-    ledger.apply_alert(alert(lost_s=90.0), T0)  # 25.6 GPU-hours on 1,024 GPUs
+    ledger = ledger_of(alert(lost_s=90.0), **rules)  # 25.6 GPU-hours on 1,024 GPUs
     assert bool(tell_all(ledger, T0)) == is_told
 
 
 def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
-    ledger = ledger_of(repeat_s=200.0)
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert(), repeat_s=200.0)
     assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
     assert tell_all(ledger, T0 + 199 * S) == []
     (again,) = tell_all(ledger, T0 + 200 * S)
@@ -217,16 +218,12 @@ def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
     ],
 )  # fmt: skip
 def test_a_mute_holds_back_what_all_its_patterns_match(patterns: dict[str, str], is_muted: bool) -> None:
-    ledger = ledger_of()
-    ledger.set_mutes([mute(T0 + HOUR, **patterns)])
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert(), mutes=[mute(T0 + HOUR, **patterns)])
     assert bool(tell_all(ledger, T0)) != is_muted
 
 
 def test_a_muted_incident_that_is_still_open_is_told_afterwards_and_said_to_have_been_muted() -> None:
-    ledger = ledger_of()
-    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert(), mutes=[mute(T0 + HOUR, host="node-3")])
     assert tell_all(ledger, T0 + HOUR - S) == []
     (due,) = tell_all(ledger, T0 + HOUR)
     assert due.notice.muted == "muted until 2027-01-15 09:00:00Z by ann: new firmware"
@@ -234,9 +231,7 @@ def test_a_muted_incident_that_is_still_open_is_told_afterwards_and_said_to_have
 
 
 def test_a_muted_incident_that_ends_meanwhile_is_never_told_nor_is_a_mute_that_was_over_before() -> None:
-    ledger = ledger_of()
-    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert(), mutes=[mute(T0 + HOUR, host="node-3")])
     assert tell_all(ledger, T0) == []
     ledger.apply_alert(alert(revision=2, event="closed"), T0 + S)
     assert tell_all(ledger, T0 + DAY) == []
@@ -246,8 +241,7 @@ def test_a_muted_incident_that_ends_meanwhile_is_never_told_nor_is_a_mute_that_w
 
 
 def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again() -> None:
-    ledger = ledger_of(repeat_s=200.0)
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert(), repeat_s=200.0)
     tell_all(ledger, T0)
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     assert tell_all(ledger, T0 + 199 * S) == []
@@ -256,9 +250,7 @@ def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again
 
 
 def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
-    ledger = ledger_of()
-    ledger.set_mutes([mute(T0 + DAY, host="node-3")])
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert(), mutes=[mute(T0 + DAY, host="node-3")])
     assert tell_all(ledger, T0) == []
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     (due,) = tell_all(ledger, T0 + HOUR)
@@ -283,9 +275,7 @@ def test_the_third_verdict_on_a_device_within_a_week_is_told_as_such() -> None:
 
 
 def test_a_device_that_nobody_can_name_is_no_repeat_offender() -> None:
-    ledger = ledger_of()
-    for number in range(4):
-        ledger.apply_alert(alert(f"v{number}", host=None), T0)
+    ledger = ledger_of(*(alert(f"v{number}", host=None) for number in range(4)))
     assert [one.notice.earlier for one in tell_all(ledger, T0)] == [()] * 4
 
 
@@ -293,14 +283,12 @@ def test_a_device_that_nobody_can_name_is_no_repeat_offender() -> None:
 
 
 def next_of(ledger: Ledger, now_ns: int) -> Due:
-    due = present(ledger.next_due("c", now_ns))
-    return due
+    return present(ledger.next_due("c", now_ns))
 
 
 @pytest.mark.parametrize(("may_have_arrived", "ends"), [(False, 0), (True, 1)])
 def test_the_end_is_told_to_whom_the_opening_may_have_reached(may_have_arrived: bool, ends: int) -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert())
     due = next_of(ledger, T0)
     assert ledger.intend("c", due, T0) is not None
     retracted = ledger.postpone("c", due, T0 + S, may_have_arrived=may_have_arrived)
@@ -310,8 +298,7 @@ def test_the_end_is_told_to_whom_the_opening_may_have_reached(may_have_arrived: 
 
 
 def test_a_later_try_that_surely_failed_makes_nothing_of_an_earlier_one_certain() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert())
     due = next_of(ledger, T0)
     ledger.intend("c", due, T0)
     ledger.postpone("c", due, T0, may_have_arrived=True)
@@ -322,8 +309,7 @@ def test_a_later_try_that_surely_failed_makes_nothing_of_an_earlier_one_certain(
 
 
 def test_a_notice_that_was_refused_is_not_tried_again_and_the_next_one_opens_the_incident() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert(), T0)
+    ledger = ledger_of(alert())
     due = next_of(ledger, T0)
     ledger.intend("c", due, T0)
     assert ledger.given_up("c", due, T0, may_have_arrived=False)[0].state == "refused"
@@ -347,9 +333,7 @@ def test_an_offset_is_settled_when_every_channel_was_told() -> None:
 
 
 def test_what_is_over_is_forgotten_and_what_is_open_is_not() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert("v1"), T0)
-    ledger.apply_alert(alert("v2"), T0)
+    ledger = ledger_of(alert("v1"), alert("v2"))
     tell_all(ledger, T0)
     ledger.apply_alert(alert("v1", 2, "closed"), T0 + S)
     tell_all(ledger, T0 + S)
@@ -375,8 +359,7 @@ def test_what_no_end_will_follow_holds_no_alert_back_and_is_forgotten_in_time() 
 
 
 def test_a_refused_notice_of_an_incident_that_goes_on_is_not_tried_again_when_its_record_is_old() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(alert("v1"), T0)
+    ledger = ledger_of(alert("v1"))
     ledger.given_up("c", next_of(ledger, T0), T0, may_have_arrived=False)
     assert ledger.forget_old(T0 + 31 * DAY) == []
     ledger.set_mutes([mute(T0 + 40 * DAY, job="another")])  # each open incident is decided on anew

@@ -44,6 +44,12 @@ class Scene:
         self._told += new
         self._take(new)
 
+    def act(self, *verdicts: Verdict) -> None:
+        """Tell of verdicts, if any, and act."""
+        if verdicts:
+            self.tell(*verdicts)
+        self.actor.act()
+
     def say(self, data: bytes) -> None:
         self._take([data])
 
@@ -54,9 +60,8 @@ class Scene:
 
 def test_without_do_it_nothing_is_touched_and_all_is_said_once() -> None:
     scene = Scene("node-1", is_acting=False)
-    scene.tell(on("node-1"))
-    scene.actor.act()
-    scene.actor.act()
+    scene.act(on("node-1"))
+    scene.act()
     assert (scene.nodes.calls, scene.nodes.accused, len(scene.lines)) == ([], [], 1)
     assert scene.lines[0] == (
         "would cordon   node-1: slow rank in llama: GPU 0 on node-1 (rank 8, NIC mlx5_1), 95% sure, "
@@ -66,106 +71,88 @@ def test_without_do_it_nothing_is_touched_and_all_is_said_once() -> None:
 
 def test_the_same_messages_twice_and_a_death_in_between_do_nothing_twice() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1"), on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"), on("node-1"))
     scene.restart()
-    scene.tell(on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"))
     assert scene.nodes.calls == ["cordon node-1"]
     scene.tell(on("node-1", **RECOVERED))
     scene.restart()
-    scene.actor.act()
+    scene.act()
     scene.restart()
-    scene.actor.act()
+    scene.act()
     assert scene.nodes.calls == ["cordon node-1", "release node-1"]
 
 
 def test_an_older_revision_that_comes_late_does_not_cordon_again() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1", **RECOVERED), on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1", **RECOVERED), on("node-1"))
     assert scene.nodes.calls == []
 
 
 def test_at_most_so_many_nodes_are_cordoned_and_the_next_when_one_is_free() -> None:
     scene = Scene("node-1", "node-2", most=1)
-    scene.tell(on("node-1", "v1", delta=3.0), on("node-2", "v2"))
-    scene.actor.act()
+    scene.act(on("node-1", "v1", delta=3.0), on("node-2", "v2"))
     assert scene.nodes.calls == ["cordon node-1"]
     assert "left       node-2: as many nodes as --most-nodes are cordoned by us already  [v2]" in scene.lines
     assert scene.nodes.accused == ["node-1", "node-2"]
-    scene.tell(on("node-1", "v1", **RECOVERED))
-    scene.actor.act()
+    scene.act(on("node-1", "v1", **RECOVERED))
     assert scene.nodes.calls == ["cordon node-1", "release node-1", "cordon node-2"]
 
 
 def test_what_somebody_gives_back_by_hand_is_not_taken_again() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"))
     scene.nodes.owners["node-1"] = None
-    scene.tell(replace(on("node-1"), revision=2, lost_s=2e4))
-    scene.actor.act()
+    scene.act(replace(on("node-1"), revision=2, lost_s=2e4))
     assert scene.nodes.calls == ["cordon node-1"]
     assert "left       node-1: it was done before, and undone by somebody  [v1]" in scene.lines
 
 
 def test_what_somebody_gives_back_is_not_taken_for_another_device_of_it_either() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"))
     scene.nodes.owners["node-1"] = None
-    scene.tell(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device="host"),)))
-    scene.actor.act()
+    scene.act(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device="host"),)))
     assert scene.nodes.calls == ["cordon node-1"]
-    scene.tell(on("node-1", "v2"))  # another incident does
-    scene.actor.act()
+    scene.act(on("node-1", "v2"))  # another incident does
     assert scene.nodes.calls == ["cordon node-1"] * 2
 
 
 def test_who_gives_a_node_back_that_two_incidents_accuse_keeps_it_from_both() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1", "v1"))
-    scene.actor.act()
-    scene.tell(on("node-1", "v2"))
-    scene.actor.act()
+    scene.act(on("node-1", "v1"))
+    scene.act(on("node-1", "v2"))
     scene.nodes.owners["node-1"] = None
-    scene.actor.act()
+    scene.act()
     assert scene.nodes.calls == ["cordon node-1"]
 
 
 def test_a_cordon_that_a_consumer_finds_is_not_begun_again_once_somebody_gave_the_node_back() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"))
     scene.restart()
-    scene.actor.act()
+    scene.act()
     scene.nodes.owners["node-1"] = None
-    scene.actor.act()
+    scene.act()
     assert scene.nodes.calls == ["cordon node-1"]
 
 
 @pytest.mark.parametrize("device", ["gpu", "host"])
 def test_what_nodes_show_to_be_undone_is_not_begun_again(device: str) -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"))
     scene.nodes.undone = {"node-1": str(scene.nodes.owners["node-1"])}
     scene.nodes.owners["node-1"] = None
     scene.restart()
-    scene.tell(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device=device),)))
-    scene.actor.act()
+    scene.act(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device=device),)))
     assert scene.nodes.calls == ["cordon node-1"]
 
 
 def test_a_device_that_is_accused_again_after_we_gave_it_back_is_taken_again() -> None:
     scene = Scene("node-1")
-    scene.tell(on("node-1"))
-    scene.actor.act()
-    scene.tell(on("node-2", revision=2))  # the verdict changes to a device of another host …
-    scene.actor.act()
-    scene.tell(on("node-1", revision=3))  # … and back
-    scene.actor.act()
+    scene.act(on("node-1"))
+    scene.act(on("node-2", revision=2))  # the verdict changes to a device of another host …
+    scene.act(on("node-1", revision=3))  # … and back
     assert scene.nodes.calls == ["cordon node-1", "release node-1", "cordon node-1"]
     assert len([line for line in scene.lines if line.startswith("cordoned")]) == 2
 
@@ -173,9 +160,8 @@ def test_a_device_that_is_accused_again_after_we_gave_it_back_is_taken_again() -
 def test_a_node_of_somebody_else_is_left_and_said_once() -> None:
     scene = Scene("node-1")
     scene.nodes.owners["node-1"] = "ada"
-    scene.tell(on("node-1"))
-    scene.actor.act()
-    scene.actor.act()
+    scene.act(on("node-1"))
+    scene.act()
     assert (scene.nodes.calls, scene.lines) == ([], ["left       node-1: it is ada's  [v1]"])
 
 
@@ -184,8 +170,7 @@ def test_a_node_that_is_not_ours_to_take_keeps_no_other_from_being_taken(is_acti
     """Else one that a person drained, and that costs most, would hold the only place for as long as it is accused."""
     scene = Scene("node-1", "node-2", most=1, is_acting=is_acting)
     scene.nodes.owners["node-1"] = "ada"
-    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
-    scene.actor.act()
+    scene.act(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
     assert scene.nodes.calls == (["cordon node-2"] if is_acting else [])
     assert [line.split(":")[0] for line in scene.lines] == [
         "left       node-1", "cordoned   node-2" if is_acting else "would cordon   node-2",
@@ -241,8 +226,7 @@ def test_of_many_nodes_that_can_not_be_changed_some_are_tried_at_a_time() -> Non
 
 def test_a_node_that_can_not_be_given_back_keeps_no_other_and_its_place_is_not_free() -> None:
     scene = Scene("node-1", "node-2", "node-3", "node-4", most=2)
-    scene.tell(on("node-1", "v1"), on("node-2", "v2"))
-    scene.actor.act()
+    scene.act(on("node-1", "v1"), on("node-2", "v2"))
     scene.nodes.stuck, scene.nodes.calls = {"node-1"}, []
     scene.tell(on("node-1", "v1", **RECOVERED), on("node-2", "v2", **RECOVERED))
     scene.tell(on("node-3", "v3", delta=9.0), on("node-4", "v4"))
@@ -266,8 +250,7 @@ def test_a_node_that_was_cordoned_though_the_answer_got_lost_counts() -> None:
 def test_a_message_that_cannot_be_read_is_said_and_passed_over() -> None:
     scene = Scene("node-1")
     scene.say(b"?")
-    scene.tell(on("node-1"))
-    scene.actor.act()
+    scene.act(on("node-1"))
     assert scene.lines[0].startswith("skipped    message at offset 7: message must be JSON")
     assert scene.nodes.calls == ["cordon node-1"]
 
@@ -277,5 +260,5 @@ def test_a_new_owner_of_the_topic_forgets_what_it_knew() -> None:
     scene = Scene("node-1")
     scene.tell(on("node-1"))
     scene.actor.apply(Polled((), is_current=False, is_new_owner=True))
-    scene.actor.act()
+    scene.act()
     assert scene.nodes.calls == []
