@@ -61,10 +61,7 @@ def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(
 
 def run_and_judge(bus: Bus, folder: Path, job: Job, *, is_killed: bool = False) -> None:
     """Let a worker judge a job; one that is killed has stored nothing of it."""
-    job.announce()
-    job.run(10)
-    job.end()
-    bus.flush()
+    job.run_whole(10)
     worker = Worker(bus, folder, **({"snapshot_s": 3600.0} if is_killed else {}))
     wait_until(
         lambda: all(set(bus.verdict_ids(topic)) >= job.wanted_ids() for topic in RESULTS), "verdicts and alerts"

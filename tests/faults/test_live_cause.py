@@ -18,7 +18,7 @@ from irregulars.kafka.log_reader import LogReader
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.producers.torch_hook.agent_socket import SocketSource
 from irregulars.sinks.advice import plan_of
-from irregulars.sinks.connection import connect
+from irregulars.sinks.connection import connected
 from tests.benchmarks.causes.trials import Trial
 from tests.gloo_ranks import RANKS, needs_torch, training, wait_for_end
 from tests.integration.worker_runs import wait_until
@@ -57,7 +57,7 @@ def test_a_slow_loader_is_named_and_no_host_is_drained_for_it(tmp_path: Path) ->
                 "SELECT DISTINCT v.layer, v.cause, p.rank FROM verdicts AS v FINAL JOIN pauses AS p FINAL"
                 " ON p.job = v.job AND p.cause = v.cause WHERE v.job = 'live-cause' AND p.elapsed_ns > 1e8"
             )
-            with closing(connect(database_settings(own, 10.0, is_reading=True))) as client:
+            with connected(database_settings(own, 10.0, is_reading=True)) as client:
                 return [tuple(row) for row in client.query(sql).result_rows]
 
         wait_until(lambda: ("data", "data_loader", 2) in stored(), "the verdict, and the pauses, in the database")

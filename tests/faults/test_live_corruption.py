@@ -17,7 +17,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings, database_settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.producers.torch_hook.agent_socket import SocketSource
-from irregulars.sinks.connection import connect
+from irregulars.sinks.connection import connected
 from tests.gloo_ranks import RANKS, needs_torch, training, wait_for_end
 from tests.integration.worker_runs import wait_until
 
@@ -88,7 +88,7 @@ def test_a_turned_bit_is_told_within_seconds(tmp_path: Path) -> None:
 
         def stored() -> list[Any]:
             sql = "SELECT kind, close_reason, evidence FROM verdicts FINAL WHERE job = 'live-corruption'"
-            with closing(connect(database_settings(own, 10.0, is_reading=True))) as client:
+            with connected(database_settings(own, 10.0, is_reading=True)) as client:
                 return list(client.query(sql).result_rows)
 
         def is_stored() -> bool:

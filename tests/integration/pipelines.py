@@ -23,7 +23,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.sinks.clickhouse import ClickHouseSink
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connect, connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES
 from tests import warm
@@ -224,9 +224,8 @@ def own_database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     try:
         yield own
     finally:
-        client = connect(own, is_creating=True)
-        client.command(f"DROP DATABASE {name}")
-        client.close_connections()
+        with connected(own, is_creating=True) as client:
+            client.command(f"DROP DATABASE {name}")
 
 
 def store(settings: DatabaseSettings, *writes: Rows) -> None:

@@ -127,12 +127,21 @@ class Job:
             beat = Heartbeat(self.name, self.attempt, rank, sources, "ended", "finished")
             self.bus.send("heartbeats", rank_key(self.name, rank), encode_heartbeat(beat))
 
-    def run_whole(self, iterations: int) -> None:
-        """Announce it, run it to its end, and wait until the broker has all of it."""
+    def begin(self, iterations: int) -> None:
+        """Announce it, run it for a while, and wait until the broker has all of that."""
         self.announce()
+        self.run(iterations)
+        self.bus.flush()
+
+    def finish(self, iterations: int = 0) -> None:
+        """Run it to its end, and wait until the broker has all of it."""
         self.run(iterations)
         self.end()
         self.bus.flush()
+
+    def run_whole(self, iterations: int) -> None:
+        self.begin(iterations)
+        self.finish()
 
     def batch(self, rank: int, iteration: int) -> Batch:
         count = self.operators
