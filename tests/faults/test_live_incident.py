@@ -68,8 +68,7 @@ def test_one_fault_is_one_incident_and_one_page(tmp_path: Path) -> None:
             )
             assert notify.stop() == 0
         finally:
-            print(notify.output()[-4000:])
-            notify.kill()
+            notify.close()
     for one in notices(receiver):
         alert = one["alert"]
         ranks = [suspect["ranks"] for suspect in alert["suspects"]]

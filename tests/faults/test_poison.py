@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +13,16 @@ from irregulars.infra.runs.child_process import free_port
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.health.watchdog import MOST_CRASHES
 from tests.integration.stand_in_worker import POISON_AT
-from tests.integration.worker_runs import DEADLINE_S, Bus, Job, StartWorker, Worker, run_last_jobs, wait_until
+from tests.integration.worker_runs import (
+    DEADLINE_S,
+    Bus,
+    Job,
+    StartWorker,
+    Worker,
+    page_of,
+    run_last_jobs,
+    wait_until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -123,10 +130,6 @@ def given_up(worker: Worker, name: str) -> bool:
 
 
 def page(port: int, name: str, status: int | None = None) -> str:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
-            found, text = answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        found, text = error.code, error.read().decode()
+    found, text = page_of(f"http://127.0.0.1:{port}/{name}")
     assert status in (None, found), text
-    return str(text)
+    return text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from uuid import uuid4
 
 from tests import warm
 from tests.integration.pipelines import COMMAND
-from tests.integration.worker_runs import DEADLINE_S, ROOT, Bus
+from tests.integration.worker_runs import DEADLINE_S, ROOT, Bus, page_of
 from tests.sinks.notices.alerts import alert_bytes
 
 
@@ -39,13 +38,17 @@ class NotifyRun:
     def page(self, path: str) -> str:
         found = re.search(r"metrics=(http://\S+)", self.output())
         assert found is not None
-        with urllib.request.urlopen(found[1] + path, timeout=60) as answer:
-            return str(answer.read().decode())
+        return page_of(found[1] + path)[1]
 
     def metric(self, name: str) -> float:
         found = re.search(rf"^irregulars_notify_{re.escape(name)} (\S+)$", self.page("/metrics"), re.MULTILINE)
         assert found is not None, name
         return float(found[1])
+
+    def close(self) -> None:
+        """End it if it still runs; show what it said, in case that a test failed."""
+        self.kill()
+        print(self.log.name, self.output()[-6000:], sep="\n")
 
     def kill(self) -> None:
         self.process.kill()
@@ -55,6 +58,11 @@ class NotifyRun:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(DEADLINE_S)
+
+
+def webhook(url: str, name: str = "hook") -> str:
+    """Return a channel that sends notices to this address."""
+    return f'[[channel]]\nkind = "webhook"\nname = "{name}"\nurl = "{url}"\n'
 
 
 def send_alert(bus: Bus, verdict_id: str, revision: int = 1, event: str = "opened", **facts: Any) -> None:

@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ from uuid import uuid4
 
 import numpy as np
 from aiokafka.partitioner import murmur2
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
@@ -79,6 +83,14 @@ class Bus:
             spoilt = old if how == "old" else value[:-1]
             self.producer.produce(self.topics.name(topic), spoilt, key, partition=partition)
         return frozenset((topic, partition) for partition, _ in newest)
+
+    def delete_all(self, topic: str) -> None:
+        """Delete all messages of a topic, as retention does after a while."""
+        name = self.topics.name(topic)
+        ends = [TopicPartition(name, one, self.reader.end_offset(name, one)) for one in self.reader.partitions(name)]
+        for done in AdminClient({"bootstrap.servers": self.bootstrap}).delete_records(ends).values():
+            with suppress(KafkaException):  # an empty partition
+                done.result(30)
 
     def close(self) -> None:
         """Let go of the connections; else librdkafka goes on complaining when the broker is gone."""
@@ -272,3 +284,23 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} must happen within {DEADLINE_S:g} s")
         time.sleep(0.1)
+
+
+def page_of(url: str) -> tuple[int, str]:
+    """Return status and text of a page; status 0: nobody answers there."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def make_topics(bootstrap: str, *names: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    """Make topics with one copy, and wait until the broker has acknowledged them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [NewTopic(name, partitions, 1, config=config or {}) for name in names]
+    for made in admin.create_topics(wanted).values():
+        made.result(60)
