@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -214,6 +214,32 @@ def end(processes: Iterable[Process]) -> None:
     for one in processes:
         one.kill()
         print(one.log.name, one.output()[-4000:], sep="\n")
+
+
+@contextmanager
+def starting(settings: Settings, folder: Path) -> Iterator[Callable[..., Process]]:
+    """Give a function that starts commands with these settings; what runs is ended with the block."""
+    started: list[Process] = []
+
+    def start(*arguments: str) -> Process:
+        own = {**settings.to_environment(), "PYTHONPATH": str(ROOT)}
+        started.append(Process(arguments, own, folder))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        end(started)
+
+
+def replaying_agent(folder: Path, recording: str, speed: float) -> Path:
+    """Write the file of an agent that replays a recording and samples nothing."""
+    file, off = folder / "agent.toml", "".join(f"[{one}]\nenabled = false\n" for one in ("metrics", "gpus", "nics"))
+    file.write_text(
+        f'{off}[spool]\ndirectory = "{folder / "spool"}"\nfinal_s = 20\n[[sources]]\nkind = "replay"\n'
+        f'directory = "{RECORDINGS / recording}"\nspeed = {speed}\n'
+    )
+    return file
 
 
 @contextmanager
