@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests import warm
 from tests.integration.pipelines import COMMAND
-from tests.integration.worker_runs import DEADLINE_S, ROOT, Bus, page_of
+from tests.integration.worker_runs import ROOT, Bus, Running, page_of
 from tests.sinks.notices.alerts import alert_bytes
 
 
-class NotifyRun:
+class NotifyRun(Running):
     """One process on the topics of a bus, with the channels of a TOML text."""
 
     def __init__(self, bus: Bus, folder: Path, channels: str, **settings: Any) -> None:
@@ -23,16 +21,12 @@ class NotifyRun:
         values: Mapping[str, Any] = {"notify_listen": "127.0.0.1:0", "notify_hold_s": 0.0, **settings}
         lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
         self.file.write_text("\n".join([*lines, channels]))
-        self.log = self.file.with_suffix(".log")
+        log = self.file.with_suffix(".log")
         self.arguments = ["notify", str(self.file), "--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
-        with self.log.open("wb") as log:
-            self.process = warm.Popen([*COMMAND, *self.arguments], cwd=ROOT, stdout=log, stderr=log)
-
-    def output(self) -> str:
-        return self.log.read_text()
+        super().__init__([*COMMAND, *self.arguments], log, cwd=ROOT)
 
     def is_loaded(self) -> bool:
-        assert self.process.poll() is None, self.output()
+        assert self.is_running, self.output()
         return "event=loaded" in self.output()
 
     def page(self, path: str) -> str:
@@ -44,20 +38,6 @@ class NotifyRun:
         found = re.search(rf"^irregulars_notify_{re.escape(name)} (\S+)$", self.page("/metrics"), re.MULTILINE)
         assert found is not None, name
         return float(found[1])
-
-    def close(self) -> None:
-        """End it if it still runs; show what it said, in case that a test failed."""
-        self.kill()
-        print(self.log.name, self.output()[-6000:], sep="\n")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(DEADLINE_S)
 
 
 def webhook(url: str, name: str = "hook") -> str:

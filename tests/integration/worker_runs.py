@@ -11,8 +11,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,8 +217,58 @@ def require_each_once(bus: Bus, wanted: set[str], worker: Worker) -> None:
         assert [name for name, count in found.items() if count > 1] == [], f"twice on {topic}"
 
 
-class Worker:
-    """A worker process of its own, on the bus's topics."""
+class Running:
+    """A command in a process of its own; its output goes to a file."""
+
+    def __init__(self, command: Sequence[str], log: Path, **options: Any) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = warm.Popen(
+                [*command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.kill()
+        self.wait()
+
+    def close(self) -> None:
+        """End it if it still runs; show what it said, in case that a test failed."""
+        self.kill()
+        print(self.log.name, self.output()[-6000:], sep="\n")
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let it stand still meanwhile, as a machine does that swaps or is paused."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def stop(self, timeout_s: float = DEADLINE_S, how: int = signal.SIGTERM) -> int:
+        """Ask it to end, and return its status."""
+        if self.is_running:
+            self.process.send_signal(how)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        return self.process.wait(timeout_s)
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+
+class Worker(Running):
+    """A worker on the bus's topics whose monitors say a verdict for each row of evidence."""
 
     def __init__(self, bus: Bus, folder: Path, **settings: Any) -> None:
         values = {
@@ -231,26 +281,8 @@ class Worker:
             "data_directory": str(folder / "faust"),
             **settings,
         }
-        self.log = folder / f"worker-{uuid4().hex[:6]}.log"
         command = [sys.executable, "-m", "tests.integration.stand_in_worker", json.dumps(values)]
-        with self.log.open("wb") as log:
-            self.process = warm.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-
-    @property
-    def is_running(self) -> bool:
-        return self.process.poll() is None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(DEADLINE_S)
-
-    def output(self) -> str:
-        return self.log.read_text()
+        super().__init__(command, folder / f"worker-{uuid4().hex[:6]}.log", cwd=ROOT)
 
 
 class StartWorker:
@@ -271,11 +303,8 @@ class StartWorker:
         return "".join(worker.output() for worker in self.workers)
 
     def close(self) -> None:
-        """End what still runs; show what it said, in case that a test failed."""
         for worker in self.workers:
-            if worker.is_running:
-                worker.kill()
-            print(worker.log.name, worker.output()[-6000:], sep="\n")
+            worker.close()
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
