@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -37,6 +37,11 @@ RECORDINGS = ROOT / "tests" / "recordings"
 COMMAND = [sys.executable, "-P", "-m", "irregulars"]
 ITERATIONS, RANKS = 160, 4
 """Of each recording."""
+
+AS_SHIPPED: Mapping[str, Any] = {
+    name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")
+}
+"""What a worker has with users; ours have shorter times."""
 
 MOST_BYTES = 1200 << 20
 """A worker's largest size, with the embedded libraries; idle it takes 250 MB."""
@@ -97,6 +102,10 @@ class Pipeline:
 
     def revisions(self, topic: str = "verdicts") -> list[Verdict]:
         return [decode_verdict(message.value(), topic) for message in self.bus.read(topic)]
+
+    def newest(self) -> dict[str, Verdict]:
+        """Return the newest revision of each verdict."""
+        return {one.verdict_id: one for one in sorted(self.revisions(), key=lambda one: one.revision)}
 
     def revision_counts(self, topic: str) -> Counter[tuple[str, int]]:
         return Counter((verdict.verdict_id, verdict.revision) for verdict in self.revisions(topic))
