@@ -47,7 +47,6 @@ SINGLE = (
     "tests/infra/docs_site/test_hooks.py::test_the_site_has_every_page_and_fetches_nothing_from_outside",
     "tests/integration/test_agent.py::test_a_broker_that_comes_back_gets_everything_once",
     "tests/integration/test_agent.py::test_a_broker_that_stays_away_ends_the_agent_within_bounds",
-    "tests/integration/test_clickhouse.py::test_a_replay_with_other_batch_borders_changes_nothing",
     "tests/integration/test_command_line.py::test_ctrl_c_ends_the_demo_cleanly",
     "tests/integration/test_command_line.py::test_up_names_no_log_where_the_message_is_all_of_it",
     "tests/integration/test_command_line.py::test_up_tells_that_its_worker_has_ended_and_ends",

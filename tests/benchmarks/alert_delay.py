@@ -47,7 +47,7 @@ from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.apache_kafka.broker import KafkaBroker
-from tests.integration.pipelines import COMMAND, Pipeline
+from tests.integration.pipelines import AS_SHIPPED, COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until
 
 SHAPES: Final = {ranks: f"--set dp={dp} --set pp=4 --set tp=8" for ranks, dp in ((64, 2), (256, 8), (1024, 32))}
@@ -60,7 +60,6 @@ _FAULTS: Final = (
 )
 _ITERATIONS: Final = 60
 _SETTLED_S: Final = 30.0
-AS_SHIPPED: Final = {name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")}
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def last_revisions(pipeline: Pipeline, wants: Mapping[str, Any]) -> dict[str, An
     """Return the newest revision of each verdict, once they are as wanted; else what they are after some time."""
     until_s = time.monotonic() + _SETTLED_S
     while True:
-        has = {one.verdict_id: one.to_json() for one in pipeline.revisions()}
+        has = {name: one.to_json() for name, one in pipeline.newest().items()}
         if has == wants or time.monotonic() > until_s:
             return has
         time.sleep(0.5)

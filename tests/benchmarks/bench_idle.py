@@ -29,9 +29,9 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
 from tests.apache_kafka.broker import KafkaBroker
-from tests.benchmarks.alert_delay import AS_SHIPPED, SHAPES, simulated
+from tests.benchmarks.alert_delay import SHAPES, simulated
 from tests.benchmarks.bench_agent import cpu_s, memory_mib
-from tests.integration.pipelines import Pipeline
+from tests.integration.pipelines import AS_SHIPPED, Pipeline
 
 FRESH_S: Final = 15.0
 QUIET_S: Final = 30.0

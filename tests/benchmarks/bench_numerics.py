@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from irregulars.producers.torch_hook.numerics import NumericsWatch
+from tests.benchmarks.numerics.__main__ import launch
 
-ROOT = Path(__file__).resolve().parents[2]
 RANKS = 3
 WARM_UP = 6
 TOKENS = 128
@@ -32,7 +30,7 @@ AUDIT_EVERY = 50
 SEED = 1
 
 
-def work(directory: Path, rank: int, steps: int, batch_size: int) -> None:
+def work(steps: int, batch_size: int) -> None:
     """Be one of the processes; rank 0 prints the table."""
     import torch
     from torch import distributed, nn
@@ -40,11 +38,12 @@ def work(directory: Path, rank: int, steps: int, batch_size: int) -> None:
     from irregulars import torch_comms
 
     torch.set_num_threads(1)
+    rank, store = int(os.environ["RANK"]), Path(os.environ["NUMERICS_STORE"])
     distributed.init_process_group(
-        "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS, timeout=timedelta(minutes=10)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timedelta(minutes=10)
     )
     inside_ns = _count_time_inside()
-    torch_comms.start(trace_dir=directory / "trace", job="bench", hook="python")
+    torch_comms.start(trace_dir=store.with_name("trace"), job="bench", hook="python")
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -154,30 +153,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=32, help=f"sequences of {TOKENS} tokens")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.rank is not None:
-        work(given.directory, given.rank, given.steps, given.batch)
+    if "NUMERICS_STORE" in os.environ:
+        work(given.steps, given.batch)
         return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            "tests.benchmarks.bench_numerics",
-            "--steps",
-            str(given.steps),
-        ]
-        command += ["--directory", scratch, "--rank"]
-        own = os.environ | {"OMP_NUM_THREADS": "1"}
-        ranks = [subprocess.Popen([*command, str(rank)], cwd=ROOT, env=own) for rank in range(RANKS)]
-        try:
-            return max(one.wait() for one in ranks)
-        finally:
-            for one in ranks:
-                one.kill()
+    options = ("--steps", str(given.steps), "--batch", str(given.batch))
+    return launch("tests.benchmarks.bench_numerics", *options, count=RANKS)
 
 
 if __name__ == "__main__":

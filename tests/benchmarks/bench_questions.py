@@ -28,6 +28,7 @@ from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import NEWEST, Answer, run, shipped_investigations
 from irregulars.sinks.migrate import migrate
+from tests.benchmarks.bench_agent import cpu_s
 from tests.benchmarks.stored_jobs import ITERATION_S, OPERATORS, RANKS, StoredJobs
 
 if TYPE_CHECKING:
@@ -133,19 +134,13 @@ def ask(
         finally:
             os.close(descriptor)
     cold_ms, answer, watched = _timed(client, *question)
-    before_ms = processor_ms(database)
+    before_s = cpu_s(database.pid or 0)  # says more than the clock where other work shares the cores
     warm = [_timed(client, *question)[0] for _ in range(repeats)]
-    used_ms = (processor_ms(database) - before_ms) / repeats
+    used_ms = (cpu_s(database.pid or 0) - before_s) * 1e3 / repeats
     return Asked(
         *question, watched.read_rows, cold_ms, statistics.median(warm), used_ms, len(answer.rows),
         watched.memory_bytes / 2**20,
     )  # fmt: skip
-
-
-def processor_ms(database: DemoDatabase) -> float:
-    """Processor time that the database has used; says more than the clock where other work shares the cores."""
-    fields = Path(f"/proc/{database.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1e3 / os.sysconf("SC_CLK_TCK")
 
 
 def _timed(client: Client, name: str, parameters: dict[str, object]) -> tuple[float, Answer, _Watched]:

@@ -436,7 +436,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--runs", type=Path, help="JSON of an earlier call: fit the costs to its runs again")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -445,11 +444,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = parse(arguments)
     if own.load:
         return work(Load(**json.loads(own.load)), _SESSION_S)
-    if own.runs:
-        runs = [Run(**one) for one in json.loads(own.runs.read_text(encoding="utf-8"))["runs"]]
-    else:
-        runs = measure_all(own)
-    report(runs, own.json)
+    report(measure_all(own), own.json)
     return 0
 
 

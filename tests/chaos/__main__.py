@@ -2,7 +2,6 @@
 
     python -m tests.chaos --seed 1 --faults 50
     python -m tests.chaos --faults 4 --brokers 1 --workers 2 --only 'kill worker' 'database away'
-    git worktree add ../older v0.1.0; python -m tests.chaos --older ../older --only 'kill worker' 'stop worker'
 
 Three brokers of Apache Kafka, a ClickHouse server, three workers at default settings, and real recordings that are
 replayed at their pace while the faults happen, one after the other, all chosen by the seed. At the end a process of
@@ -62,7 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=tuple(FAULTS), help="only these kinds")
     parser.add_argument("--most-jobs", type=int, default=4, help="jobs that run at the same time")
-    parser.add_argument("--older", type=Path, help="a checkout of another version, which every other worker runs")
     parser.add_argument("--out", type=Path, help="write the report there as well")
     options = parser.parse_args(arguments)
     choose = random.Random(options.seed)
@@ -106,7 +104,7 @@ def _running(options: argparse.Namespace, choose: random.Random) -> Iterator[tup
         create_topics(cluster.direct, settings.topics())
         system = System(
             cluster, database, gate, gates, settings, Path(folder), choose,
-            disks=mounted, clock_library=compile_library(Path(folder)), older=options.older,
+            disks=mounted, clock_library=compile_library(Path(folder)),
         )  # fmt: skip
         try:
             with ProgressWatch(cluster.direct, settings.topics().name("progress")) as watch:

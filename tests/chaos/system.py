@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
-import subprocess
 import threading
 import time
 import uuid
@@ -21,10 +19,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from irregulars.infra.runs.child_process import HOST, free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
-from irregulars.infra.settings import CONFIG_VARIABLE, PREFIX, Settings
+from irregulars.infra.settings import Settings
 from tests.apache_kafka.broker import KafkaBroker
 from tests.chaos.surroundings import Clock, Disk, Gate, Gates
-from tests.integration.pipelines import COMMAND, RECORDINGS, Process
+from tests.integration.pipelines import RECORDINGS, Process
 
 
 class ProgressWatch:
@@ -110,7 +108,7 @@ class System:
     """Brokers, a database, workers and jobs; `random` makes all choices.
 
     `disks` are by the name of what they hold, where the machine lets us mount any; `clocks` by worker, where it has
-    a compiler. `older` is a checkout of another version, which every other worker runs.
+    a compiler.
     """
 
     cluster: KafkaCluster
@@ -126,26 +124,14 @@ class System:
     disks: dict[str, Disk] = field(default_factory=dict)
     clocks: dict[Process, Clock] = field(default_factory=dict)
     clock_library: Path | None = None
-    older: Path | None = None
     _started: int = 0
 
     def start_worker(self) -> Process:
-        arguments = ("worker", "--group", GROUP)
-        environment = self.settings.to_environment()
-        if self.older is not None and self._started % 2:
-            # An environment in which another version runs: with those settings alone that it has.
-            found = {"PYTHONPATH": str(self.older)}
-            listed = subprocess.run(
-                [*COMMAND, "settings"], env={**os.environ, **found}, capture_output=True, text=True, check=True
-            ).stdout
-            known = {f"{PREFIX}{line.split()[0].upper()}" for line in listed.splitlines() if line.strip()}
-            environment = found | {
-                name: value for name, value in environment.items() if name in {*known, CONFIG_VARIABLE}
-            }
         self._started += 1
         clock = Clock(self.folder / f"clock-{self._started}")
         faked = clock.environment(self.clock_library) if self.clock_library else {}
-        worker = Process(arguments, environment | faked, self.folder)
+        own = self.settings.to_environment() | faked
+        worker = Process(("worker", "--group", GROUP), own, self.folder)
         self.workers.append(worker)
         self.clocks[worker] = clock
         return worker

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import bus, database, partitions, pipeline, start_worker, usual_settings
+from tests.integration.conftest import bus, database, partitions, pipeline, start_notify, start_worker, usual_settings
 
-__all__ = ["bus", "database", "partitions", "pipeline", "start_worker", "usual_settings"]
+__all__ = ["bus", "database", "partitions", "pipeline", "start_notify", "start_worker", "usual_settings"]

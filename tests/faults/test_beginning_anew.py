@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from irregulars.infra.wiring import agent_settings
 from irregulars.producers.publishing.agent import Agent
@@ -27,15 +25,6 @@ RECORDING = "gloo-slow-rank"
 HELD_AT = 78  # its fault is in iterations 60 to 79
 
 
-def delete_evidence(bus: Bus) -> None:
-    """Delete all evidence there is, as retention does after a week."""
-    topic = bus.topics.name("evidence")
-    ends = [TopicPartition(topic, p, bus.reader.end_offset(topic, p)) for p in bus.reader.partitions(topic)]
-    admin = AdminClient({"bootstrap.servers": bus.bootstrap})
-    for done in admin.delete_records(ends).values():
-        done.result(30)
-
-
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(
     kafka_bootstrap: str, tmp_path: Path, is_killed: bool
@@ -44,7 +33,7 @@ def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(
     names = (name for number in itertools.count() if partition_of((name := f"job-{number}").encode(), bus) == 0)
     gone, kept = Job(bus, next(names), ranks=2), Job(bus, next(names), ranks=2)
     run_and_judge(bus, tmp_path, gone)
-    delete_evidence(bus)
+    bus.delete_all("evidence")
     run_and_judge(bus, tmp_path, kept, is_killed=is_killed)
     bus.spoil("job_snapshots", "damaged")
     workers = [Worker(bus, tmp_path)]
@@ -61,10 +50,7 @@ def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(
 
 def run_and_judge(bus: Bus, folder: Path, job: Job, *, is_killed: bool = False) -> None:
     """Let a worker judge a job; one that is killed has stored nothing of it."""
-    job.announce()
-    job.run(10)
-    job.end()
-    bus.flush()
+    job.run_whole(10)
     worker = Worker(bus, folder, **({"snapshot_s": 3600.0} if is_killed else {}))
     wait_until(
         lambda: all(set(bus.verdict_ids(topic)) >= job.wanted_ids() for topic in RESULTS), "verdicts and alerts"
@@ -92,7 +78,7 @@ def test_a_job_whose_announcements_are_deleted_is_judged_again_and_opens_nothing
         try:
             wait_until(lambda: is_open(pipeline.revisions()), "an open verdict")
             assert worker.stop() == 0
-            delete_evidence(pipeline.bus)
+            pipeline.bus.delete_all("evidence")
             pipeline.bus.spoil("job_snapshots", "damaged")
         finally:
             gate.is_open = True

@@ -22,18 +22,6 @@ def kafka_bootstrap(kafka_broker: KafkaBroker) -> str:
     return kafka_broker.bootstrap
 
 
-def begin(job: Job) -> None:
-    job.announce()
-    job.run(20)
-    job.bus.flush()
-
-
-def go_on_to_the_end(job: Job) -> None:
-    job.run(20)
-    job.end()
-    job.bus.flush()
-
-
 def wait_for_verdicts(job: Job, worker: Worker) -> None:
     wait_until(lambda: len(job.bus.verdict_ids()) >= 4 * 18 or not worker.is_running, "verdicts before")
 
@@ -48,14 +36,14 @@ def test_a_worker_waits_for_its_broker_and_says_so_once(
     kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
 ) -> None:
     job = Job(bus, "waiting", ranks=4)
-    begin(job)
+    job.begin(20)
     worker = start_worker(broker_timeout_s=10.0)
     wait_for_verdicts(job, worker)
     kafka_broker.kill()
     time.sleep(AWAY_S)
     assert worker.is_running, "the worker must wait for its broker"
     kafka_broker.start()
-    go_on_to_the_end(job)
+    job.finish(20)
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or not worker.is_running, "verdicts after")
     assert worker.is_running
     require_said_once(worker)
@@ -74,8 +62,7 @@ def test_a_worker_waits_for_a_broker_that_is_away_when_it_starts(
     time.sleep(6.0)
     assert worker.is_running, worker.output()
     kafka_broker.start()
-    begin(job)
-    go_on_to_the_end(job)
+    job.run_whole(40)
     require_each_once(bus, job.wanted_ids(), worker)
     require_said_once(worker)
 
@@ -84,13 +71,13 @@ def test_nothing_is_lost_and_nothing_comes_twice_when_the_broker_is_killed(
     kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
 ) -> None:
     job = Job(bus, "outage", ranks=4)
-    begin(job)
+    job.begin(20)
     worker = start_worker()
     wait_for_verdicts(job, worker)
     kafka_broker.kill()
     time.sleep(3.0)
     kafka_broker.start()
-    go_on_to_the_end(job)
+    job.finish(20)
     if not worker.is_running:  # it may give up; whoever runs it starts it again
         worker = start_worker()
     require_each_once(bus, job.wanted_ids(), worker)
@@ -100,7 +87,7 @@ def test_a_worker_stops_within_its_time_while_the_broker_is_away(
     kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
 ) -> None:
     job = Job(bus, "stopped", ranks=4)
-    begin(job)
+    job.begin(20)
     worker = start_worker(stop_s=5.0)
     wait_for_verdicts(job, worker)
     kafka_broker.kill()

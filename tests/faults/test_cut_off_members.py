@@ -110,9 +110,7 @@ def test_a_silent_leader_holds_up_no_rebalance(
 ) -> None:
     """A worker that asks where its partitions end, and waits for the answer, still gives them back when it must."""
     job = Job(bus, "silent-leader", ranks=4)
-    job.announce()
-    job.run(20)
-    bus.flush()
+    job.begin(20)
     settings = {"bootstrap": cluster.bootstrap, "group": group_on(cluster, bus.topics.prefix, broker=1)}
     first = start_worker(**settings)
     wait_until(lambda: len(bus.verdict_ids()) >= 4 * 18, "verdicts before")
@@ -126,9 +124,7 @@ def test_a_silent_leader_holds_up_no_rebalance(
         assert time.monotonic() - began_s < REBALANCE_S
     finally:
         gates.mend(cluster.gates[1])
-    job.run(20)
-    job.end()
-    bus.flush()
+    job.finish(20)
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids(), "all verdicts")
     assert second.stop() == 0
     require_each_once(bus, job.wanted_ids(), first)
@@ -199,9 +195,7 @@ def test_a_worker_that_is_cut_off_lets_go_and_says_nothing_twice(
 ) -> None:
     """Another worker, whose network is sound, takes over meanwhile."""
     job = Job(bus, f"cut-off-{how}", ranks=4)
-    job.announce()
-    job.run(20)
-    bus.flush()
+    job.begin(20)
     cut_off = start_worker(bootstrap=cluster.bootstrap)
     sound = start_worker()
     wait_until(lambda: len(bus.verdict_ids()) >= 4 * 18, "verdicts before")
@@ -220,8 +214,7 @@ def test_a_worker_that_is_cut_off_lets_go_and_says_nothing_twice(
     finally:
         for gate in cluster.gates:
             gates.mend(gate)
-    job.end()
-    bus.flush()
+    job.finish()
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids(), "all verdicts")
     assert cut_off.is_running, cut_off.output()
     assert cut_off.stop() == 0

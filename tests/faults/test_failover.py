@@ -14,7 +14,7 @@ from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
-from tests.integration.pipelines import ITERATIONS, RECORDINGS, Pipeline, Process
+from tests.integration.pipelines import AS_SHIPPED, ITERATIONS, RECORDINGS, Pipeline, Process
 from tests.integration.test_end_to_end import FAULTY, REPLAYED, require_each_revision_once, stored_verdicts
 from tests.integration.worker_runs import wait_until
 
@@ -59,15 +59,9 @@ def stored_by_job(pipeline: Pipeline) -> dict[str, int]:
     return {str(job): int(count) for job, count in rows}
 
 
-def start_default_worker(pipeline: Pipeline) -> Process:
-    return pipeline.start_worker(
-        session_s=DEFAULTS.session_s, grace_s=DEFAULTS.grace_s, snapshot_s=DEFAULTS.snapshot_s
-    )
-
-
 def test_one_of_two_workers_is_killed_with_default_settings(pipeline: Pipeline) -> None:
     """No verdict is missing and none is false and each job is judged again soon."""
-    workers = [start_default_worker(pipeline) for _ in range(2)]
+    workers = [pipeline.start_worker(**AS_SHIPPED) for _ in range(2)]
     wait_until(lambda: all(w.output().count("event=restored hop=job") >= 2 for w in workers), "partitions for both")
     with ThreadPoolExecutor(len(REPLAYED)) as pool:
         replays = [pool.submit(replay_slowly, pipeline, name) for name in REPLAYED]

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from importlib.util import find_spec
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.runs.published_run import PublishedRun
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings, database_settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.producers.torch_hook.agent_socket import SocketSource
-from irregulars.sinks.connection import connect
-from tests.integration.worker_runs import ROOT, wait_until
+from irregulars.sinks.connection import connected
+from tests.gloo_ranks import RANKS, needs_torch, training, wait_for_end
+from tests.integration.worker_runs import wait_until
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        find_spec("torch") is None, reason="torch must be installed for a real job (make torch); it is not"
-    ),
-]
+pytestmark = [pytest.mark.integration, needs_torch]
 
-RANKS, RANK, STEP, STEPS = 4, 2, 40, 80
+RANK, STEP, STEPS = 2, 40, 80
 MOST_S = 5.0  # from the end of the step to the alert on its topic
 
 
@@ -68,32 +59,13 @@ def train() -> None:
     distributed.destroy_process_group()
 
 
-@contextmanager
-def processes(socket: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    running: list[subprocess.Popen[str]] = []
-    port = str(free_port())
-    try:
-        for rank in range(RANKS):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-            own |= {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
-            command = [sys.executable, "-W", "ignore", "-m", "tests.faults.test_live_corruption", str(socket)]
-            running.append(
-                subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=subprocess.PIPE, text=True)
-            )
-        yield running
-    finally:
-        for one in running:
-            one.kill()
-            one.communicate()
-
-
 def test_a_turned_bit_is_told_within_seconds(tmp_path: Path) -> None:
     with LocalServices(Settings(snapshot_s=1.0, partitions=4)) as services:
         own = services.settings
         socket = tmp_path / "agent.sock"
         with (
             PublishedRun(SocketSource(socket, ranks=RANKS), agent_settings(own)) as run,
-            processes(socket) as running,
+            training("tests.faults.test_live_corruption", str(socket)) as running,
             closing(LogReader(own.kafka_bootstrap, {})) as reader,
         ):
             out = running[RANK].stdout
@@ -112,17 +84,12 @@ def test_a_turned_bit_is_told_within_seconds(tmp_path: Path) -> None:
             print(f"alert {at_s - ended_s:.2f} s after the step: {alert['summary']}")
             assert (alert["severity"], [one["rank"] for one in alert["suspects"]]) == ("page", [RANK])
             assert at_s - ended_s < MOST_S
-            while run.is_running:
-                services.require_running()
-                time.sleep(0.25)
+            wait_for_end(run, services)
 
         def stored() -> list[Any]:
-            client = connect(database_settings(own, 10.0, is_reading=True))
-            try:
-                sql = "SELECT kind, close_reason, evidence FROM verdicts FINAL WHERE job = 'live-corruption'"
+            sql = "SELECT kind, close_reason, evidence FROM verdicts FINAL WHERE job = 'live-corruption'"
+            with connected(database_settings(own, 10.0, is_reading=True)) as client:
                 return list(client.query(sql).result_rows)
-            finally:
-                client.close_connections()
 
         def is_stored() -> bool:
             return [one[1] for one in stored() if one[0] == "corruption"] == ["finished"]

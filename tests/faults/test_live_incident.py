@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,12 @@ from irregulars.infra.runs.published_run import LivePlan, LiveRun
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings
 from irregulars.kafka.topics import TopicSettings
+from tests.gloo_ranks import needs_torch, wait_for_end
 from tests.integration.notify_runs import NotifyRun
 from tests.integration.worker_runs import wait_until
 from tests.sinks.notices.receiver import Receiver, Request
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        find_spec("torch") is None, reason="torch must be installed for a real job (make torch); it is not"
-    ),
-]
+pytestmark = [pytest.mark.integration, needs_torch]
 
 CHANNELS = """
 [[channel]]
@@ -67,26 +61,18 @@ def test_one_fault_is_one_incident_and_one_page(tmp_path: Path) -> None:
         try:
             wait_until(notify.is_loaded, "start")
             with LiveRun(plan, "live", agent_settings(own)) as run:
-                while run.is_running:
-                    services.require_running()
-                    time.sleep(0.25)
+                wait_for_end(run, services)
             wait_until(lambda: any(one["event"] == "resolved" for one in told(receiver, plan)), "the end")
             wait_until(
                 lambda: any(one["event_action"] == "resolve" for one in paged(receiver, plan)), "its page's end"
             )
             assert notify.stop() == 0
         finally:
-            print(notify.output()[-4000:])
-            notify.kill()
+            notify.close()
     for one in notices(receiver):
         alert = one["alert"]
-        print(
-            one["event"],
-            one["incident"],
-            alert["kind"],
-            alert["iterations"],
-            [sus["ranks"] for sus in alert["suspects"]],
-        )
+        ranks = [suspect["ranks"] for suspect in alert["suspects"]]
+        print(one["event"], one["incident"], alert["kind"], alert["iterations"], ranks)
     events = told(receiver, plan)
     assert len({one["incident"] for one in events}) == 1
     assert [one["event"] for one in events].count("opened") == 1

@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +16,7 @@ from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.state_log import StateLog
 from tests.apache_kafka.broker import KafkaBroker
-from tests.integration.notify_runs import NotifyRun, send_alert
+from tests.integration.notify_runs import NotifyRun, send_alert, webhook
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.receiver import Receiver
 
@@ -26,51 +26,47 @@ AWAY_S = 10.0
 STOPS_S = 20.0
 
 
-def test_a_broker_that_was_away_costs_no_notice_and_few_lines(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    bus = Bus(kafka_broker.bootstrap)
+@pytest.fixture
+def kafka_bootstrap(kafka_broker: KafkaBroker) -> str:
+    """Put the bus of these tests on a broker that may be killed."""
+    return kafka_broker.bootstrap
+
+
+def test_a_broker_that_was_away_costs_no_notice_and_few_lines(
+    kafka_broker: KafkaBroker, bus: Bus, start_notify: Callable[..., NotifyRun]
+) -> None:
     with Receiver() as receiver:
-        run = NotifyRun(bus, tmp_path, f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{receiver.url}"\n')
-        try:
-            wait_until(run.is_loaded, "start")
-            send_alert(bus, "v1")
-            wait_until(lambda: len(receiver.requests) == 1, "a notice")
-            kafka_broker.kill()
-            time.sleep(AWAY_S)
-            assert run.process.poll() is None
-            kafka_broker.start()
-            send_alert(bus, "v1", 2, "closed")
-            send_alert(bus, "v2")
-            wait_until(lambda: len(receiver.requests) == 3, "what came afterwards")
-            assert run.stop() == 0
-            assert sum(" level=WARNING " in line for line in run.output().splitlines()) < 20
-            assert "Traceback" not in run.output()
-        finally:
-            if run.process.poll() is None:
-                run.kill()
-            print(run.output())
-            bus.close()
+        run = start_notify(webhook(receiver.url))
+        wait_until(run.is_loaded, "start")
+        send_alert(bus, "v1")
+        wait_until(lambda: len(receiver.requests) == 1, "a notice")
+        kafka_broker.kill()
+        time.sleep(AWAY_S)
+        assert run.process.poll() is None
+        kafka_broker.start()
+        send_alert(bus, "v1", 2, "closed")
+        send_alert(bus, "v2")
+        wait_until(lambda: len(receiver.requests) == 3, "what came afterwards")
+        assert run.stop() == 0
+    assert sum(" level=WARNING " in line for line in run.output().splitlines()) < 20
+    assert "Traceback" not in run.output()
     assert [(one["incident"], one["event"]) for one in receiver.bodies()] == [
         ("v1", "opened"), ("v1", "resolved"), ("v2", "opened"),
     ]  # fmt: skip
 
 
-def test_a_process_stops_in_time_while_the_broker_is_away(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    bus = Bus(kafka_broker.bootstrap)
+def test_a_process_stops_in_time_while_the_broker_is_away(
+    kafka_broker: KafkaBroker, bus: Bus, start_notify: Callable[..., NotifyRun]
+) -> None:
     with Receiver() as receiver:
-        run = NotifyRun(bus, tmp_path, f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{receiver.url}"\n')
-        try:
-            wait_until(run.is_loaded, "start")
-            kafka_broker.kill()
-            time.sleep(5)
-            begin_s = time.monotonic()
-            assert run.stop() == 0
-            assert time.monotonic() - begin_s < STOPS_S
-        finally:
-            if run.process.poll() is None:
-                run.kill()
-            print(run.output())
-            kafka_broker.start()
-            bus.close()
+        run = start_notify(webhook(receiver.url))
+        wait_until(run.is_loaded, "start")
+        kafka_broker.kill()
+        time.sleep(5)
+        begin_s = time.monotonic()
+        assert run.stop() == 0
+        assert time.monotonic() - begin_s < STOPS_S
+    kafka_broker.start()
 
 
 def test_what_a_slow_broker_acknowledges_after_a_stop_is_waited_for(

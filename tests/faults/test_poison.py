@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +13,16 @@ from irregulars.infra.runs.child_process import free_port
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.health.watchdog import MOST_CRASHES
 from tests.integration.stand_in_worker import POISON_AT
-from tests.integration.worker_runs import DEADLINE_S, Bus, Job, StartWorker, Worker, run_last_jobs, wait_until
+from tests.integration.worker_runs import (
+    DEADLINE_S,
+    Bus,
+    Job,
+    StartWorker,
+    Worker,
+    page_of,
+    run_last_jobs,
+    wait_until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -41,9 +48,7 @@ def test_work_that_does_not_end_costs_its_own_job_alone(
     bus: Bus, start_worker: StartWorker, name: str, limits: dict[str, float], reason: str
 ) -> None:
     poison = Job(bus, name, ranks=2)
-    poison.announce()
-    poison.run(POISON_AT + 2)
-    bus.flush()
+    poison.begin(POISON_AT + 2)
     is_first_hop, port = name.startswith("rank-"), free_port()
     listen = f"127.0.0.1:{port}"
     if not is_first_hop and name != "allocates":  # where everybody stands still, and where memory ends
@@ -66,9 +71,7 @@ def test_work_that_does_not_end_costs_its_own_job_alone(
     judge_innocent(bus, "behind")
     if name == "blocks":
         assert f"judging job {name!r} for " in page(port, "healthz", 503)
-    poison.run(2)
-    poison.end()
-    bus.flush()
+    poison.finish(2)
     behind = {f"{name}-0-{rank}-{number}" for rank in (0, 1) for number in range(POISON_AT + 3, poison.iterations)}
     wait_until(lambda: set(bus.verdict_ids()) >= behind, "judging the job behind the poison")
     worker.kill()
@@ -81,9 +84,7 @@ def test_work_that_does_not_end_costs_its_own_job_alone(
 def test_a_message_that_ends_workers_is_given_up(bus: Bus, start_worker: StartWorker) -> None:
     """By a fault in C, or the kernel for its memory: nobody could catch that, and the message comes again."""
     poison = Job(bus, "dies", ranks=2)
-    poison.announce()
-    poison.run(POISON_AT + 2)
-    bus.flush()
+    poison.begin(POISON_AT + 2)
     for _ in range(MOST_CRASHES):
         assert start_worker().process.wait(DEADLINE_S) == -signal.SIGKILL
     worker = start_worker()
@@ -96,9 +97,7 @@ def test_a_job_that_is_given_up_again_and_again_rests_until_its_next_attempt(
     bus: Bus, start_worker: StartWorker
 ) -> None:
     poison, port = Job(bus, "loops", ranks=2), free_port()
-    poison.announce()
-    poison.run(1)
-    bus.flush()
+    poison.begin(1)
     worker = start_worker(faults={"limits": {**SOON, "job_cpu_s": 0.5}}, metrics_listen=f"127.0.0.1:{port}")
     for times in range(1, MOST_FAULTS + 1):
         poison.iterations = 10 * times + POISON_AT
@@ -114,9 +113,7 @@ def test_a_job_that_is_given_up_again_and_again_rests_until_its_next_attempt(
     judge_innocent(bus, "behind")
     assert "judgement_given_up" not in worker.output(), "it rests, whoever restarts"
     again = Job(bus, "loops", ranks=2, attempt=1)
-    again.announce()
-    again.run(POISON_AT)
-    bus.flush()
+    again.begin(POISON_AT)
     wait_until(lambda: "loops-1-0-0" in bus.verdict_ids(), "judging the next attempt")
     assert worker.stop() == 0
 
@@ -133,10 +130,6 @@ def given_up(worker: Worker, name: str) -> bool:
 
 
 def page(port: int, name: str, status: int | None = None) -> str:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
-            found, text = answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        found, text = error.code, error.read().decode()
+    found, text = page_of(f"http://127.0.0.1:{port}/{name}")
     assert status in (None, found), text
-    return str(text)
+    return text

@@ -12,7 +12,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.infra.wiring import database_settings
-from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.connection import DatabaseSettings, connect, connected, translated
 from tests.integration.database_users import quotas_of
 from tests.integration.pipelines import ITERATIONS, Pipeline
 from tests.integration.test_database_access import STATEMENTS, GuardedDatabase, ask, run
@@ -48,10 +48,9 @@ class WatchedDatabase(GuardedDatabase):
 
     def spent(self, who: str) -> int:
         """Queries of a user in the present minute."""
-        client = connect(DatabaseSettings(self.url, "observer", "o", "system"))
-        sql = "SELECT sum(queries) FROM system.quotas_usage WHERE duration = 60 AND quota_name = {quota:String}"
-        found = client.query(sql, parameters={"quota": f"irregulars_{who}"}).result_rows
-        client.close_connections()
+        with connected(DatabaseSettings(self.url, "observer", "o", "system")) as client:
+            sql = "SELECT sum(queries) FROM system.quotas_usage WHERE duration = 60 AND quota_name = {quota:String}"
+            found = client.query(sql, parameters={"quota": f"irregulars_{who}"}).result_rows
         return int(found[0][0] or 0)
 
 

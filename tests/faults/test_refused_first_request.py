@@ -12,13 +12,12 @@ from typing import Final
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from irregulars.infra.runs.child_process import HOST, free_port
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topics import SENDING
 from tests.apache_kafka.broker import KafkaBroker
+from tests.integration.worker_runs import make_topics
 
 _PRODUCE: Final = 0
 _OTHERS_S: Final = 0.5  # in which a client that sends more without waiting has sent it
@@ -130,9 +129,7 @@ def send_one_by_one(bootstrap: str, config: Mapping[str, str | int | bool]) -> l
 
 def test_what_is_acknowledged_is_stored(gate: RefusingGate) -> None:
     bootstrap = f"{HOST}:{gate.port}"
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(TOPIC, 1, 1)]).values()
-    made.result()
+    make_topics(bootstrap, TOPIC)
     acknowledged = send_one_by_one(bootstrap, SENDING)
     reader = LogReader(bootstrap, {})
     stored = [message.value() for message in reader.read_tail(TOPIC, 0)]

@@ -17,17 +17,14 @@ from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
-from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.login_password import new_producer
-from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.tables import tables_of
-from tests.conftest import failing_in_one_line
-from tests.integration.pipelines import RECORDINGS, Process, end, says
-from tests.integration.secured_kafka import SecuredKafka
-from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
+from tests.integration.pipelines import RECORDINGS, Process, replaying_agent, says, starting
+from tests.integration.secured_kafka import SecuredKafka, kafka_of_ada
+from tests.integration.worker_runs import SESSION_S, wait_until
 from tests.sinks import made_up_job
 from tests.sinks.notices.alerts import alert_bytes
 
@@ -42,12 +39,7 @@ NEW = "another-password"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    """A broker on which `ada` may do everything with our topics."""
-    topics = TopicSettings(PREFIX, 1)
-    with failing_in_one_line(), SecuredKafka(tmp_path_factory.mktemp("secured"), ("ada",)) as running:
-        create_topics(running.bootstrap, topics)
-        for role in ROLES:
-            grant(running.bootstrap, {}, "User:ada", rights_of(role, topics, "irregulars"))
+    with kafka_of_ada(tmp_path_factory.mktemp("secured"), TopicSettings(PREFIX, 1)) as running:
         yield running
 
 
@@ -60,35 +52,23 @@ def password_file(broker: SecuredKafka, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(broker: SecuredKafka, password_file: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    started: list[Process] = []
     settings: dict[str, Any] = {
         "kafka_bootstrap": broker.sasl_bootstrap, "kafka_tls": True, "kafka_ca_file": broker.authority.certificate,
         "kafka_user": "ada", "kafka_password_file": password_file, "topic_prefix": PREFIX, "partitions": 1,
         "session_s": SESSION_S, "snapshot_s": 0.5, "stop_s": 60.0, "metrics_listen": "off", "notify_listen": "off",
         "data_dir": tmp_path / "data", "alert_least_severity": "note", "notify_hold_s": 0.0,
     }  # fmt: skip
-
-    def start(*arguments: str) -> Process:
-        own = Settings(**settings).to_environment()
-        started.append(Process(arguments, {**own, "PYTHONPATH": str(ROOT)}, tmp_path))
-        return started[-1]
-
-    yield start
-    end(started)
+    with starting(Settings(**settings), tmp_path) as start:
+        yield start
 
 
 def commands(folder: Path) -> dict[str, tuple[str, ...]]:
     """Each process that stays, with files of its own in `folder`."""
-    agent, notify = folder / "agent.toml", folder / "notify.toml"
-    agent.write_text(
-        "[metrics]\nenabled = false\n[gpus]\nenabled = false\n[nics]\nenabled = false\n"
-        f'[spool]\ndirectory = "{folder / "spool"}"\n[[sources]]\nkind = "replay"\nspeed = 1\n'
-        f'directory = "{RECORDINGS / "gloo-clean"}"\n'
-    )
+    notify = folder / "notify.toml"
     notify.write_text(f'[[channel]]\nkind = "command"\nname = "script"\nargv = ["tee", "-a", "{folder / "told"}"]\n')
     return {
         "worker": ("worker", "--no-store"),
-        "agent": ("agent", str(agent)),
+        "agent": ("agent", str(replaying_agent(folder, "gloo-clean", 1))),
         "notify": ("notify", str(notify)),
         "act": ("act", "nvsentinel", "--output", str(folder / "events")),
     }

@@ -7,15 +7,13 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
 from tests.integration.pipelines import Pipeline, Process
-from tests.integration.worker_runs import wait_until
+from tests.integration.worker_runs import page_of, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -52,11 +50,11 @@ def test_a_worker_judges_and_alerts_before_its_database_is_there_and_stores_all_
     pipeline.replay("gloo-slow-nic")
     wait_until(lambda: bool(pipeline.revisions()), "an alert")
     why = "database must have answered since the start; it has not\n"
-    wait_until(lambda: answer(f"http://{page}/readyz") == (503, why), "a worker that only lacks its database")
-    assert answer(f"http://{page}/healthz")[0] == 200
+    wait_until(lambda: page_of(f"http://{page}/readyz") == (503, why), "a worker that only lacks its database")
+    assert page_of(f"http://{page}/healthz")[0] == 200
     database.start()
     pipeline.wait_until_stored(1)
-    wait_until(lambda: answer(f"http://{page}/readyz")[0] == 200, "a worker that is ready")
+    wait_until(lambda: page_of(f"http://{page}/readyz")[0] == 200, "a worker that is ready")
     stored = pipeline.rows("verdicts")["verdict_id"].to_pylist()
     assert {one.verdict_id for one in pipeline.revisions()} == set(stored)
     assert worker.stop() == 0
@@ -66,15 +64,6 @@ def test_a_worker_judges_and_alerts_before_its_database_is_there_and_stores_all_
     assert database.url in line
     assert "Traceback" not in said
     assert database.password not in said
-
-
-def answer(url: str) -> tuple[int, str]:
-    """Status and text of one of the worker's pages."""
-    try:
-        with urlopen(url, timeout=10) as page:
-            return page.status, page.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.wiring import agent_settings, monitor_settings
@@ -83,7 +81,7 @@ def test_messages_that_were_deleted_unread_hold_up_no_clock(pipeline: Pipeline) 
         for _ in range(2):  # the first ones answer the fetch that is on its way
             send_undecodable(bus)
             time.sleep(1.0)
-        delete_all(bus, "bandwidth")
+        bus.delete_all("bandwidth")
     run_with_a_silent_rank(bus)
     require_given_up(pipeline)
     assert "event=gap topic=bandwidth" in worker.output()
@@ -94,15 +92,6 @@ def send_undecodable(bus: Bus) -> None:
     for number in range(UNDECODABLE):
         bus.send("bandwidth", b"%d" % number, b"whatever")
     bus.flush()
-
-
-def delete_all(bus: Bus, topic: str) -> None:
-    name = bus.topics.name(topic)
-    ends = [TopicPartition(name, p, bus.reader.end_offset(name, p)) for p in bus.reader.partitions(name)]
-    admin = AdminClient({"bootstrap.servers": bus.bootstrap})
-    for done in admin.delete_records(ends).values():
-        with suppress(KafkaException):  # an empty partition
-            done.result(30)
 
 
 class NeverOver(TraceSource):

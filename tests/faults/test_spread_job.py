@@ -14,7 +14,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import monitor_settings
 from irregulars.kafka.topics import TopicSettings, group_key, partition_of
 from irregulars.producers.trace.directory import read_trace
-from tests.integration.pipelines import COMMAND, Pipeline, Process
+from tests.integration.pipelines import AS_SHIPPED, COMMAND, Pipeline, Process
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -42,12 +42,6 @@ def partitions() -> int:
     return PARTITIONS
 
 
-def start_worker(pipeline: Pipeline) -> Process:
-    """Start one with the settings that users have."""
-    kept = ("session_s", "snapshot_s", "stop_s")
-    return pipeline.start_worker(**{name: getattr(DEFAULTS, name) for name in kept})
-
-
 def restored(worker: Process) -> int:
     return worker.output().count("event=restored hop=rank")
 
@@ -61,11 +55,11 @@ def test_a_worker_that_joins_and_one_that_is_killed_change_no_verdict(recording:
     groups = {f"{one.host}/0" for one in trace.announcements}
     spread = {partition_of(group_key("spread", group), PARTITIONS) for group in groups}
     assert len(spread) > PARTITIONS // 2, "ranks must lie on most partitions"
-    first, second = start_worker(pipeline), start_worker(pipeline)
+    first, second = pipeline.start_worker(**AS_SHIPPED), pipeline.start_worker(**AS_SHIPPED)
     wait_until(lambda: restored(first) >= 1 and restored(second) >= PARTITIONS // 2, "partitions for both")
     replay = pipeline.start("replay", str(recording), "--speed", str(SPEED), "--keep-times", "--json")
     wait_for_iterations(pipeline, ITERATIONS // 5)
-    third = start_worker(pipeline)
+    third = pipeline.start_worker(**AS_SHIPPED)
     wait_until(lambda: restored(third) >= 2, "partitions for the third")
     wait_for_iterations(pipeline, ITERATIONS * 2 // 5)
     assert replay.is_running, "the job must still run when a worker is killed"
@@ -83,8 +77,7 @@ def test_a_worker_that_joins_and_one_that_is_killed_change_no_verdict(recording:
 
 
 def newest(pipeline: Pipeline) -> list[dict[str, object]]:
-    found = {one.verdict_id: one for one in sorted(pipeline.revisions(), key=lambda one: one.revision)}
-    return [one.to_json() for one in found.values()]
+    return [one.to_json() for one in pipeline.newest().values()]
 
 
 def closed(pipeline: Pipeline) -> list[dict[str, object]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.wiring import agent_settings
-from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
@@ -41,16 +40,8 @@ def replay(pipeline: Pipeline, directory: Path) -> Process:
     return pipeline.start("replay", str(directory), "--speed", "1", "--now", "--json")
 
 
-def newest(pipeline: Pipeline) -> dict[str, Verdict]:
-    found: dict[str, Verdict] = {}
-    for verdict in pipeline.revisions():
-        if verdict.verdict_id not in found or found[verdict.verdict_id].revision < verdict.revision:
-            found[verdict.verdict_id] = verdict
-    return found
-
-
 def is_closed(pipeline: Pipeline) -> bool:
-    verdicts = newest(pipeline)
+    verdicts = pipeline.newest()
     return bool(verdicts) and all(one.state == "closed" for one in verdicts.values())
 
 
@@ -65,7 +56,7 @@ def test_the_host_is_named_on_which_a_killed_job_started_again(pipeline: Pipelin
     before.kill()
     assert replay(pipeline, new).wait(60) == 0
     wait_until(lambda: is_closed(pipeline), "the verdict")
-    (verdict,) = newest(pipeline).values()
+    (verdict,) = pipeline.newest().values()
     assert (verdict.suspects[0].host, verdict.suspects[0].rank, verdict.attempt) == ("NEW-1", 3, 2)
     assert verdict.iterations == (50, 110)
     assert "event=two_jobs_of_one_name" not in worker.output()
@@ -80,7 +71,7 @@ def test_two_jobs_of_one_name_are_told_and_nobody_is_named(pipeline: Pipeline, t
     assert slow.wait(60) == other.wait(60) == 0
     wait_until(lambda: is_closed(pipeline), "the end")
     assert not any(one.close_reason == "recovered" for one in pipeline.revisions())
-    assert all(not one.suspects for one in newest(pipeline).values())
+    assert all(not one.suspects for one in pipeline.newest().values())
 
 
 def test_without_ids_the_contradiction_is_told_and_nobody_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -93,4 +84,4 @@ def test_without_ids_the_contradiction_is_told_and_nobody_is_named(pipeline: Pip
         Agent(TraceSource(read_trace(directory), 0), agent_settings(pipeline.settings), ends_ranks=is_ended).run()
     wait_until(lambda: "event=job_contradicts job='one-name' what=host" in worker.output(), "a line about the hosts")
     wait_until(lambda: is_closed(pipeline), "the end")
-    assert all(not one.suspects and one.close_reason != "recovered" for one in newest(pipeline).values())
+    assert all(not one.suspects and one.close_reason != "recovered" for one in pipeline.newest().values())

@@ -13,14 +13,11 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.settings import Settings
-from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.log_reader import LogReader
-from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
-from tests.conftest import failing_in_one_line
-from tests.integration.pipelines import RECORDINGS, Process, end, run_command, says
-from tests.integration.secured_kafka import SecuredKafka, TokenServer
-from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
+from tests.integration.pipelines import Process, replaying_agent, run_command, says, starting
+from tests.integration.secured_kafka import SecuredKafka, TokenServer, kafka_of_ada
+from tests.integration.worker_runs import SESSION_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -29,16 +26,11 @@ AWAY_S = 12.0
 LIFE_S = 15
 """Of a token that is not renewed in time."""
 PREFIX = "away."
-RECORDING = RECORDINGS / "gloo-clean"
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    """A broker on which `ada` may do everything with our topics."""
-    with failing_in_one_line(), SecuredKafka(tmp_path_factory.mktemp("secured"), ("ada",)) as running:
-        create_topics(running.bootstrap, TopicSettings(PREFIX, 1))
-        for role in ROLES:
-            grant(running.bootstrap, {}, "User:ada", rights_of(role, TopicSettings(PREFIX), "irregulars"))
+    with kafka_of_ada(tmp_path_factory.mktemp("secured"), TopicSettings(PREFIX, 1)) as running:
         yield running
 
 
@@ -62,14 +54,8 @@ def settings(broker: SecuredKafka, tokens: TokenServer, tmp_path: Path) -> Setti
 
 @pytest.fixture
 def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    started: list[Process] = []
-
-    def start(*arguments: str) -> Process:
-        started.append(Process(arguments, {**settings.to_environment(), "PYTHONPATH": str(ROOT)}, tmp_path))
-        return started[-1]
-
-    yield start
-    end(started)
+    with starting(settings, tmp_path) as start:
+        yield start
 
 
 def test_a_worker_waits_for_it(start: Callable[..., Process], tokens: TokenServer) -> None:
@@ -89,7 +75,7 @@ def test_a_worker_waits_for_it(start: Callable[..., Process], tokens: TokenServe
 def test_an_agent_keeps_what_comes_until_it_is_there(
     start: Callable[..., Process], broker: SecuredKafka, tokens: TokenServer, tmp_path: Path
 ) -> None:
-    agent = start("agent", str(agent_file(tmp_path)))
+    agent = start("agent", str(replaying_agent(tmp_path, "gloo-clean", 0)))
     wait_until(lambda: says(agent, "event=kafka_away"), "a line that Kafka is away")
     time.sleep(AWAY_S)
     before = end_of_commops(broker)
@@ -112,22 +98,12 @@ def end_of_commops(broker: SecuredKafka) -> int:
         reader.close()
 
 
-def agent_file(folder: Path) -> Path:
-    path = folder / "agent.toml"
-    path.write_text(
-        f"[metrics]\nenabled = false\n[gpus]\nenabled = false\n[nics]\nenabled = false\n[spool]\n"
-        f'directory = "{folder / "spool"}"\nfinal_s = 20\n'
-        f'[[sources]]\nkind = "replay"\ndirectory = "{RECORDING}"\nspeed = 0\n'
-    )
-    return path
-
-
 def test_a_worker_and_an_agent_outlast_it_while_they_work(
     start: Callable[..., Process], broker: SecuredKafka, tokens: TokenServer, tmp_path: Path
 ) -> None:
     tokens.expires_in_s = LIFE_S
     tokens.start()
-    worker, agent = start("worker", "--no-store"), start("agent", str(agent_file(tmp_path)))
+    worker, agent = start("worker", "--no-store"), start("agent", str(replaying_agent(tmp_path, "gloo-clean", 0)))
     wait_until(lambda: says(worker, "event=restored hop=job"), "the partition")
     tokens.stop()
     time.sleep(LIFE_S + 3.0)  # all tokens have expired, and new ones were asked for in vain

@@ -55,21 +55,16 @@ def feeding(jobs: list[Job], pause_s: float = 0.2) -> Iterator[None]:
         is_over.set()
         thread.join(10)
         for job in jobs:
-            job.end()
-            job.bus.flush()
+            job.finish()
 
 
 def test_a_stopped_worker_leaves_nothing_to_do_again(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "stopped", ranks=4)
-    job.announce()
-    job.run(10)
-    bus.flush()
+    job.begin(10)
     worker = start_worker(snapshot_s=3600.0)
     wait_until(lambda: len(bus.verdict_ids()) >= 4 * 8, "most verdicts")
     assert worker.stop() == 0
-    job.run(10)
-    job.end()
-    bus.flush()
+    job.finish(10)
     require_each_once(bus, job.wanted_ids(), start_worker())
 
 
@@ -77,16 +72,12 @@ def test_a_stopped_worker_leaves_nothing_to_do_again(bus: Bus, start_worker: Sta
 def test_states_that_can_t_be_read_stop_no_worker(bus: Bus, start_worker: StartWorker, value: str) -> None:
     """What they are of begins anew: rows that waited in one are lost, and nothing else; nothing comes twice."""
     job = Job(bus, "anew", ranks=4)
-    job.announce()
-    job.run(10)
-    bus.flush()
+    job.begin(10)
     worker = start_worker()
     wait_until(lambda: len(bus.verdict_ids()) >= 4 * 9, "all verdicts but those of the iteration that waits")
     assert worker.stop() == 0
     spoilt = {bus.spoil("rank_snapshots", value), bus.spoil("job_snapshots", value)}
-    job.run(10)
-    job.end()
-    bus.flush()
+    job.finish(10)
     worker = start_worker()
     waited = {name for name in job.wanted_ids() if name.endswith("-9")}
     wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() - waited, "verdicts")
@@ -106,9 +97,7 @@ def test_states_that_can_t_be_read_stop_no_worker(bus: Bus, start_worker: StartW
 def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker: StartWorker) -> None:
     jobs = [Job(bus, f"shared-{number}", ranks=4) for number in range(4)]
     for job in jobs:
-        job.announce()
-        job.run(10)
-    bus.flush()
+        job.begin(10)
     first = start_worker()
     wait_until(lambda: len(bus.verdict_ids()) >= 16, "first verdicts")
     second = start_worker()
@@ -119,9 +108,7 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
     wait_until(lambda: len(bus.verdict_ids()) >= 4 * 4 * 28, "verdicts of both")
     assert first.stop() == 0
     for job in jobs:
-        job.run(10)
-        job.end()
-    bus.flush()
+        job.finish(10)
     require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), second)
 
 
@@ -129,9 +116,7 @@ def test_a_key_that_is_not_the_rank_inside_goes_to_the_dead_letters(bus: Bus, st
     job = Job(bus, "good", ranks=2)
     job.announce()
     bus.send("commops", rank_key("good", 1), encode_batch(Job(bus, "good", ranks=2).batch(0, 0)))
-    job.run(3)
-    job.end()
-    bus.flush()
+    job.finish(3)
     require_each_once(bus, job.wanted_ids(), start_worker())
     (letter,) = bus.read("deadletter")
     assert b"key must be b'good/0'" in dict(letter.headers())["reason"]
@@ -146,10 +131,7 @@ def test_messages_of_a_rank_wait_for_its_announcement(bus: Bus, start_worker: St
     time.sleep(2.0)  # it reads them meanwhile
     worker.kill()
     worker = start_worker()
-    job.announce()
-    job.run(2)
-    job.end()
-    bus.flush()
+    job.run_whole(2)
     require_each_once(bus, job.wanted_ids(), worker)
     assert bus.read("deadletter") == []
 

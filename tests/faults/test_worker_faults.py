@@ -36,19 +36,14 @@ def test_a_message_that_a_monitor_cannot_take_is_buried(bus: Bus, start_worker: 
     assert headers["topic"] == bus.topics.name("evidence")
     assert buried.value(), "the message is kept as it came"
     other = Job(bus, "even", ranks=2)
-    other.announce()
-    other.run(3)  # its iterations are 0 to 2
-    other.end()
-    bus.flush()
+    other.run_whole(3)  # its iterations are 0 to 2
     wait_until(lambda: set(bus.verdict_ids()) >= other.wanted_ids() or has_ended(worker), "other verdicts")
     assert worker.stop() == 0
 
 
 def test_a_fatal_error_ends_the_process_in_time_and_with_status_1(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "fatal", ranks=2)
-    job.announce()
-    job.run(4)
-    bus.flush()
+    job.begin(4)
     worker = start_worker(faults={"is_fatal": True}, stop_s=STOP_S)
     wait_until(lambda: "level=CRITICAL" in worker.output() or has_ended(worker), "fatal error")
     assert worker.process.wait(ENDED_S) == 1
@@ -58,9 +53,7 @@ def test_a_fatal_error_ends_the_process_in_time_and_with_status_1(bus: Bus, star
 
 def test_a_worker_stops_in_time_while_its_database_hangs(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "hanging", ranks=2)
-    job.announce()
-    job.run(4)
-    bus.flush()
+    job.begin(4)
     worker = start_worker(faults={"has_hanging_sink": True}, stop_s=STOP_S)
     wait_until(lambda: len(bus.verdict_ids()) > 0 or has_ended(worker), "first verdict")
     worker.process.send_signal(signal.SIGTERM)
@@ -98,10 +91,7 @@ def test_a_partition_that_is_never_read_is_told_and_healed(
     """Faust's issue 629, made to happen: by seeking, or by ending the process, so that another one reads on."""
     jobs = [Job(bus, f"unread-{number}", ranks=4) for number in range(2)]
     for job in jobs:
-        job.announce()
-        job.run(4)
-        job.end()
-    bus.flush()
+        job.run_whole(4)
     assert {partition_of(b"unread-%d/%d" % (j, r), bus) for j in range(2) for r in range(4)} == {0, 1}
     wanted = set().union(*(job.wanted_ids() for job in jobs))
     faults = {"unread": bus.topics.name("commops"), "for_good": is_for_good}
@@ -127,8 +117,7 @@ def test_a_flow_that_is_stopped_and_never_resumed_is_told_and_healed(bus: Bus, s
         wait_until(lambda least=number: len(bus.read("commops")) >= 16 * least, "messages on the topic")
         time.sleep(0.5)
     wait_until(lambda: "event=stalled" in worker.output() or has_ended(worker), "a stall that is told")
-    job.end()
-    bus.flush()
+    job.finish()
     require_each_once(bus, job.wanted_ids(), worker)
 
 

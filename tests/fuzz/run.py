@@ -1,20 +1,18 @@
 """Fuzz the readers of bytes from outside: ``python -m tests.fuzz.run --seconds 600 [--target commops ...]``.
 
-With atheris (``pip install atheris``) coverage guides the changes, a process for each target; without it, they are
-drawn from a seed. A finding is written to ``tests/fuzz/findings/TARGET-N``, and read again by each run of the tests.
+The changes are drawn from a seed. A finding is written to ``tests/fuzz/findings/TARGET-N``, and read again by
+each run of the tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import subprocess
 import sys
 import time
 import tracemalloc
 from pathlib import Path
 from random import Random
-from types import FunctionType
 
 from tests.fuzz.mutations import mutate
 from tests.fuzz.targets import Target, targets, try_one
@@ -22,13 +20,6 @@ from tests.fuzz.targets import Target, targets, try_one
 FINDINGS = Path(__file__).parent / "findings"
 MOST_S = 5.0  # of one small input, on a machine that does other things as well
 MOST_BYTES = 256 << 20
-
-_READING = tuple(
-    f"irregulars.{name}"
-    for name in ("messages", "streams.rank_hop", "validation", "state_codec", "producers.importers",
-                 "producers.trace")
-)  # fmt: skip
-"""What coverage is taken of: to take it of everything costs minutes before the first input."""
 
 
 def fuzz(name: str, target: Target, seconds: float, seed: int = 0) -> tuple[int, list[str]]:
@@ -63,48 +54,17 @@ def _keep(name: str, value: bytes, what: str, found: list[str]) -> bool:
     return True
 
 
-def guide(name: str, options: list[str]) -> None:
-    """Run atheris on a target; it ends the process."""
-    import atheris  # type: ignore[import-not-found]  # not among our dependencies: whoever fuzzes installs it
-
-    for module in [one for one_name, one in list(sys.modules.items()) if one_name.startswith(_READING)]:
-        for function in vars(module).values():
-            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-                atheris.instrument_func(function)
-    target = targets()[name]
-    atheris.Setup([name, *options], lambda value: try_one(target, value))
-    atheris.Fuzz()
-
-
 def main() -> int:
     """Fuzz each target for its share of the time; status 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="in all")
     parser.add_argument("--target", action="append", choices=sorted(targets()), help="only these; default: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--guided", type=Path, metavar="CORPUS", help="with atheris; inputs that reach further go here"
-    )
     chosen = parser.parse_args()
     names = chosen.target or sorted(targets())
     is_clean = True
     for name in names:
         share_s = chosen.seconds / len(names)
-        if chosen.guided:
-            # Fuzz a target in a process of its own, guided by coverage; return its status (0: nothing was found).
-            corpus = chosen.guided / name
-            program = "import sys; from tests.fuzz.run import guide; guide(sys.argv[1], sys.argv[2:])"
-            corpus.mkdir(parents=True, exist_ok=True)
-            for number, seed in enumerate(targets()[name].seeds):
-                (corpus / f"seed-{number}").write_bytes(seed)
-            options = [
-                f"-max_total_time={share_s:.0f}", "-max_len=65536", "-rss_limit_mb=1500", f"-timeout={MOST_S:.0f}",
-                f"-artifact_prefix={FINDINGS / name}-", str(corpus),
-            ]  # fmt: skip
-            status = subprocess.run([sys.executable, "-c", program, name, *options], check=False).returncode
-            print(f"{name:<16} guided, status {status}", flush=True)
-            is_clean &= status == 0
-            continue
         tracemalloc.start()
         tried, found = fuzz(name, targets()[name], share_s, chosen.seed)
         peak = tracemalloc.get_traced_memory()[1] >> 20

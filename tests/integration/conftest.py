@@ -71,6 +71,4 @@ def start_notify(bus: Bus, tmp_path: Path) -> Iterator[Callable[..., NotifyRun]]
 
     yield start
     for one in runs:
-        if one.process.poll() is None:
-            one.kill()
-        print(one.log.name, one.output()[-6000:], sep="\n")
+        one.close()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import signal
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests import warm
 from tests.integration.pipelines import COMMAND
-from tests.integration.worker_runs import DEADLINE_S, ROOT, Bus
+from tests.integration.worker_runs import ROOT, Bus, Running, page_of
 from tests.sinks.notices.alerts import alert_bytes
 
 
-class NotifyRun:
+class NotifyRun(Running):
     """One process on the topics of a bus, with the channels of a TOML text."""
 
     def __init__(self, bus: Bus, folder: Path, channels: str, **settings: Any) -> None:
@@ -24,37 +21,28 @@ class NotifyRun:
         values: Mapping[str, Any] = {"notify_listen": "127.0.0.1:0", "notify_hold_s": 0.0, **settings}
         lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
         self.file.write_text("\n".join([*lines, channels]))
-        self.log = self.file.with_suffix(".log")
+        log = self.file.with_suffix(".log")
         self.arguments = ["notify", str(self.file), "--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
-        with self.log.open("wb") as log:
-            self.process = warm.Popen([*COMMAND, *self.arguments], cwd=ROOT, stdout=log, stderr=log)
-
-    def output(self) -> str:
-        return self.log.read_text()
+        super().__init__([*COMMAND, *self.arguments], log, cwd=ROOT)
 
     def is_loaded(self) -> bool:
-        assert self.process.poll() is None, self.output()
+        assert self.is_running, self.output()
         return "event=loaded" in self.output()
 
     def page(self, path: str) -> str:
         found = re.search(r"metrics=(http://\S+)", self.output())
         assert found is not None
-        with urllib.request.urlopen(found[1] + path, timeout=60) as answer:
-            return str(answer.read().decode())
+        return page_of(found[1] + path)[1]
 
     def metric(self, name: str) -> float:
         found = re.search(rf"^irregulars_notify_{re.escape(name)} (\S+)$", self.page("/metrics"), re.MULTILINE)
         assert found is not None, name
         return float(found[1])
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(DEADLINE_S)
+def webhook(url: str, name: str = "hook") -> str:
+    """Return a channel that sends notices to this address."""
+    return f'[[channel]]\nkind = "webhook"\nname = "{name}"\nurl = "{url}"\n'
 
 
 def send_alert(bus: Bus, verdict_id: str, revision: int = 1, event: str = "opened", **facts: Any) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -23,12 +22,12 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.sinks.clickhouse import ClickHouseSink
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connect, connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES
 from tests import warm
 from tests.conftest import ClickHouseAddress
-from tests.integration.worker_runs import ROOT, SESSION_S, Bus, wait_until
+from tests.integration.worker_runs import ROOT, SESSION_S, Bus, Running, wait_until
 from tests.sinks.sink_promises import sort_by_key
 
 if TYPE_CHECKING:
@@ -38,6 +37,11 @@ RECORDINGS = ROOT / "tests" / "recordings"
 COMMAND = [sys.executable, "-P", "-m", "irregulars"]
 ITERATIONS, RANKS = 160, 4
 """Of each recording."""
+
+AS_SHIPPED: Mapping[str, Any] = {
+    name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")
+}
+"""What a worker has with users; ours have shorter times."""
 
 MOST_BYTES = 1200 << 20
 """A worker's largest size, with the embedded libraries; idle it takes 250 MB."""
@@ -88,10 +92,8 @@ class Pipeline:
         return self.start("replay", str(RECORDINGS / name), "--speed", str(speed), "--json")
 
     def close(self) -> None:
-        """End what still runs; show what it said, in case that a test failed."""
         for process in self.processes:
-            process.kill()
-            print(process.log.name, process.output()[-3000:], sep="\n")
+            process.close()
         self.bus.close()
         if "client" in self.__dict__:
             self.client.close_connections()
@@ -100,6 +102,10 @@ class Pipeline:
 
     def revisions(self, topic: str = "verdicts") -> list[Verdict]:
         return [decode_verdict(message.value(), topic) for message in self.bus.read(topic)]
+
+    def newest(self) -> dict[str, Verdict]:
+        """Return the newest revision of each verdict."""
+        return {one.verdict_id: one for one in sorted(self.revisions(), key=lambda one: one.revision)}
 
     def revision_counts(self, topic: str) -> Counter[tuple[str, int]]:
         return Counter((verdict.verdict_id, verdict.revision) for verdict in self.revisions(topic))
@@ -135,54 +141,12 @@ class Pipeline:
         wait_until(lambda: self.stored_iterations() == jobs * ITERATIONS, "all iterations stored")
 
 
-class Process:
-    """One command of ours in a process of its own; its output goes to a file."""
+class Process(Running):
+    """One command of ours with its settings in its environment."""
 
     def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> None:
-        self.log = folder / f"{arguments[0]}-{uuid4().hex[:6]}.log"
-        with self.log.open("wb") as log:
-            self._process = warm.Popen(
-                [*COMMAND, *arguments],
-                cwd=folder,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self._process.kill()
-        self._process.wait(60)
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Let it stand still meanwhile, as a machine does that swaps or is paused."""
-        self._process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
-
-    def stop(self, timeout_s: float = 30.0, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end, and return its status."""
-        if self.is_running:
-            self._process.send_signal(how)
-        return self.wait(timeout_s)
-
-    def wait(self, timeout_s: float) -> int:
-        return self._process.wait(timeout_s)
-
-    def output(self) -> str:
-        return self.log.read_text()
+        log = folder / f"{arguments[0]}-{uuid4().hex[:6]}.log"
+        super().__init__([*COMMAND, *arguments], log, cwd=folder, env={**os.environ, **environment})
 
 
 def run_command(
@@ -209,11 +173,31 @@ def largest_bytes(process: Process) -> int:
     return int(found[1]) * 1024
 
 
-def end(processes: Iterable[Process]) -> None:
-    """End those that still run; show what each said, in case that a test failed."""
-    for one in processes:
-        one.kill()
-        print(one.log.name, one.output()[-4000:], sep="\n")
+@contextmanager
+def starting(settings: Settings, folder: Path) -> Iterator[Callable[..., Process]]:
+    """Give a function that starts commands with these settings; what runs is ended with the block."""
+    started: list[Process] = []
+
+    def start(*arguments: str) -> Process:
+        own = {**settings.to_environment(), "PYTHONPATH": str(ROOT)}
+        started.append(Process(arguments, own, folder))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for one in started:
+            one.close()
+
+
+def replaying_agent(folder: Path, recording: str, speed: float) -> Path:
+    """Write the file of an agent that replays a recording and samples nothing."""
+    file, off = folder / "agent.toml", "".join(f"[{one}]\nenabled = false\n" for one in ("metrics", "gpus", "nics"))
+    file.write_text(
+        f'{off}[spool]\ndirectory = "{folder / "spool"}"\nfinal_s = 20\n[[sources]]\nkind = "replay"\n'
+        f'directory = "{RECORDINGS / recording}"\nspeed = {speed}\n'
+    )
+    return file
 
 
 @contextmanager
@@ -224,9 +208,8 @@ def own_database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     try:
         yield own
     finally:
-        client = connect(own, is_creating=True)
-        client.command(f"DROP DATABASE {name}")
-        client.close_connections()
+        with connected(own, is_creating=True) as client:
+            client.command(f"DROP DATABASE {name}")
 
 
 def store(settings: DatabaseSettings, *writes: Rows) -> None:

@@ -24,7 +24,11 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from irregulars.infra.runs.child_process import HOST, free_port
+from irregulars.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
 from tests.apache_kafka.broker import KafkaBroker
+from tests.conftest import failing_in_one_line
 
 
 def openssl(*arguments: str, given: bytes = b"") -> bytes:
@@ -198,6 +202,16 @@ class SecuredKafka(KafkaBroker):
 
     def _more_listeners(self) -> Mapping[str, tuple[str, str]]:
         return {"TLS": (self.tls_bootstrap, "SSL"), "SASL": (self.sasl_bootstrap, "SASL_SSL")}
+
+
+@contextmanager
+def kafka_of_ada(directory: Path, topics: TopicSettings) -> Iterator[SecuredKafka]:
+    """Run a broker on which the user `ada` may do everything with some topics."""
+    with failing_in_one_line(), SecuredKafka(directory, ("ada",)) as running:
+        create_topics(running.bootstrap, topics)
+        for role in ROLES:
+            grant(running.bootstrap, {}, "User:ada", rights_of(role, topics, "irregulars"))
+        yield running
 
 
 class TokenServer:

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from irregulars.infra.commands.sql import lay_out
 from irregulars.infra.runs.demo_database import DemoDatabase
-from irregulars.sinks.clickhouse import ClickHouseSink
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.investigations import run
+from tests.integration.pipelines import store
 from tests.integration.worker_runs import ROOT
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -45,12 +44,8 @@ def _example(client: Client, name: str, arguments: str) -> str:
 def main() -> None:
     with DemoDatabase() as database:
         settings = DatabaseSettings(database.url, database.user, database.password, database.database)
-        sink = ClickHouseSink(settings)
-        sink.open()
-        for name in RECORDED:
-            sink.write(rows_of_recording(name))
-        sink.close()
-        with closing(connect(settings)) as client:
+        store(settings, *map(rows_of_recording, RECORDED))
+        with connected(settings) as client:
             PAGE.write_text(renewed(client), "utf-8")
 
 

@@ -9,10 +9,10 @@ from time import monotonic
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.streams.faust_driver import block_fetcher
 from irregulars.streams.faust_driver.block_fetcher import MOST_MESSAGES, BlockFetcher, Place, Record
+from tests.integration.worker_runs import make_topics
 
 pytestmark = pytest.mark.integration
 WITHIN_S = 60.0
@@ -55,9 +55,7 @@ def fetching(bootstrap: str) -> Iterator[Taken]:
 @pytest.fixture
 def topic(kafka_bootstrap: str, topic_prefix: str) -> str:
     name = f"{topic_prefix}commops"
-    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    for made in admin.create_topics([NewTopic(name, 2, 1)]).values():
-        made.result(WITHIN_S)
+    make_topics(kafka_bootstrap, name, partitions=2)
     return name
 
 

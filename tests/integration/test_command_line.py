@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,9 @@ import httpx
 import pytest
 
 from tests import warm
+from tests.integration.pipelines import COMMAND, RECORDINGS
 
 pytestmark = pytest.mark.integration
-
-RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
-COMMAND = [sys.executable, "-P", "-m", "irregulars"]
 
 
 class Terminal:

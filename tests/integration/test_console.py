@@ -14,7 +14,7 @@ from irregulars.infra.console.rendering import incident_path
 from irregulars.infra.showing.from_database import find_verdict
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, encode_verdict
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from tests import warm
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
@@ -195,10 +195,7 @@ def test_dead_letters_are_shown_the_newest_first(bus: Bus, kafka: KafkaAddress, 
 
 
 def verdict_in(database: DatabaseSettings) -> Verdict:
-    client = connect(database)
-    try:
+    with connected(database) as client:
         verdict = find_verdict(client, ID)
-    finally:
-        client.close_connections()
     assert verdict is not None
     return verdict

@@ -24,7 +24,7 @@ from irregulars.kafka.topics import TopicSettings, rank_key
 from irregulars.messages.announcements import encode_announcement
 from irregulars.messages.opinions import encode_opinion
 from irregulars.sinks.clickhouse import ClickHouseSink
-from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.connection import DatabaseSettings, connect, connected, translated
 from irregulars.sinks.investigations import run as ask_question
 from irregulars.sinks.investigations import shipped_investigations
 from irregulars.sinks.migrate import access_sql
@@ -32,7 +32,7 @@ from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
 from tests.integration.database_users import profiles_of, quotas_of, statements_of, with_access
 from tests.integration.doctor_runs import WRONG, diagnosed, problems, require_one_cause
-from tests.integration.pipelines import run_command
+from tests.integration.pipelines import run_command, store
 from tests.integration.secured_kafka import Authority, behind_tls
 from tests.integration.worker_runs import ROOT
 from tests.sinks import made_up_job
@@ -90,13 +90,8 @@ def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def ask(database: GuardedDatabase, who: str, sql: str) -> Any:
-    target = database_settings(database.settings(who))
-    client = connect(target)
-    try:
-        with translated(target):
-            return client.query(sql).result_rows
-    finally:
-        client.close_connections()
+    with connected(database_settings(database.settings(who))) as client:
+        return client.query(sql).result_rows
 
 
 # --- what the doctor says -------------------------------------------------------------------------------------------
@@ -144,10 +139,9 @@ def test_a_user_who_may_not_insert_is_well_for_a_console_and_not_for_a_worker(da
 
 def test_every_shipped_statement_is_one_that_clickhouse_understands(database: GuardedDatabase) -> None:
     target = DatabaseSettings(database.url, database.user, database.password)
-    client = connect(target)
-    for statement in STATEMENTS:
-        assert client.query("SELECT formatQuery({sql:String})", parameters={"sql": statement}).result_rows
-    client.close_connections()
+    with connected(target) as client:
+        for statement in STATEMENTS:
+            assert client.query("SELECT formatQuery({sql:String})", parameters={"sql": statement}).result_rows
     assert set(USERS) == profiles_of(STATEMENTS).keys()
     assert quotas_of(STATEMENTS)["irregulars_reader"][0] == ("minute", "queries = 1200, errors = 200")
 
@@ -198,11 +192,10 @@ def test_sql_can_change_nothing_whoever_asks(database: GuardedDatabase, login: s
                                     clickhouse_password=database.password),
     }[login]  # fmt: skip
     target = database_settings(settings, is_reading=True)
-    client = connect(target)
-    for sql in WRITES:
-        with pytest.raises((InputError, ServiceRefused)), translated(target):
-            client.query(sql)
-    client.close_connections()
+    with connected(target) as client:
+        for sql in WRITES:
+            with pytest.raises((InputError, ServiceRefused)), translated(target):
+                client.query(sql)
     assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]
 
 
@@ -226,9 +219,7 @@ def test_the_writer_writes_and_changes_no_table(database: GuardedDatabase, sql: 
 
 
 def test_a_worker_s_sink_works_with_the_writer_s_rights(database: GuardedDatabase) -> None:
-    sink = ClickHouseSink(database_settings(database.settings("writer")))
-    sink.open()  # the tables are there: nothing is to be made
-    sink.close()
+    store(database_settings(database.settings("writer")))  # the tables are there: nothing is to be made
 
 
 def test_the_admin_makes_tables_and_no_users(database: GuardedDatabase) -> None:
@@ -255,10 +246,7 @@ def open_as_worker(settings: Settings) -> None:
 
 
 def test_what_a_writer_stores_of_operators_fills_the_transfers(database: GuardedDatabase) -> None:
-    sink = ClickHouseSink(database_settings(database.settings("writer")))
-    sink.open()
-    sink.write(tables_of(made_up_job.judgements()))
-    sink.close()
+    store(database_settings(database.settings("writer")), tables_of(made_up_job.judgements()))
     [[recvs]] = ask(database, "reader", "SELECT countIf(operator = 'recv') FROM operators FINAL")
     assert ask(database, "reader", "SELECT count() FROM transfers FINAL") == [(recvs,)]
     assert recvs > 0
@@ -274,19 +262,14 @@ class StrictDatabase(DemoDatabase):
 def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(tmp_path: Path) -> None:
     with StrictDatabase(tmp_path) as strict:
         writer = DatabaseSettings(strict.url, strict.user, strict.password, strict.database)
-        sink = ClickHouseSink(writer)
-        sink.open()
-        sink.write(tables_of(made_up_job.judgements()))
-        sink.close()
+        store(writer, tables_of(made_up_job.judgements()))
         target = DatabaseSettings(strict.url, strict.reader, strict.reader_password, strict.database, is_reading=True)
-        client = connect(target)
-        for name, one in shipped_investigations().items():
-            given = {p.name: {"host": "node-0", "rank": 3}[p.name] for p in one.parameters if p.is_required}
-            with translated(target):
+        with connected(target) as client:
+            for name, one in shipped_investigations().items():
+                given = {p.name: {"host": "node-0", "rank": 3}[p.name] for p in one.parameters if p.is_required}
                 assert len(ask_question(client, name, given).columns) > 3
-        with pytest.raises(InputError, match="query must only read"), translated(target):
-            client.query("SELECT 1 SETTINGS max_threads = 1")
-        client.close_connections()
+            with pytest.raises(InputError, match="query must only read"), translated(target):
+                client.query("SELECT 1 SETTINGS max_threads = 1")
 
 
 @pytest.fixture
@@ -331,20 +314,18 @@ def test_a_password_of_a_file_serves_and_shows_nowhere(database: GuardedDatabase
 @pytest.fixture(scope="module")
 def two_jobs(database: GuardedDatabase) -> GuardedDatabase:
     """The same rows of two jobs in all tables."""
-    sink = ClickHouseSink(database_settings(database.settings("writer")))
-    sink.open()
     said = opinion_on(made_up_job.verdict(1), is_right=True, who="ann", note="", time_ns=made_up_job.START_NS)
-    sink.write(tables_of(made_up_job.over()))
-    sink.write({"feedback": table_of_opinions([said])})
-    for samples in (made_up_job.bandwidth(), made_up_job.gpu_health(), made_up_job.events()):
-        sink.write({samples.header.schema: table_of_samples([samples])})
-    sink.close()
-    client = connect(database_settings(database.settings("admin")))
-    for name in TABLES:
-        client.command(
-            f"INSERT INTO {name} SELECT * REPLACE ({{job:String}} AS job) FROM {name}", parameters={"job": OTHER}
-        )
-    client.close_connections()
+    samples = (made_up_job.bandwidth(), made_up_job.gpu_health(), made_up_job.events())
+    store(
+        database_settings(database.settings("writer")), tables_of(made_up_job.over()),
+        {"feedback": table_of_opinions([said])},
+        {one.header.schema: table_of_samples([one]) for one in samples},
+    )  # fmt: skip
+    with connected(database_settings(database.settings("admin"))) as client:
+        for name in TABLES:
+            client.command(
+                f"INSERT INTO {name} SELECT * REPLACE ({{job:String}} AS job) FROM {name}", parameters={"job": OTHER}
+            )
     return database
 
 
@@ -422,13 +403,6 @@ def test_the_sql_of_the_pages_is_sql_of_clickhouse(database: GuardedDatabase) ->
     lines = [line for page in ("operating.md", "access.md") for line in (DOCS / page).read_text().splitlines()]
     found = [line.strip() for line in lines if line.startswith(tuple(f"    {one} " for one in SQL))]
     assert {line.split()[0] for line in found} == set(SQL)
-    for line in found:
-        assert ask_formatted(database, line)
-
-
-def ask_formatted(database: GuardedDatabase, sql: str) -> str:
-    client = connect(database_settings(database.settings("reader")))
-    try:
-        return str(client.command("SELECT formatQuery({sql:String})", parameters={"sql": sql}))
-    finally:
-        client.close_connections()
+    with connected(database_settings(database.settings("reader"))) as client:
+        for line in found:
+            assert client.command("SELECT formatQuery({sql:String})", parameters={"sql": line})

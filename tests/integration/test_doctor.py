@@ -34,7 +34,7 @@ from irregulars.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.migrate import migrate
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline, own_database, run_command
@@ -263,8 +263,7 @@ def database_findings(own: DatabaseSettings, **others: Any) -> list[Finding]:
 
 def test_a_database_that_lacks_something_is_told_what(database: DatabaseSettings) -> None:
     assert codes(database_findings(database)) == ["database_missing"]
-    client = connect(database, is_creating=True)
-    try:
+    with connected(database, is_creating=True) as client:
         assert codes(database_findings(database)) == ["migrations_missing"]
         migrate(client)
         assert codes(database_findings(database), "problem", "warning") == []
@@ -276,8 +275,6 @@ def test_a_database_that_lacks_something_is_told_what(database: DatabaseSettings
         migrate(client)
         client.command("DROP TABLE verdicts")
         assert "their migrations were applied: verdicts" in text_of(database_findings(database), "tables_gone")
-    finally:
-        client.close_connections()
 
 
 def test_a_wrong_password_and_a_database_that_is_away_are_told_apart(database: DatabaseSettings) -> None:

@@ -96,7 +96,7 @@ def test_verdicts_of_detectors_are_those_of_analyze(make_pipeline: MakePipeline)
     pipeline.wait_until_stored(1)
     assert worker.stop() == 0
     assert stored_verdicts(pipeline) == {verdict.verdict_id: verdict.to_json() for verdict in wanted}
-    newest = {verdict.verdict_id: verdict for verdict in pipeline.revisions()}
+    newest = pipeline.newest()
     assert newest == {verdict.verdict_id: verdict for verdict in wanted}
     assert set(pipeline.rows("detector_scores")["detector"].to_pylist()) == {"river_gaussian", "baseline"}
 

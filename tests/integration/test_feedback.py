@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict, encode_verdict
-from tests.integration.notify_runs import NotifyRun, send_alert
+from tests.integration.notify_runs import NotifyRun, send_alert, webhook
 from tests.integration.pipelines import Pipeline, run_command
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.receiver import Receiver
@@ -26,11 +26,9 @@ VERDICT = Verdict("v", 1, "open", "llama", "slow_nic", (60, 80), 1.4, 5.8, None,
 @pytest.fixture
 def notify(bus: Bus, tmp_path: Path) -> Iterator[tuple[NotifyRun, Receiver]]:
     with Receiver() as receiver:
-        run = NotifyRun(bus, tmp_path, f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{receiver.url}"\n')
+        run = NotifyRun(bus, tmp_path, webhook(receiver.url))
         yield run, receiver
-        if run.process.poll() is None:
-            run.kill()
-        print(run.output()[-6000:])
+        run.close()
 
 
 def publish(bus: Bus, *names: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from irregulars.messages.opinions import Opinion
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_opinions, table_of_samples
 from tests.conftest import ClickHouseAddress
@@ -84,9 +84,8 @@ def recorded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     with own_database(clickhouse) as settings:
         store(settings, *map(rows_of_recording, (NIC, COMPUTE, RACKS)), again, live, evil)
         store(settings, *gpus(NIC, range(4)), word_on(NIC))
-        client = connect(replace(settings, is_reading=True))
-        yield client
-        client.close_connections()
+        with connected(replace(settings, is_reading=True)) as client:
+            yield client
 
 
 def rows(client: Client, sql: str, seen: View) -> list[Row]:
@@ -135,11 +134,10 @@ def test_a_checkpoint_is_no_slow_iteration(clickhouse: ClickHouseAddress) -> Non
     written = {"iterations": trained["iterations"].slice(35, 1)}
     with own_database(clickhouse) as settings:
         store(settings, trained, with_columns(written, phase="checkpoint", elapsed_ns=6 * 10**9))
-        client = connect(replace(settings, is_reading=True))
-        [worst] = rows(client, query("worst_iterations_by_job"), view("saves", 86_400.0))
-        [times] = rows(client, query("iteration_times"), view("saves", 86_400.0))
-        [job] = answer(client, "jobs_now")
-        client.close_connections()
+        with connected(replace(settings, is_reading=True)) as client:
+            [worst] = rows(client, query("worst_iterations_by_job"), view("saves", 86_400.0))
+            [times] = rows(client, query("iteration_times"), view("saves", 86_400.0))
+            [job] = answer(client, "jobs_now")
     assert (worst["times_usual"], times["longest"]) == (2.4, 0.24)  # of the slow link
     assert job["recent_iteration_s"] == round((29 * 0.1 + 10 * 0.24) / 39, 3)
 
@@ -287,8 +285,7 @@ def test_without_any_job_panels_stay_empty_and_fail_not(clickhouse: ClickHouseAd
     settings: DatabaseSettings
     with own_database(clickhouse) as settings:
         store(settings, {})
-        client = connect(replace(settings, is_reading=True))
-        for name, title, target in ASKED:
-            found = client.query(expand(target["rawSql"], seen)).result_rows
-            assert len(found) <= 1, (name, title)
-        client.close_connections()
+        with connected(replace(settings, is_reading=True)) as client:
+            for name, title, target in ASKED:
+                found = client.query(expand(target["rawSql"], seen)).result_rows
+                assert len(found) <= 1, (name, title)

@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 from faust.types import TP
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.faust_driver.group_member import GroupMember
 from irregulars.streams.faust_driver.partition_offsets import BEGIN, END, PartitionOffsets
 from irregulars.streams.worker_settings import WorkerSettings
+from tests.integration.worker_runs import make_topics
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -55,9 +56,7 @@ async def joined(bootstrap: str, group: str, topics: list[str]) -> AsyncIterator
 @pytest.fixture
 def topics(kafka_bootstrap: str, topic_prefix: str) -> list[str]:
     names = [f"{topic_prefix}{name}" for name in ("commops", "jobs")]
-    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
-        made.result(WITHIN_S)
+    make_topics(kafka_bootstrap, *names, partitions=PARTITIONS)
     return names
 
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from irregulars.errors import ServiceRefused
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connect, connected
 from irregulars.sinks.migrate import for_replicas, shipped_migrations
 from tests.apache_kafka.jars import find_jars, find_java
 from tests.conftest import failing_in_one_line
@@ -108,9 +108,8 @@ class Administrator:
     def client(self) -> Iterator[Client]:
         """Yield a client of the engine's own user."""
         own = self.database
-        client = connect(DatabaseSettings(own.url, own.user, own.password))
-        yield client
-        client.close_connections()
+        with connected(DatabaseSettings(own.url, own.user, own.password)) as client:
+            yield client
 
     def _start(self) -> CompanyDatabase:
         database = CompanyDatabase(self._folder / "data", self._port, self._statements)

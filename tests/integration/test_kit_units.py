@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from irregulars.infra.runs.child_process import free_port
 from tests.infra.kit.installations import documented_extras, install_extras
 from tests.infra.kit.units import FOLDER, ROOT, UNITS
 from tests.integration.pipelines import Pipeline
-from tests.integration.worker_runs import wait_until
+from tests.integration.worker_runs import page_of, wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _TARGETS = ("sysinit", "basic", "shutdown", "network-online", "multi-user")
@@ -271,11 +270,7 @@ def typed(text: str) -> list[str]:
 
 
 def ready(port: str, page: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=60) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    return page_of(f"http://127.0.0.1:{port}{page}")[0] == 200
 
 
 def test_a_machine_is_set_up_and_upgraded_as_the_page_says(machine: SystemdMachine, pipeline: Pipeline) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.kafka.log_reader import LogReader
@@ -24,7 +24,7 @@ from irregulars.messages.records import encode_batch
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_monitor, draft_of
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
-from tests.integration.worker_runs import Bus, Job, wait_until
+from tests.integration.worker_runs import Bus, Job, make_topics, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -69,8 +69,7 @@ def test_topics_of_snapshots_that_exist_are_cleaned_as_new_ones(kafka_bootstrap:
     names = [topics.name(name) for name in SNAPSHOT_TOPICS]
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     old = {"cleanup.policy": "compact", "max.message.bytes": str(32 << 20)}
-    for future in admin.create_topics([NewTopic(name, 2, 1, config=old) for name in names]).values():
-        future.result(60)
+    make_topics(kafka_bootstrap, *names, partitions=2, config=old)
     report = create_topics(kafka_bootstrap, topics)
     assert (set(report.altered), report.stale) == (set(names), {})
     wanted = {**CLEANING, **old}
@@ -115,27 +114,23 @@ def test_no_topic_is_made_that_would_not_fit_to_those_that_are_there(kafka_boots
     """A topic that a later release brings is made by somebody who has forgotten the number of partitions."""
     topics = TopicSettings(prefix=f"later-{uuid4().hex[:8]}.", partitions=8)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    there = [NewTopic(topics.name(name), 3, 1) for name in ("commops", "jobs", "evidence")]
-    for future in admin.create_topics(there).values():
-        future.result(60)
+    there = {topics.name(name) for name in ("commops", "jobs", "evidence")}
+    make_topics(kafka_bootstrap, *there, partitions=3)
     known = admin.list_topics
-    wait_until(lambda: {one.topic for one in there} <= set(known(timeout=10).topics), "the topics")
+    wait_until(lambda: there <= set(known(timeout=10).topics), "the topics")
     with pytest.raises(TopicMismatch, match=r"must be as many as .*commops have, 3; got 8 .* No topic was made"):
         create_topics(kafka_bootstrap, topics)
-    assert {name for name in known(timeout=10).topics if name.startswith(topics.prefix)} == {
-        one.topic for one in there
-    }
+    assert {name for name in known(timeout=10).topics if name.startswith(topics.prefix)} == there
     assert topics.name("job_snapshots") in create_topics(kafka_bootstrap, replace(topics, partitions=3)).created
 
 
 def test_a_worker_needs_no_topic_that_it_does_not_use(kafka_bootstrap: str) -> None:
     topics = TopicSettings(prefix=f"few-{uuid4().hex[:8]}.", partitions=1)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    wanted = [NewTopic(topics.name(name), 1, 1) for name in WORKER_TOPICS]
-    for future in admin.create_topics(wanted).values():
-        future.result(60)
+    wanted = {topics.name(name) for name in WORKER_TOPICS}
+    make_topics(kafka_bootstrap, *wanted)
     known = admin.list_topics  # made by hand: the broker acknowledges them before its metadata has them
-    wait_until(lambda: {one.topic for one in wanted} <= set(known(timeout=10).topics), "the topics")
+    wait_until(lambda: wanted <= set(known(timeout=10).topics), "the topics")
     assert set(check_topics(kafka_bootstrap, topics, names=WORKER_TOPICS)) == set(WORKER_TOPICS)
     with pytest.raises(TopicMismatch, match=r"got none named .*few-\w+\.actions"):
         check_topics(kafka_bootstrap, topics)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
 from tests.integration.pipelines import Pipeline
 from tests.integration.test_agent import PARTITIONS, Published, read_messages, read_topics
-from tests.integration.worker_runs import wait_until
+from tests.integration.worker_runs import page_of, wait_until
 from tests.producers.node.nvml_stub import build_stub
 from tests.producers.node.sysfs_trees import Sysfs
 from tests.producers.trace_directories import RECORDINGS
@@ -67,11 +66,7 @@ class AgentProcess:
         self.log.extend(self.process.stderr)
 
     def metric(self, name: str) -> float:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
-                text = answer.read().decode()
-        except OSError:
-            return float("nan")  # not up yet
+        text = page_of(f"http://127.0.0.1:{self.metrics_port}/metrics")[1]  # none where it is not up yet
         found = re.search(rf"^irregulars_agent_{name} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else float("nan")
 

@@ -16,7 +16,7 @@ from irregulars.sinks.notices.actions.actions import Action, decode_actions, enc
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery, encode_delivery
 from irregulars.sinks.notices.process import lag_of
-from tests.integration.notify_runs import NotifyRun, send_alert
+from tests.integration.notify_runs import NotifyRun, send_alert, webhook
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply, Request
@@ -24,7 +24,6 @@ from tests.sinks.notices.receiver import Receiver, Reply, Request
 pytestmark = pytest.mark.integration
 
 Start = Callable[..., NotifyRun]
-WEBHOOK = '[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{url}"\n'
 
 
 def events(receiver: Receiver) -> list[tuple[str, str]]:
@@ -35,7 +34,7 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
     bus: Bus, start_notify: Start
 ) -> None:
     with Receiver() as receiver:
-        first = start_notify(WEBHOOK.format(url=receiver.url))
+        first = start_notify(webhook(receiver.url))
         wait_until(first.is_loaded, "start")
         send_alert(bus, "v1")
         wait_until(lambda: events(receiver) == [("v1", "opened")], "an opened one")
@@ -43,7 +42,7 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
         wait_until(lambda: len(receiver.requests) == 2, "an update")
         wait_until(lambda: first.output().count("event=told") == 2, "its record")
         assert first.stop() == 0
-        second = start_notify(WEBHOOK.format(url=receiver.url))
+        second = start_notify(webhook(receiver.url))
         wait_until(second.is_loaded, "restart")
         send_alert(bus, "v1", 1)  # a worker that began anew may say what it said
         send_alert(bus, "v1", 3, "closed", severity="page")
@@ -65,12 +64,12 @@ def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(b
         return Reply()
 
     with Receiver(kill_first) as receiver:
-        runs.append(start_notify(WEBHOOK.format(url=receiver.url)))
+        runs.append(start_notify(webhook(receiver.url)))
         wait_until(runs[0].is_loaded, "start")
         for number in range(5):
             send_alert(bus, f"v{number}")
         wait_until(lambda: runs[0].process.poll() is not None, "the kill")
-        runs.append(start_notify(WEBHOOK.format(url=receiver.url)))
+        runs.append(start_notify(webhook(receiver.url)))
         for number in range(5):
             send_alert(bus, f"v{number}", 2, "closed")
         wait_until(lambda: sum(event == "resolved" for _, event in events(receiver)) >= 1, "ends")
@@ -97,9 +96,7 @@ def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus
         return Reply(503, headers=(("Retry-After", "1"),)) if is_away else Reply()
 
     with Receiver() as well, Receiver(answer) as ill:
-        channels = WEBHOOK.format(url=well.url) + WEBHOOK.format(url=ill.url).replace("hook", "ill")
-        channels = channels.replace('kind = "webill"', 'kind = "webhook"')
-        run = start_notify(channels)
+        run = start_notify(webhook(well.url) + webhook(ill.url, "ill"))
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         send_alert(bus, "v2", nic="mlx5_2")
@@ -120,7 +117,7 @@ def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, sta
         return Reply(500) if is_ill and request.json()["incident"] == "v1" else Reply()
 
     with Receiver(answer) as receiver:
-        run = start_notify(WEBHOOK.format(url=receiver.url))
+        run = start_notify(webhook(receiver.url))
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1", severity="page")
         wait_until(lambda: len(receiver.requests) >= 3, "its tries")
@@ -134,7 +131,7 @@ def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, sta
 
 def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bus, start_notify: Start) -> None:
     with Receiver(lambda _: Reply(400, b"no such thing")) as receiver:
-        run = start_notify(WEBHOOK.format(url=receiver.url))
+        run = start_notify(webhook(receiver.url))
         wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         bus.send("alerts", b"v2", b"no alert at all")

@@ -6,23 +6,19 @@ import json
 import re
 import shutil
 import subprocess
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from irregulars.infra.runs.child_process import free_port
 from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.notice import Notice, notice_json
-from tests.integration.notify_runs import NotifyRun, send_alert
+from tests.integration.notify_runs import NotifyRun, send_alert, webhook
 from tests.integration.pipelines import run_command
-from tests.integration.worker_runs import Bus, wait_until
+from tests.integration.worker_runs import Bus, make_topics, page_of, wait_until
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver
 
@@ -56,16 +52,11 @@ class Alertmanager:
         self.process = subprocess.Popen([binary, *arguments], stdout=self.log, stderr=self.log)
 
     def is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60) as answer:
-                return bool(answer.status == 200)
-        except urllib.error.URLError:
-            return False
+        return page_of(f"{self.url}/-/ready")[0] == 200
 
     def alerts(self, filters: str = "") -> list[Any]:
         query = f"?filter={urllib.parse.quote(filters)}" if filters else ""
-        with urllib.request.urlopen(f"{self.url}/api/v2/alerts{query}", timeout=60) as answer:
-            return list(json.load(answer))
+        return list(json.loads(page_of(f"{self.url}/api/v2/alerts{query}")[1]))
 
     def close(self) -> None:
         self.process.terminate()
@@ -153,9 +144,7 @@ def test_every_channel_of_a_process_is_told_of_an_incident(
     bus: Bus, start_notify: Callable[..., NotifyRun], alertmanager: Alertmanager, tmp_path: Path
 ) -> None:
     events = f"{bus.topics.prefix}events"
-    admin = AdminClient({"bootstrap.servers": bus.bootstrap})
-    for future in admin.create_topics([NewTopic(events, 1, 1)]).values():
-        future.result(60)
+    make_topics(bus.bootstrap, events)
     said = tmp_path / "said.json"
     channels = f"""
 [[channel]]
@@ -191,7 +180,7 @@ argv = ["tee", "-a", "{said}"]
 def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
     bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver
 ) -> None:
-    channels = f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{received.url}"\n'
+    channels = webhook(received.url)
     run = start_notify(channels)
     wait_until(run.is_loaded, "start")
     added = irregulars(bus, "mutes", "add", "--host", "node-3", "--for", "2h", "--reason", "firmware", "--who", "ann")
@@ -216,7 +205,7 @@ def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
 def test_a_second_process_stands_by_and_takes_over(
     bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver
 ) -> None:
-    channels = f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{received.url}"\n'
+    channels = webhook(received.url)
     first = start_notify(channels)
     wait_until(first.is_loaded, "start")
     second = start_notify(channels)
@@ -234,7 +223,7 @@ def test_a_second_process_stands_by_and_takes_over(
 
 def test_a_channel_is_tried_with_a_test_notice(bus: Bus, tmp_path: Path, received: Receiver) -> None:
     file = tmp_path / "notify.toml"
-    file.write_text(f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{received.url}"\n')
+    file.write_text(webhook(received.url))
     assert "hook took the test incident" in irregulars(bus, "notify", str(file), "--test", "hook")
     assert [one["event"] for one in received.bodies()] == ["opened", "resolved"]
     assert irregulars(bus, "notify", str(file), "--check") == f"{file}: 1 channel; nothing is wrong with it\n"

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from irregulars.sinks.notices.policy import decode_delivery
 from tests.integration.notify_runs import NotifyRun, send_alert
-from tests.integration.worker_runs import Bus, wait_until
+from tests.integration.worker_runs import Bus, make_topics, wait_until
 from tests.sinks.notices.alerts import alert, alert_bytes
 from tests.sinks.notices.receiver import Receiver, Reply
 
@@ -63,9 +61,7 @@ class Everybody:
     def __init__(self, bus: Bus, folder: Path, stack: ExitStack, **settings: Any) -> None:
         self._bus, self._said, key = bus, folder / "said.json", folder / "key"
         self._events = f"{bus.topics.prefix}cloud-events"
-        admin = AdminClient({"bootstrap.servers": bus.bootstrap})
-        for future in admin.create_topics([NewTopic(self._events, 1, 1)]).values():
-            future.result(30)
+        make_topics(bus.bootstrap, self._events)
         key.write_text(KEY)
         key.chmod(0o600)
         self.http = {name: stack.enter_context(Receiver()) for name in ("hook", "pager", "slack", "am")}
@@ -73,13 +69,8 @@ class Everybody:
         urls = {name: one.url for name, one in self.http.items()}
         channels = CHANNELS.format(**urls, key=key, events=self._events, said=self._said)
         self.run = NotifyRun(bus, folder, channels, **settings)
-        stack.callback(self.close)
+        stack.callback(self.run.close)
         wait_until(self.run.is_loaded, "start")
-
-    def close(self) -> None:
-        if self.run.process.poll() is None:
-            self.run.kill()
-        print(self.run.output()[-4000:])
 
     def sent(self) -> Mapping[str, list[str]]:
         said = self._said.read_text().splitlines() if self._said.exists() else []

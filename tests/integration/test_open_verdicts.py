@@ -21,7 +21,7 @@ from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.records import UNKNOWN
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.alerts import alert_of
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.actions.actions import actions_of
 from irregulars.sinks.notices.actions.feed import check_host
@@ -58,9 +58,8 @@ def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
 
 @pytest.fixture(scope="module")
 def client(own: DatabaseSettings) -> Iterator[Client]:
-    client = connect(own)
-    yield client
-    client.close_connections()
+    with connected(own) as client:
+        yield client
 
 
 # --- is it over? ----------------------------------------------------------------------------------------------------
@@ -169,24 +168,23 @@ def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: ClickH
         rows["verdicts"] = rows["verdicts"].slice(0, newest + 1)
         rows["suspects"] = rows["suspects"].filter(pa.compute.less_equal(rows["suspects"]["revision"], newest + 1))
         store(settings, rows)
-        client = connect(settings)
-        verdict = find_verdict(client, NIC)
-        assert verdict is not None
-        assert (verdict.state == "open") is is_open
-        lost, hourly = gpu_hours_lost(verdict), gpu_hours_per_hour(verdict)
-        assert lost is not None
-        assert hourly is not None
-        for name, (said, digits) in lost_says(client, verdict).items():
-            assert said == pytest.approx(lost, abs=10**-digits / 2), name
-        for name, (said, digits) in hourly_says(client, verdict, is_open).items():
-            assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
-        # What an open one lost since its revision is told at the share that was lost until then.
-        assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
-        # Since its last revision it went on: who asks when it was seen is told the newest time.
-        assert verdict.time_ns is not None
-        for name, told in seen_says(client, verdict).items():
-            assert told.replace(tzinfo=UTC).timestamp() == pytest.approx(verdict.time_ns / 1e9, abs=0.001), name
-        client.close_connections()
+        with connected(settings) as client:
+            verdict = find_verdict(client, NIC)
+            assert verdict is not None
+            assert (verdict.state == "open") is is_open
+            lost, hourly = gpu_hours_lost(verdict), gpu_hours_per_hour(verdict)
+            assert lost is not None
+            assert hourly is not None
+            for name, (said, digits) in lost_says(client, verdict).items():
+                assert said == pytest.approx(lost, abs=10**-digits / 2), name
+            for name, (said, digits) in hourly_says(client, verdict, is_open).items():
+                assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
+            # What an open one lost since its revision is told at the share that was lost until then.
+            assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
+            # Since its last revision it went on: who asks when it was seen is told the newest time.
+            assert verdict.time_ns is not None
+            for name, told in seen_says(client, verdict).items():
+                assert told.replace(tzinfo=UTC).timestamp() == pytest.approx(verdict.time_ns / 1e9, abs=0.001), name
 
 
 def lost_says(client: Client, verdict: Verdict) -> dict[str, tuple[float, int]]:

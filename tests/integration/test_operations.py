@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
-from urllib.error import HTTPError, URLError
 
 import pytest
 
 from irregulars.infra.runs.child_process import free_port
 from irregulars.messages.judgements import Verdict, encode_verdict
 from irregulars.streams.health.counters import INPUTS
-from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, wait_until
+from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, page_of, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -32,13 +30,7 @@ def ask(worker: Worker, path: str) -> tuple[int, str]:
     said = re.search(r"event=metrics url=(http://\S+)/metrics", worker.output())
     if said is None:
         return 0, ""
-    try:
-        with urllib.request.urlopen(said[1] + path, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as refusal:
-        return refusal.code, refusal.read().decode()
-    except URLError:
-        return 0, ""
+    return page_of(said[1] + path)
 
 
 def metrics(worker: Worker) -> dict[str, float]:
@@ -99,9 +91,7 @@ def test_the_pages_say_what_the_worker_does(bus: Bus, start_worker: StartWorker)
     job.announce()
     job.run(6)
     bus.send("commops", b"pages/0", b"no record at all")
-    job.run(6)
-    job.end()
-    bus.flush()
+    job.finish(6)
     worker = start_worker()
     wait_until(lambda: len(bus.verdict_ids()) == 4 * 12, "verdicts")
     wait_until_ready(worker)

@@ -17,7 +17,7 @@ from irregulars.infra.showing.from_database import find_verdict
 from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.records import NUMERICS, UNKNOWN, Header
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows
@@ -47,9 +47,8 @@ def recorded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database that holds recorded jobs; read only."""
     with own_database(clickhouse) as settings:
         store(settings, *map(rows_of_recording, RECORDED))
-        client = connect(replace(settings, is_reading=True))
-        yield client
-        client.close_connections()
+        with connected(replace(settings, is_reading=True)) as client:
+            yield client
 
 
 @pytest.fixture
@@ -62,9 +61,8 @@ def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
 
 @pytest.fixture
 def client(own: DatabaseSettings) -> Iterator[Client]:
-    client = connect(own)
-    yield client
-    client.close_connections()
+    with connected(own) as client:
+        yield client
 
 
 def with_columns(rows: Rows, tables: Sequence[str] = (), **values: Any) -> dict[str, pa.Table]:

@@ -17,7 +17,7 @@ import pytest
 from irregulars.infra import cli
 from irregulars.infra.settings import Settings
 from irregulars.sinks.advice import runbook_of
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from tests.conftest import ClickHouseAddress
 from tests.integration.guide_reader import blocks_of
 from tests.integration.pipelines import own_database, store
@@ -71,13 +71,12 @@ def run(command: str, values: Mapping[str, str], database: DatabaseSettings, pat
 def test_what_the_runbook_says_to_look_at_is_there(
     recorded: DatabaseSettings, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = connect(recorded)
-    sql = (
-        "SELECT verdict_id, job, ifNull(min(rank), 0) FROM verdicts FINAL LEFT JOIN newest_suspects AS named "
-        "USING (verdict_id) WHERE kind = {kind:String} GROUP BY verdict_id, job LIMIT 1"
-    )
-    [[verdict_id, job, rank]] = client.query(sql, parameters={"kind": kind}).result_rows
-    client.close_connections()
+    with connected(recorded) as client:
+        sql = (
+            "SELECT verdict_id, job, ifNull(min(rank), 0) FROM verdicts FINAL LEFT JOIN newest_suspects AS named "
+            "USING (verdict_id) WHERE kind = {kind:String} GROUP BY verdict_id, job LIMIT 1"
+        )
+        [[verdict_id, job, rank]] = client.query(sql, parameters={"kind": kind}).result_rows
     values = {"V": verdict_id, "JOB": job, "RANK": str(rank)}
     answers = {command: run(command, values, recorded, monkeypatch) for command in commands_of(kind)}
     assert answers

@@ -36,11 +36,10 @@ from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
-from tests import warm
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
 from tests.integration.doctor_runs import PATIENT_S, WRONG, diagnosed, problems, require_one_cause
-from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, store
+from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, says, starting, store
 from tests.integration.secured_kafka import Authority, SecuredKafka, TokenServer, behind_tls
 from tests.integration.test_bad_input import require_refusal
 from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
@@ -411,28 +410,22 @@ def test_people_are_told_with_the_rights_of_notify_and_mutes_are_set_with_those_
         log_in(role, "SCRAM-SHA-512", topic_prefix="told.", notify_listen="off", session_s=SESSION_S)
         for role in ("notify", "operator")
     )
-    said, log, file = tmp_path / "said", tmp_path / "notify.log", tmp_path / "notify.toml"
+    said, file = tmp_path / "said", tmp_path / "notify.toml"
     file.write_text(f'[[channel]]\nkind = "command"\nname = "script"\nargv = ["tee", "-a", "{said}"]\n')
     assert "host=node-4" in run(operator, "mutes", "add", "--host", "node-4", "--for", "1h", "--reason", "known")
     assert "delta = 1.3" in run(operator, "thresholds", "set", "delta=1.3", "--reason", "noise")
     assert run(operator, "deadletter", "list") == "no dead letters\n"
-    with log.open("wb") as output:
-        told = warm.Popen([*COMMAND, "notify", str(file)], cwd=ROOT, env=environment_of(notify), stdout=output,
-                          stderr=output)  # fmt: skip
-    try:
-        wait_until(lambda: "event=loaded" in log.read_text(), "the state")
+    with starting(notify, tmp_path) as start:
+        told = start("notify", str(file))
+        wait_until(lambda: says(told, "event=loaded"), "the state")
         worker = Producer(client_config(broker.bootstrap, {}))
         for name, host in (("v1", "node-4"), ("v2", "node-3")):
             worker.produce("told.alerts", alert_bytes(name, host=host), name.encode())
         assert worker.flush(DEADLINE_S) == 0
         wait_until(lambda: said.exists() and said.read_bytes().endswith(b"\n"), "a notice")
         assert "v1" not in said.read_text()
-        require_hidden([broker.password], log.read_text())
-        told.send_signal(signal.SIGINT)
-        assert told.wait(DEADLINE_S) == 0
-    finally:
-        told.kill()
-        told.wait()
+        require_hidden([broker.password], told.output())
+        assert told.stop(DEADLINE_S, signal.SIGINT) == 0
 
 
 def test_the_console_reads_with_its_own_role_and_takes_feedback_with_that_of_an_operator_beside(

@@ -17,8 +17,7 @@ from irregulars.infra.showing.numerics import bands_of
 from irregulars.infra.showing.text_page import lines_of
 from irregulars.messages.judgements import Judgements
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
-from irregulars.sinks.connection import connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.tables import table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in
@@ -49,13 +48,10 @@ def judged(trace: Trace) -> Judgements:
 
 
 def read(settings: DatabaseSettings, which: str) -> Found:
-    client = connect(settings)
-    try:
+    with connected(settings) as client:
         verdict = find_verdict(client, which)
         assert verdict is not None
         return found_in_database(client, verdict, "here", NOW_NS)
-    finally:
-        client.close()
 
 
 def told(screen: Screen) -> Sequence[object]:
@@ -98,25 +94,19 @@ def test_a_verdict_is_found_by_its_id_by_its_job_and_as_the_newest(stored: Datab
 
 def test_rows_that_expired_are_told_as_missing(stored: DatabaseSettings) -> None:
     found = read(stored, "gloo-slow-nic")
-    client = connect(stored)
-    try:
+    with connected(stored) as client:
         verdict = replace(found.verdict, job="gone")
         empty = found_in_database(client, verdict, "here", NOW_NS)
-    finally:
-        client.close()
     assert "none of the verdict's range are stored" in " ".join(gather(empty).missing)
 
 
 def test_earlier_verdicts_on_the_device_are_read_from_all_jobs(stored: DatabaseSettings) -> None:
     verdict = read(stored, "gloo-slow-nic").verdict
     day_ns = 86_400 * 10**9
-    sink = ClickHouseSink(stored)
-    sink.open()
+    assert verdict.time_ns is not None
     for job, days in (("older", 3), ("oldest", 5), ("forgotten", 100)):
-        assert verdict.time_ns is not None
         before = replace(verdict, job=job, verdict_id=f"{job}:0:60:0", time_ns=verdict.time_ns - days * day_ns)
-        sink.write(tables_of(Judgements(job, verdicts=[before])))
-    sink.close()
+        store(stored, tables_of(Judgements(job, verdicts=[before])))
     assert [one.job for one in read(stored, "gloo-slow-nic").earlier] == ["older", "oldest"]
     assert read(stored, "gloo-slow-rank").earlier == []  # another device
 
@@ -124,10 +114,7 @@ def test_earlier_verdicts_on_the_device_are_read_from_all_jobs(stored: DatabaseS
 def test_other_open_verdicts_of_the_job_are_read(stored: DatabaseSettings) -> None:
     verdict = read(stored, "gloo-slow-rank").verdict
     also = replace(verdict, verdict_id="gloo-slow-rank:0:70:1", state="open", close_reason=None)
-    sink = ClickHouseSink(stored)
-    sink.open()
-    sink.write(tables_of(Judgements(verdict.job, verdicts=[also])))
-    sink.close()
+    store(stored, tables_of(Judgements(verdict.job, verdicts=[also])))
     assert [one.verdict_id for one in read(stored, verdict.verdict_id).others] == [also.verdict_id]
     assert read(stored, "").verdict.verdict_id == also.verdict_id, (
         "an open one comes before a newer one that is closed"
@@ -137,13 +124,12 @@ def test_other_open_verdicts_of_the_job_are_read(stored: DatabaseSettings) -> No
 def test_gpu_states_are_read(database: DatabaseSettings) -> None:
     states = table_of_samples([made_up_job.gpu_health(rank=one, samples=30) for one in range(4)])
     store(database, tables_of(made_up_job.judgements()), {"gpu_health": states})
-    client = connect(database)
-    for verdict_id in sorted({one.verdict_id for one in made_up_job.judgements().verdicts}):
-        verdict = find_verdict(client, verdict_id)
-        assert verdict is not None
-        lines = lines_of(gather(found_in_database(client, verdict, "here", NOW_NS)))
-        assert any(line.startswith("GPU       gpu") for line in lines)
-    client.close()
+    with connected(database) as client:
+        for verdict_id in sorted({one.verdict_id for one in made_up_job.judgements().verdicts}):
+            verdict = find_verdict(client, verdict_id)
+            assert verdict is not None
+            lines = lines_of(gather(found_in_database(client, verdict, "here", NOW_NS)))
+            assert any(line.startswith("GPU       gpu") for line in lines)
 
 
 def test_the_command_prints_the_screen_json_and_a_page(

@@ -11,7 +11,7 @@ import pytest
 from irregulars.infra.runs.backtest import read_stored_job
 from irregulars.infra.runs.scoring import Fault
 from irregulars.messages.judgements import Judgements
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.tables import tables_of
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import own_database, store
@@ -27,11 +27,8 @@ def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
 
 
 def faults_of(settings: DatabaseSettings) -> tuple[Fault, ...]:
-    client = connect(settings)
-    try:
+    with connected(settings) as client:
         return read_stored_job(client, made_up_job.JOB).faults
-    finally:
-        client.close()
 
 
 def started_again(attempt: int) -> Judgements:

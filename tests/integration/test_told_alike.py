@@ -26,7 +26,7 @@ from irregulars.messages.judgements import Judgements, Verdict
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.advice import gpu_hours_lost, name_device
 from irregulars.sinks.alerts import alert_of
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_samples, tables_of
 from irregulars.streams.local_pipeline import LocalPipeline
@@ -68,9 +68,8 @@ def places(clickhouse: ClickHouseAddress) -> Iterator[Places]:
     with own_database(clickhouse) as own, visit(own) as console:
         store(own, {})
         assert console.log_in().status_code == 303
-        client = connect(own)
-        yield Places(own, client, console)
-        client.close_connections()
+        with connected(own) as client:
+            yield Places(own, client, console)
 
 
 def judged(name: str) -> tuple[Judgements, Rows]:

@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ from uuid import uuid4
 
 import numpy as np
 from aiokafka.partitioner import murmur2
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
@@ -80,6 +84,14 @@ class Bus:
             self.producer.produce(self.topics.name(topic), spoilt, key, partition=partition)
         return frozenset((topic, partition) for partition, _ in newest)
 
+    def delete_all(self, topic: str) -> None:
+        """Delete all messages of a topic, as retention does after a while."""
+        name = self.topics.name(topic)
+        ends = [TopicPartition(name, one, self.reader.end_offset(name, one)) for one in self.reader.partitions(name)]
+        for done in AdminClient({"bootstrap.servers": self.bootstrap}).delete_records(ends).values():
+            with suppress(KafkaException):  # an empty partition
+                done.result(30)
+
     def close(self) -> None:
         """Let go of the connections; else librdkafka goes on complaining when the broker is gone."""
         self.reader.close()
@@ -127,12 +139,21 @@ class Job:
             beat = Heartbeat(self.name, self.attempt, rank, sources, "ended", "finished")
             self.bus.send("heartbeats", rank_key(self.name, rank), encode_heartbeat(beat))
 
-    def run_whole(self, iterations: int) -> None:
-        """Announce it, run it to its end, and wait until the broker has all of it."""
+    def begin(self, iterations: int) -> None:
+        """Announce it, run it for a while, and wait until the broker has all of that."""
         self.announce()
+        self.run(iterations)
+        self.bus.flush()
+
+    def finish(self, iterations: int = 0) -> None:
+        """Run it to its end, and wait until the broker has all of it."""
         self.run(iterations)
         self.end()
         self.bus.flush()
+
+    def run_whole(self, iterations: int) -> None:
+        self.begin(iterations)
+        self.finish()
 
     def batch(self, rank: int, iteration: int) -> Batch:
         count = self.operators
@@ -196,8 +217,58 @@ def require_each_once(bus: Bus, wanted: set[str], worker: Worker) -> None:
         assert [name for name, count in found.items() if count > 1] == [], f"twice on {topic}"
 
 
-class Worker:
-    """A worker process of its own, on the bus's topics."""
+class Running:
+    """A command in a process of its own; its output goes to a file."""
+
+    def __init__(self, command: Sequence[str], log: Path, **options: Any) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = warm.Popen(
+                [*command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.kill()
+        self.wait()
+
+    def close(self) -> None:
+        """End it if it still runs; show what it said, in case that a test failed."""
+        self.kill()
+        print(self.log.name, self.output()[-6000:], sep="\n")
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let it stand still meanwhile, as a machine does that swaps or is paused."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def stop(self, timeout_s: float = DEADLINE_S, how: int = signal.SIGTERM) -> int:
+        """Ask it to end, and return its status."""
+        if self.is_running:
+            self.process.send_signal(how)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        return self.process.wait(timeout_s)
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+
+class Worker(Running):
+    """A worker on the bus's topics whose monitors say a verdict for each row of evidence."""
 
     def __init__(self, bus: Bus, folder: Path, **settings: Any) -> None:
         values = {
@@ -210,26 +281,8 @@ class Worker:
             "data_directory": str(folder / "faust"),
             **settings,
         }
-        self.log = folder / f"worker-{uuid4().hex[:6]}.log"
         command = [sys.executable, "-m", "tests.integration.stand_in_worker", json.dumps(values)]
-        with self.log.open("wb") as log:
-            self.process = warm.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-
-    @property
-    def is_running(self) -> bool:
-        return self.process.poll() is None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(DEADLINE_S)
-
-    def output(self) -> str:
-        return self.log.read_text()
+        super().__init__(command, folder / f"worker-{uuid4().hex[:6]}.log", cwd=ROOT)
 
 
 class StartWorker:
@@ -250,11 +303,8 @@ class StartWorker:
         return "".join(worker.output() for worker in self.workers)
 
     def close(self) -> None:
-        """End what still runs; show what it said, in case that a test failed."""
         for worker in self.workers:
-            if worker.is_running:
-                worker.kill()
-            print(worker.log.name, worker.output()[-6000:], sep="\n")
+            worker.close()
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
@@ -263,3 +313,23 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} must happen within {DEADLINE_S:g} s")
         time.sleep(0.1)
+
+
+def page_of(url: str) -> tuple[int, str]:
+    """Return status and text of a page; status 0: nobody answers there."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def make_topics(bootstrap: str, *names: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    """Make topics with one copy, and wait until the broker has acknowledged them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [NewTopic(name, partitions, 1, config=config or {}) for name in names]
+    for made in admin.create_topics(wanted).values():
+        made.result(60)

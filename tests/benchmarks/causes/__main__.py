@@ -28,6 +28,7 @@ from irregulars.producers.torch_hook.trace_parts import assemble
 from irregulars.sinks.advice import plan_of
 from irregulars.validation import checked
 from tests.benchmarks.causes.trials import KINDS, LAYERS, WRITTEN_BYTES_PER_S, Trial, clean, draw
+from tests.gloo_ranks import environment_of
 
 ROOT = Path(__file__).resolve().parents[3]
 GROUPS = {name: Path("/sys/fs/cgroup") / name for name in ("cpu", "blkio")}
@@ -67,18 +68,15 @@ def run(trials: Sequence[Trial], ranks: int, out: Path) -> int:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         listed = Path(scratch) / "trials.json"
         listed.write_text(json.dumps([asdict(one) for one in trials]))
-        port = str(free_port())
+        port = free_port()
         running = [stack.enter_context(process(rank, ranks, port, out, listed)) for rank in range(ranks)]
         return max(one.wait() for one in running)
 
 
 @contextmanager
-def process(rank: int, ranks: int, port: str, out: Path, listed: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(rank: int, ranks: int, port: int, out: Path, listed: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start one rank, where that is possible in cgroups of its own."""
-    own = {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    own = environment_of(rank, ranks, port)
     groups = {name: root / f"causes-{os.getpid()}-{rank}" for name, root in GROUPS.items() if can_limit(name)}
     for name, group in groups.items():
         group.mkdir()

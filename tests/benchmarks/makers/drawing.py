@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks.independent.closed_form.suites import make
-from tests.benchmarks.independent.event_level.__main__ import run
+from tests.benchmarks.independent.closed_form.suites import make as make_closed_form
+from tests.benchmarks.independent.event_level.jobs import make as make_event_level
 from tests.benchmarks.independent.event_level.scenario import Draw
 from tests.benchmarks.makers.labels import Json
 from tests.benchmarks.makers.simulated import write_simulated
@@ -26,14 +26,11 @@ _SUITES: Final = (
 
 
 def _write_closed_form(seed: int, number: int, directory: Path) -> None:
-    name, _ = make(_SUITES[number % len(_SUITES)], seed, number, directory)
-    for path in (directory / name).iterdir():
-        path.rename(directory / path.name)
-    (directory / name).rmdir()
+    make_closed_form(_SUITES[number % len(_SUITES)], seed, number, directory)
 
 
 def _write_event_level(seed: int, number: int, directory: Path) -> None:
-    run(Draw(seed, number), directory)
+    make_event_level(Draw(seed, number), directory)
 
 
 _DRAWN: Final[Mapping[str, tuple[Callable[[int, int, Path], None], Sequence[str]]]] = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.benchmarks.makers.fitting import Fit, Promise, held_out, promises_of
 from tests.benchmarks.makers.scoring import Outcome
-from tests.benchmarks.recordings.__main__ import table
+from tests.benchmarks.markdown import table
 
 Figures = Mapping[str, float]
 TOGETHER: Final = "together"

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.benchmarks.makers.labels import Truth
-from tests.benchmarks.recordings.scoring import overlap
 
 Json = Mapping[str, Any]
 LOUD: Final = ("ticket", "page")
@@ -133,3 +132,13 @@ def _delay(truth: Truth, found: Found) -> int | None:
     decided = [at for at, one in found.revisions if is_right(one, truth, found.named)]
     onset = max(truth.spans[0][0], min(found.elapsed_s, default=0))
     return max(min(decided) - onset + 1, 1) if decided else None
+
+
+def overlap(found: Sequence[int], true: Sequence[int]) -> float:
+    """Intersection of two half-open ranges over their union.
+
+    >>> overlap([40, 60], [50, 60]), overlap([1, 2], [3, 4])
+    (0.5, 0.0)
+    """
+    shared = max(0, min(found[1], true[1]) - max(found[0], true[0]))
+    return shared / ((found[1] - found[0]) + (true[1] - true[0]) - shared)

@@ -29,7 +29,7 @@ from tests.benchmarks.makers.drawing import MAKERS, RECORDINGS, ROOT, Job, draw,
 from tests.benchmarks.makers.judging import judge, reduce
 from tests.benchmarks.makers.labels import Truth, truth_of
 from tests.benchmarks.makers.scoring import Outcome, said, score
-from tests.benchmarks.recordings.__main__ import table
+from tests.benchmarks.markdown import table
 
 _DELTAS: Final = (1.03, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35)
 _SHARES: Final = (1.0, 0.5, 0.25, 0.125)

@@ -96,6 +96,8 @@ def test_a_healthy_label_accuses_nobody(kind: str | None) -> None:
         (NIC, [], False, False, False),
         (replace(NIC, ranks=(3, 99)), [verdict("slow_nic", "nic", 3)], True, True, True),  # 99 is in no log
         (replace(NIC, ranks=(99,)), [verdict("slow_nic", "nic", 98)], False, True, False),
+        (replace(NIC, kind="slow_link", device="link", ranks=(7, 3)), [verdict("slow_link", "link", 3, 7)], True,
+         True, True),
         (HANG, [verdict("hang", "gpu", 9)], True, True, True),
         (HANG, [verdict("hang", "gpu", 9, 5)], False, True, False),
         (UNEVEN, [verdict("imbalance")], True, True, True),

@@ -32,19 +32,13 @@ def main() -> int:
     return launch("tests.benchmarks.numerics.worker", str(given.out.resolve()), *map(str, numbers))
 
 
-def launch(module: str, *what: str) -> int:
+def launch(module: str, *what: str, count: int = RANKS) -> int:
     """Run a module in processes that find each other, and wait for them; return the largest status."""
     with tempfile.TemporaryDirectory() as scratch:
-        own = {
-            "WORLD_SIZE": str(RANKS),
-            "LOCAL_WORLD_SIZE": str(RANKS),
-            "NUMERICS_STORE": f"{scratch}/store",
-            "OMP_NUM_THREADS": "1",
-        }
+        own = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "NUMERICS_STORE": f"{scratch}/store"}
+        own = os.environ | own | {"OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "ignore", "-m", module, *what]
-        ranks = [
-            subprocess.Popen(command, cwd=ROOT, env=os.environ | own | {"RANK": str(rank)}) for rank in range(RANKS)
-        ]
+        ranks = [subprocess.Popen(command, cwd=ROOT, env=own | {"RANK": str(rank)}) for rank in range(count)]
         try:
             return max(one.wait() for one in ranks)
         finally:

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import distributed
 
+from tests.benchmarks.numerics.__main__ import RANKS, launch
 from tests.benchmarks.numerics.faults import Fault, Injector
 from tests.benchmarks.numerics.training import Replica, Setting
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-RANKS, RANK, STEP = 4, 2, 80
+RANK, STEP = 2, 80
 BACK = 20  # steps between the last trusted checkpoint and the fault
 FROM, TO = 20, 30
 
@@ -166,15 +163,7 @@ def main() -> int:
     if "NUMERICS_STORE" in os.environ:
         rank(seed)
         return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        own = os.environ | {"NUMERICS_STORE": f"{scratch}/store", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.numerics.mitigations", "--seed", str(seed)]
-        ranks = [subprocess.Popen(command, cwd=ROOT, env=own | {"RANK": str(one)}) for one in range(RANKS)]
-        try:
-            return max(one.wait() for one in ranks)
-        finally:
-            for one in ranks:
-                one.kill()
+    return launch("tests.benchmarks.numerics.mitigations", "--seed", str(seed))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +15,9 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.writer import write_trace
 from tests.benchmarks.numerics.faults import BEFORE, PLACES, draw_corruption, draw_spike
 from tests.benchmarks.numerics.traces import Trial, cut_into_trials
+from tests.gloo_ranks import needs_torch
+from tests.producers.torch_hook.processes import run_python
 
-ROOT = Path(__file__).resolve().parents[3]
 START_NS = 1_800_000_000_000_000_000
 STEP_NS = 1_000_000
 
@@ -129,12 +126,7 @@ for dtype, kind, bits in ((torch.float32, torch.int32, 32), (torch.bfloat16, tor
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(
-    find_spec("torch") is None, reason="torch must be installed for tests of the injector (make torch); it is not"
-)
+@needs_torch
 def test_a_fault_hits_the_bits_and_elements_that_it_names(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", HITS], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = run_python("-c", HITS, directory=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from irregulars.producers.trace.directory import read_trace
-from tests.benchmarks.recordings.__main__ import BENCH, label_of, recordings_in
+from tests.benchmarks.recordings.__main__ import BENCH, judged, label_of, recordings_in
 
 DIRECTORIES = recordings_in(BENCH)
 KINDS = {"slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "none"}
@@ -76,3 +77,13 @@ def _one_way(table: pa.Table, operator: str, source: str, destination: str) -> p
     names = {source: "source", destination: "destination"}
     rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     return rows.sort_by([(name, "ascending") for name in KEYS])
+
+
+def test_wrong_is_who_accuses_somebody_else_and_missed_who_accuses_nobody() -> None:
+    row = judged(BENCH / "ddp8-loader")
+    assert (row.outcome, row.kind) == ("right", "slow_rank")
+    silent, healthy = replace(row.score, is_top1=False, promised=None), replace(row.truth, kind=None)
+    assert replace(row, score=silent).outcome == "missed"
+    assert replace(row, score=replace(silent, promised=0.9)).outcome == "wrong"
+    assert replace(row, score=silent, truth=healthy).outcome == "right"
+    assert replace(row, truth=healthy).outcome == "wrong"

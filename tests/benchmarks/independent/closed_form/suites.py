@@ -1,4 +1,24 @@
-"""Draws the jobs of the suites, runs them with and without their fault, and labels them."""
+"""Draws the jobs of the suites, runs them with and without their fault, and labels them.
+
+By an author who never read the product. Suites are tidy, untidy, ddp, dims (many dimensions) and large; job N of a
+suite and seed is the same whatever else is drawn.
+
+Model: compute is work × permanent factor of the rank × noise; a collective ends for all members at the last arrival
+plus latency plus bytes over the rate of its slowest NIC (NVLink inside a host); a message at the later post plus its
+transfer; gradient buckets and FSDP gathers are in order on a second stream. Every iteration's randomness depends on
+the seed and the iteration alone: the twin without the fault differs by the fault only. A fault's strength is searched
+for the effect that was drawn.
+
+Label: kind, device, ranks, iterations [first, past), effect (over the iterations on, training only, the first 5 left
+out where others are; null for a hang; 1 if healthy), noise (of the twin's training iterations from the sixth on,
+steps and waves of work included), hard and why_hard, healthy, what, logged, onset (lasting, while, fluctuating,
+start, hang), mode (clock, loader, cpu, network, stage, replica, hang), on (iterations, if fluctuating), direction,
+strength, peer, sender and receiver of a link, switch, host and nic, job (shape). `size_bytes` is the whole buffer,
+also for all_gather and reduce_scatter.
+
+Simplified: no contention between kinds of groups on one NIC; rings as slow as their slowest NIC; world operators are
+latency only; stalls of the network hit collectives, not messages; no gather beside the next iteration.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +32,7 @@ from tests.benchmarks.independent.closed_form.engine import Engine, Fault, Job, 
 from tests.benchmarks.independent.closed_form.faults import FAULTS, Measurement, draw_fault, draw_measurement
 from tests.benchmarks.independent.closed_form.program import Program, Shape
 from tests.benchmarks.independent.closed_form.schedules import build
-from tests.benchmarks.independent.closed_form.shapes import ROWS, draw_layout, draw_shape
+from tests.benchmarks.independent.closed_form.shapes import draw_layout, draw_shape
 from tests.benchmarks.independent.closed_form.topology import (
     Fabric,
     Flags,
@@ -23,7 +43,6 @@ from tests.benchmarks.independent.closed_form.topology import (
 )
 from tests.benchmarks.independent.closed_form.writer import write
 
-SUITES = tuple(sorted(ROWS))
 SETTLED = 5  # iterations of warm-up, which others are not measured by
 
 Label = dict[str, object]
@@ -72,9 +91,8 @@ class _Drawn:
         return float(self.usual.std() / self.usual.mean())
 
 
-def make(suite: str, seed: int, number: int, out: Path) -> tuple[str, Label]:
-    """Draw, run and write one job; its name and label come back."""
-    name = f"{suite}-{seed}-{number}"
+def make(suite: str, seed: int, number: int, folder: Path) -> None:
+    """Draw and run one job, and write its trace directory."""
     rng = np.random.default_rng([sum(map(ord, suite)), seed, number])
     faulty = rng.random() < 0.7
     kinds = [k for k in FAULTS if not (suite == "ddp" and k in ("link", "stage"))]
@@ -106,8 +124,7 @@ def make(suite: str, seed: int, number: int, out: Path) -> tuple[str, Label]:
     if run.fault is not None and run.fault.mode == "hang":
         measurement.recorded_until = _draw_end(rng, run)
     label = _label(drawn, run, healthy, measurement)
-    label["rows"] = write(out / name, run, drawn.fabric, measurement, label, rng)
-    return name, label
+    write(folder, f"{suite}-{seed}-{number}", run, drawn.fabric, measurement, label, rng)
 
 
 def _run_faulty(rng: np.random.Generator, drawn: _Drawn, what: str) -> Run:

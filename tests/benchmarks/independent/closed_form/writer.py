@@ -253,14 +253,10 @@ def _text(codes: Ints, names: Sequence[str]) -> pa.Array:
 
 
 def write(
-    folder: Path,
-    run: Run,
-    fabric: Fabric,
-    measurement: Measurement,
-    label: Mapping[str, object],
+    folder: Path, name: str, run: Run, fabric: Fabric, measurement: Measurement, label: Mapping[str, object],
     rng: np.random.Generator,
-) -> int:
-    """Write a case into a folder named like it, and count the rows of its operators."""
+) -> None:  # fmt: skip
+    """Write the trace directory of a job."""
     folder.mkdir(parents=True, exist_ok=True)
     log = _Log(fabric, measurement, rng)
     for rows in run.history:
@@ -269,7 +265,7 @@ def write(
     table = _operators_table(log.columns(), measurement, comms, rng)
     pq.write_table(table, folder / "commops.parquet", compression="zstd")
     used = np.unique(np.concatenate([np.unique(r.program.static["comm"]) for r in run.history]))
-    job = _job(folder.name, fabric, measurement, comms, used, log.lost)
+    job = _job(name, fabric, measurement, comms, used, log.lost)
     (folder / "job.json").write_text(json.dumps(job) + "\n")
     if measurement.iterations_table:
         table_of_iterations = _iterations_table(run, fabric, measurement)
@@ -279,7 +275,6 @@ def write(
         table_of_samples = _bandwidth_table(samples, fabric, measurement)
         pq.write_table(table_of_samples, folder / "bandwidth.parquet", compression="zstd")
     (folder / "label.json").write_text(json.dumps(label, indent=1) + "\n")
-    return len(table)
 
 
 def _operators_table(

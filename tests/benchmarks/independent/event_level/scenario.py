@@ -40,10 +40,10 @@ ROWS: Final = 90_000  # how many rows a job may have, about
 class Draw:
     """One job: everything about it but its fault."""
 
-    def __init__(self, seed: int, number: int, kind: str | None = None) -> None:
+    def __init__(self, seed: int, number: int) -> None:
         self.seed = [seed, number]
         rng = np.random.default_rng([*self.seed, 1])
-        self._draw_kind(rng, kind)
+        self._draw_kind(rng)
         self._draw_machines(rng)
         self.seconds = float(np.exp(rng.uniform(np.log(0.08), np.log(0.8))))
         self._comm = float(rng.uniform(0.25, 0.8))
@@ -64,15 +64,9 @@ class Draw:
         self._fault_seed = int(rng.integers(1 << 40))
         self.style = draw_style(rng, self.cluster, self.healthy, self.kind)
 
-    def _draw_kind(self, rng: np.random.Generator, kind: str | None) -> None:
-        if kind is None:
-            kind = str(rng.choice(FAULTS)) if rng.random() < 0.65 else "healthy"
-        self.healthy: str | None = None
-        if kind == "healthy":
-            self.healthy = str(rng.choice(HEALTHY))
-        elif kind.startswith("healthy/"):
-            self.healthy = kind.partition("/")[2]
-        self.kind = None if self.healthy else kind
+    def _draw_kind(self, rng: np.random.Generator) -> None:
+        self.kind = str(rng.choice(FAULTS)) if rng.random() < 0.65 else None
+        self.healthy = None if self.kind else str(rng.choice(HEALTHY))
 
     def _draw_machines(self, rng: np.random.Generator) -> None:
         while True:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,12 +17,11 @@ from tests.benchmarks.independent.event_level.programs import Job
 from tests.benchmarks.independent.event_level.scenario import Draw
 
 
-def run(draw: Draw, folder: Path) -> tuple[Label, int]:
-    """Write the trace directory of a job, and return its label and how many rows the run had."""
+def make(draw: Draw, folder: Path) -> None:
+    """Write the trace directory of a job."""
     label, engine, noise = _run_healthy(draw) if draw.kind is None else _run_broken(draw)
     validate(engine, draw.job, draw.cluster, is_complete=draw.kind != "hang")
     write(folder, np.random.default_rng([*draw.seed, 4]), draw.job, engine, noise, draw.style, label)
-    return label, len(engine.rows)
 
 
 def _noise(draw: Draw) -> Noise:
@@ -81,30 +77,3 @@ def validate(engine: Engine, job: Job, cluster: Cluster, is_complete: bool) -> N
             assert len({row.operator for row in rows_of_one}) == 1
             ends = [row.end for row in rows_of_one if row.end is not None]
             assert max(row.start for row in rows_of_one) <= min(ends) + 1e-9
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, required=True, help="how many jobs")
-    parser.add_argument("--out", type=Path, required=True, help="where the directories go")
-    parser.add_argument("--first", type=int, default=0, help="number of the first job; default 0")
-    parser.add_argument("--kind", help="only this: slow_nic/nic, hang, healthy/eval, ...")
-    options = parser.parse_args()
-    for number in range(options.first, options.first + options.count):
-        began, began_cpu = time.monotonic(), time.process_time()
-        name = f"B-{options.seed}-{number}"
-        draw = Draw(options.seed, number, options.kind)
-        label, rows = run(draw, options.out / name)
-        took = f"wall {time.monotonic() - began:.1f} cpu {time.process_time() - began_cpu:.1f}"
-        print(
-            f"{name} {draw.shape} world {draw.cluster.world} its {draw.iterations} rows {rows} "
-            f"kind {label['kind']}/{label['device']} effect {label['effect']} noise {label['noise']} "
-            f"hard {label['hard']} [{label.get('why_hard', '')}] | {label['what']} | {took}",
-            flush=True,
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

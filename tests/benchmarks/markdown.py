@@ -1,0 +1,13 @@
+"""Tables as pages and reports have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Cells = Sequence[str]
+
+
+def table(head: Cells, lines: Iterable[Cells]) -> list[str]:
+    """Give the lines of a Markdown table."""
+    rows = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
+    return [rows[0], "|---" * len(head) + "|", *rows[1:]]
