@@ -83,10 +83,8 @@ class CustomVerdict:
     lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
-        # `replace` runs this too, and so `_copy` shares no deque with the verdict that lives on.
+        # `replace` runs this too, and so a copy shares no deque with the verdict that lives on.
         self.moments = deque(self.moments, _KEPT)
-        if self.judged and not self.passed_ns and self.moments:  # of a worker that did not count it
-            self.passed_ns = self.lasted_ns = self.judged * median(one.elapsed_ns for one in self.moments)
 
     def see(self, moment: Moment) -> None:
         """Count an iteration in which one of its ranks was strange."""
@@ -94,10 +92,6 @@ class CustomVerdict:
         self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
         self.lost_ns += moment.lost_ns
         self.moments.append(moment)
-
-    def note_score(self, highest: float, explanation: str) -> None:
-        """Keep the largest score, and the detector's explanation of it."""
-        self.highest, self.explanation = max(highest, self.highest), explanation or self.explanation
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
         """Return how urgent it is: a ticket at least, and never less than was published."""
@@ -129,7 +123,7 @@ class CustomVerdicts:
         self._limits = limits
         self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
-        self._open = [_copy(one) for one in state.open] if state else []
+        self._open = [replace(one) for one in state.open] if state else []
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
@@ -270,7 +264,7 @@ class CustomVerdicts:
 
     def state(self) -> CustomState:
         """Everything that a new object needs to go on."""
-        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(map(_copy, self._open)))
+        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(map(replace, self._open)))
 
 
 def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, explain: Explain) -> None:
@@ -278,11 +272,8 @@ def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, 
     own = scores.of(one.detector, ranks)
     worst = int(np.nanargmax(own))
     if own[worst] > one.highest:
-        one.note_score(float(own[worst]), explain(one.detector, ranks[worst]))
-
-
-def _copy(one: CustomVerdict) -> CustomVerdict:
-    return replace(one)
+        one.highest = float(own[worst])
+        one.explanation = explain(one.detector, ranks[worst]) or one.explanation
 
 
 def _device(ranks: tuple[int, ...], topology: Topology) -> Device:
