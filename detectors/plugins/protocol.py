@@ -149,11 +149,6 @@ def is_witness(detector: Detector) -> bool:
     return bool(getattr(detector, "is_witness", True))
 
 
-def has_say(detector: Detector) -> bool:
-    """Return whether verdicts depend on a detector: their existence, or their text."""
-    return opens_verdicts(detector) or is_witness(detector)
-
-
 def has_state(detector: Detector) -> bool:
     """Return whether a snapshot can hold a detector."""
     return callable(getattr(detector, "state", None)) and callable(getattr(detector, "restore", None))
@@ -180,4 +175,4 @@ MakeDetector = Callable[[], Detector]
 
 def with_say(makers: Sequence[MakeDetector]) -> tuple[MakeDetector, ...]:
     """Return those of some detectors on which verdicts depend; the others only fill columns of the database."""
-    return tuple(make for make in makers if has_say(make()))
+    return tuple(make for make in makers if opens_verdicts(one := make()) or is_witness(one))

@@ -33,7 +33,7 @@ from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.message_rows import IterationTimes, Part, part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
-from irregulars.streams.rank_hop.plausible_progress import ArrivalsState, PlausibleProgress, SourceArrivals
+from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress, SourceArrivals
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
@@ -50,7 +50,7 @@ class AttemptState:
 
     announcement: bytes
     is_ended: bool
-    arrivals: ArrivalsState
+    arrivals: SourceArrivals
     pending: PendingState
     samples: NicSamplesState
     heartbeat: Heartbeat | None
@@ -67,7 +67,7 @@ class RankAttempt:
         self.is_ended = False
         self._partition = partition
         self._settings = settings
-        self._arrivals = SourceArrivals(announcement.lost_rows or 0)
+        self._arrivals = SourceArrivals(lost_rows=announcement.lost_rows or 0)
         self._progress = PlausibleProgress()
         self._pending = PendingRows()
         self._samples = NicSamples(announcement.nic)
@@ -271,7 +271,7 @@ class RankAttempt:
         attempt = cls(decode_announcement(state.announcement), partition, settings)
         attempt._announcement_value = state.announcement
         attempt.is_ended = state.is_ended
-        attempt._arrivals = SourceArrivals.from_state(state.arrivals)
+        attempt._arrivals = state.arrivals.state()
         attempt._pending = PendingRows.from_state(state.pending)
         newest_ns, newest_iteration = attempt._arrivals.newest_ns, attempt._pending.newest
         attempt._progress = PlausibleProgress(

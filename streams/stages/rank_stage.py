@@ -57,10 +57,6 @@ _MOST_SAMPLES: Final = 256  # messages with samples of a partition that are hand
 _AGAIN_S: Final = 0.5
 
 
-class _NotFed(Exception):
-    """A monitor took nothing of a message, for this reason."""
-
-
 MakeRankMonitor = Callable[[str, int], GroupMonitor]  # job, partition
 
 
@@ -190,11 +186,28 @@ class RankStage(Stage[GroupMonitor]):
     async def _feed_or_bury(
         self, state: State, tracked: TrackedRanks, topic: str, message: Any, record: Record
     ) -> bool:
-        """Feed one message to its monitor, and bury the rows that it refuses; return whether it took any of it."""
+        """Feed one message to its monitor, and bury all or the rows that it refuses; return whether it took any."""
+        # Before the question whether it is broken: another start lets it work again.
+        if isinstance(record, Announcement):
+            hear_start(tracked, code_of_start(record.attempt, record.start))
+        if is_broken(tracked):
+            await self.services.dead_letters.bury(message, BROKEN)
+            return False
+        reason: str | None = None
+        refused: Sequence[Refused] = ()
         try:
-            refused = self._try_to_feed(state, tracked, topic, message.offset, record)
-        except _NotFed as error:
-            await self.services.dead_letters.bury(message, str(error))
+            feed = partial(self._feed, state, tracked, topic, message.offset, record)
+            refused = self._guarded(tracked, feed, message.offset)
+        except WorkGivenUp as why:
+            reason = self._begin_over(tracked, why, messages=1)
+        except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
+            reason = str(error)
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            reason = self.faults.raised(self.hop, tracked.key, error)
+        if reason is not None:
+            # It counts as seen: it is buried, and a restart must not feed it again.
+            tracked.saw(topic, message.offset)
+            await self.services.dead_letters.bury(message, reason)
             return False
         for batch, offset, reason in refused:  # as messages again: those of the ranks whose rows they are
             schema, is_held = batch.header.schema, (batch.header.schema, offset) != (topic, message.offset)
@@ -372,28 +385,6 @@ class RankStage(Stage[GroupMonitor]):
         assert isinstance(record, Announcement)
         state.tracked[key] = Tracked(key, self._make(record.job, state.partition))
         return state.tracked[key]
-
-    def _try_to_feed(
-        self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
-    ) -> Sequence[Refused]:
-        """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
-        # Before the question whether it is broken: another start lets it work again.
-        if isinstance(record, Announcement):
-            hear_start(tracked, code_of_start(record.attempt, record.start))
-        if is_broken(tracked):
-            raise _NotFed(BROKEN)
-        try:
-            return self._guarded(tracked, partial(self._feed, state, tracked, topic, offset, record), offset)
-        # In all three cases the message counts as seen: it is buried, and a restart must not feed it again.
-        except WorkGivenUp as why:
-            tracked.saw(topic, offset)
-            raise _NotFed(self._begin_over(tracked, why, messages=1)) from None
-        except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
-            tracked.saw(topic, offset)
-            raise _NotFed(str(error)) from error
-        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
-            tracked.saw(topic, offset)
-            raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
 
     def _feed(
         self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
