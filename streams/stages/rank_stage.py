@@ -361,7 +361,7 @@ class RankStage(Stage[GroupMonitor]):
     def _begin_over(self, tracked: TrackedRanks, why: WorkGivenUp, messages: int = 0) -> str:
         """Let a monitor begin anew behind the message that it was at, and return the reason to bury that with."""
         reason = self.faults.gave_up(self.hop, tracked, why, messages)
-        self.services.counters.gave_up(self.hop)
+        self.services.counters.given_up[self.hop].inc()
         # Callers in the drain do not know the partition; after a revocation none of ours holds the monitor.
         for state in self.states.values():
             if state.tracked.get(tracked.key) is tracked:

@@ -201,7 +201,8 @@ class Stage(ABC, Generic[M]):
             "event=restored hop=%s partition=%d epoch=%d monitors=%d read_bytes=%d took_s=%.3f",
             self.hop, partition, state.epoch, len(state.tracked), stored.read_bytes, took_s,
         )  # fmt: skip
-        self.services.counters.restored(self.hop, took_s)
+        self.services.counters.restores[self.hop].inc()
+        self.services.counters.restore_s[self.hop].inc(took_s)
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
