@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from irregulars import dtypes
+from irregulars.printing import one_line
 
 Frame = Mapping[str, dtypes.Column]  # columns of equal lengths, by the names in `OPERATOR_COLUMNS` or `RANK_COLUMNS`
 Scores = dtypes.Floats  # one number per row: higher is stranger, NaN is "no opinion yet"; never infinite
@@ -166,7 +167,7 @@ def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
         text = str(explain(frame, row))
     except Exception as error:  # a stranger's code
         text = f"no explanation, it raised {type(error).__name__}"
-    return "".join(sign if sign.isprintable() else " " for sign in text).strip()[:MOST_EXPLAINED]
+    return one_line(text).strip()[:MOST_EXPLAINED]
 
 
 MakeDetector = Callable[[], Detector]
