@@ -240,12 +240,11 @@ class RankAttempt:
         pauses = [pending.pauses.get(number, ()) for number in numbers]
         samples = self._samples.take(pending.end_ns(last))
         closes_ns = pending.closes_ns if self._has_iteration_rows else dict(self._closing_times())
-        taken = pending.take(numbers, closes_ns)
-        self._last_end_ns = taken.last_end_ns
+        cuts, self._last_end_ns = pending.take(numbers, closes_ns)
         start_ns, elapsed_ns, phase, tokens, numerics, *_ = zip(*own, strict=True)
         closing = Closing(
             attempt=self._code, rank=self.announcement.rank, partition=self._partition, wide=self._wide,
-            numbers=numbers, cuts=taken.cuts, free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
+            numbers=numbers, cuts=cuts, free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
             entry_ns=entry_ns, start_ns=start_ns, elapsed_ns=elapsed_ns, phase=phase, tokens=tokens,
             numerics=numerics, audits=audits, pauses=pauses, late_rows=pending.take_late_rows(),
             lost_rows=self._arrivals.lost_rows, detectors=self._detectors, samples=samples,

@@ -53,7 +53,7 @@ def told(made: PendingRows, *turns: dict[str, Any]) -> int:
 
 def taken(made: PendingRows, numbers: list[int], closing_ns: Mapping[int, int]) -> dict[str, np.ndarray]:
     """Operators of iterations that close."""
-    cuts = made.take(numbers, closing_ns).cuts
+    cuts = made.take(numbers, closing_ns)[0]
     return {name: np.concatenate([cut.column(name) for cut in cuts]) for name in cuts[0].source.columns}
 
 
