@@ -52,9 +52,7 @@ class StateLike(Protocol):
 class StageLike(Protocol):
     """`streams.stages.stage.Stage`, as it is looked at."""
 
-    @property
-    def hop(self) -> str:
-        """See Stage."""
+    hop: str
 
     @property
     def states(self) -> Mapping[int, StateLike]:
