@@ -19,7 +19,6 @@ from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.records import UNKNOWN
 
 _MOST_PLACES: Final = 1 << 20  # further places share one: a sequence that jumps makes no sense as a place
-_MOST_SERIES: Final = 1024  # bound of the state; the series that were not seen for longest go first
 
 
 class Slots(NamedTuple):
@@ -35,9 +34,12 @@ class Places:
     The place is the distance to the first of the series in the frame. If the frame lacks the first rows, all others
     would seem to have moved: where its last row is the one that the series' length leads to expect, the first is
     taken to be the expected one too.
+
+    `most_series`: bound of the state; the series that were not seen for longest go first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_series: int = 1024) -> None:
+        self.most_series = most_series
         self._series = np.zeros(0, dtype=np.uint64)  # sorted; the arrays below run beside it
         self._first = np.zeros(0, dtype=np.int64)
         self._length = np.zeros(0, dtype=np.int64)
@@ -68,8 +70,8 @@ class Places:
         at = np.searchsorted(self._series, series)
         self._first[at], self._length[at] = firsts, pasts - firsts
         self._iteration[at] = known["iteration"][0]
-        if len(self._series) > _MOST_SERIES:
-            kept = np.sort(np.argsort(-self._iteration, kind="stable")[:_MOST_SERIES])
+        if len(self._series) > self.most_series:
+            kept = np.sort(np.argsort(-self._iteration, kind="stable")[: self.most_series])
             for name in ("_series", "_first", "_length", "_iteration"):
                 setattr(self, name, getattr(self, name)[kept])
 
