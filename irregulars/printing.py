@@ -30,6 +30,11 @@ def printable(text: object) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in told)
 
 
+def one_line(text: str) -> str:
+    """Replace unprintable characters by spaces: names may hold line breaks or a terminal's escape sequences."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
 def printable_lines(text: object) -> str:
     """Do the same with a text of several lines."""
     return "\n".join(map(printable, str(text).split("\n")))

@@ -14,6 +14,7 @@ from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import VERSION, decode_json
+from irregulars.printing import one_line
 from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
@@ -62,7 +63,7 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
             for name, value in verdict.to_json().items()
         },
         "gpu_hours_lost": gpu_hours_lost(verdict),
-        "next_step": _one_line(f"{step[:1].upper()}{step[1:]}. {where_to_look(verdict)}"),
+        "next_step": one_line(f"{step[:1].upper()}{step[1:]}. {where_to_look(verdict)}"),
     }
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
@@ -94,7 +95,7 @@ def summarise(verdict: Verdict) -> str:
     remarks = [one for one in (verdict.severity, verdict.close_reason) if one]
     title += f" ({', '.join(remarks)})" if remarks else ""
     facts = "; ".join(fact for fact in (_who(verdict), _how_slow(verdict), _cost(verdict)) if fact)
-    return _one_line(f"{title}: {facts}. Next: {advise(verdict)}.")
+    return one_line(f"{title}: {facts}. Next: {advise(verdict)}.")
 
 
 def alert_line(message: bytes | Mapping[str, Any]) -> str:
@@ -108,7 +109,7 @@ def alert_line(message: bytes | Mapping[str, Any]) -> str:
         at = "time not known" if seen is None else f"{datetime.fromtimestamp(seen // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise RecordError(f"alert must follow its schema; got {type(error).__name__}: {error}") from error
-    return _one_line(f"{at}  {summary} See: irregulars show {shlex.quote(verdict_id)}")
+    return one_line(f"{at}  {summary} See: irregulars show {shlex.quote(verdict_id)}")
 
 
 def _who(verdict: Verdict) -> str:
@@ -164,8 +165,3 @@ def _amount(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def _one_line(text: str) -> str:
-    """Replace unprintable characters: job names may hold line breaks or a terminal's escape sequences."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)

@@ -83,9 +83,11 @@ def replay(graph: OperatorGraph, gap_ns: Floats, transfer_ns: Floats) -> Times:
         start_ns = np.where(graph.previous >= 0, end_ns[graph.previous], entry_ns) + gap_ns
         if np.all(np.abs(end_ns - before_ns) <= _SAME_NS):
             # Sums along a circle settle as well, but they are no times.
-            return _unknown(graph) if has_circle else Times(start_ns, end_ns)
+            if not has_circle:
+                return Times(start_ns, end_ns)
+            break
         chosen = partners.latest(start_ns)
-    return _unknown(graph)
+    return Times(*np.full((2, len(graph)), np.nan))
 
 
 def abnormal_ratios(graph: OperatorGraph, usual: UsualPieces) -> Floats:
@@ -102,10 +104,6 @@ def abnormal_ratios(graph: OperatorGraph, usual: UsualPieces) -> Floats:
     again = replay(graph, *without_slowness(graph, usual))
     least_ns = JOB.least_resolution_ns
     return np.asarray(np.maximum(elapsed_ns, least_ns) / np.maximum(again.end_ns - again.start_ns, least_ns))
-
-
-def _unknown(graph: OperatorGraph) -> Times:
-    return Times(np.full(len(graph), np.nan), np.full(len(graph), np.nan))
 
 
 def _sum_up(

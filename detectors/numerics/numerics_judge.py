@@ -23,6 +23,7 @@ import numpy as np
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.numerics.findings import EQUAL, OWN, Finding, Findings, FindingsState
 from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
 from irregulars.detectors.verdicts.ordinals import next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import worse
@@ -47,24 +48,14 @@ wrong values of its buffer, so that the last one may differ for being right.
 """
 
 
-@dataclass(slots=True)
-class OpenNumeric:
-    """One open verdict."""
+@dataclass(slots=True, kw_only=True)
+class OpenNumeric(CountedVerdict):
+    """One open verdict; `severity` grows with each finding."""
 
-    verdict_id: str
     kind: str
     ranks: tuple[int, ...]  # alternatives
     sensors: tuple[str, ...]  # that found it, the first one first
-    # First and newest iteration in which it was found, and the event time of the newest
-    first: int
-    last: int
-    time_ns: int
     text: str  # of the finding that opened or changed it
-    seen: int = 0
-    quiet: int = 0  # observations since the newest finding
-    severity: str = "note"
-    revision: int = 0
-    said_seen: int = 0
     said: tuple[str, tuple[int, ...], str] = ("", (), "")  # kind, ranks and severity of the newest revision
     among: tuple[int, ...] = ()  # as of its newest `Finding` that names nobody
 
@@ -98,13 +89,12 @@ class NumericsState:
     has_numbers: bool = False
 
 
-class NumericsJudge:
+class NumericsJudge(CountedVerdicts[OpenNumeric]):
     """Judges the numbers of one attempt of a job."""
 
     def __init__(self, job: str, attempt: int, state: NumericsState | None = None) -> None:
-        self.job = job
-        self.attempt = attempt
         self._state = state or NumericsState()
+        super().__init__(job, attempt, self._state.open)
 
     def observe(
         self, rows: EvidenceRows, topology: Topology, time_ns: int, phase: str
@@ -132,24 +122,16 @@ class NumericsJudge:
         iteration = int(rows.columns["iteration"][0])
         seen = [self._of(one, iteration, time_ns) for one in found]
         self._count_quiet(rank, columns, rows.audits, seen)
-        told = [(one, event) for one in self._state.open if (event := _event_of(one))]
-        revisions = [self._revise(one, event, topology) for one, event in told]
-        over = [one for one in self._state.open if one.quiet >= _quiet_enough(one)]
-        revisions += self._close(over, "recovered", topology)
-        return revisions, tuple(dict.fromkeys(one.verdict_id for one in seen))
+        return self._follow_up(topology), tuple(dict.fromkeys(one.verdict_id for one in seen))
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
-        return [(one.severity, one.kind) for one in self._state.open]
-
-    def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close all open verdicts, because the job ended, restarted or fell silent."""
-        return self._close(list(self._state.open), reason, topology)
+        return [(one.severity, one.kind) for one in self._open]
 
     def _of(self, finding: Finding, iteration: int, time_ns: int) -> OpenNumeric:
         """Add a finding to its verdict, a new one if there is none."""
-        for one in self._state.open:
+        for one in self._open:
             named = {*finding.ranks, *finding.among}
             if not named and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
                 return one  # the job feels this rank's error: no further evidence against the rank
@@ -160,17 +142,18 @@ class NumericsJudge:
         key = f"{iteration}:{finding.kind}"
         verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._state.ordinals, key)}"
         one = OpenNumeric(
-            verdict_id, finding.kind, finding.ranks, (finding.sensor,), iteration, iteration, time_ns, finding.text
-        )
+            verdict_id, iteration, iteration, time_ns, kind=finding.kind, ranks=finding.ranks,
+            sensors=(finding.sensor,), text=finding.text,
+        )  # fmt: skip
         one.see(finding, iteration, time_ns)
-        self._state.open.append(one)
+        self._open.append(one)
         return one
 
     def _count_quiet(
         self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, seen: Sequence[OpenNumeric]
     ) -> None:
         """Count an observation of each verdict not found again, if one of its ranks, or any if gone, has a value."""
-        for one in self._state.open:
+        for one in self._open:
             if one in seen:
                 continue
             asked = np.isin(rank, one.ranks)
@@ -178,39 +161,39 @@ class NumericsJudge:
             asked = asked if asked.any() else ~asked
             one.quiet += any(bool((asked & _tells(sensor, rank, columns, audits)).any()) for sensor in one.sensors)
 
-    def _close(self, over: Sequence[OpenNumeric], reason: str, topology: Topology) -> list[Verdict]:
-        self._state.open = [one for one in self._state.open if one not in over]
-        return [self._revise(one, "closed", topology, reason) for one in over]
+    def _event_of(self, one: OpenNumeric, topology: Topology) -> str | None:
+        if not one.revision:
+            return "opened"
+        if one.said[:2] != (one.kind, one.ranks):
+            return "changed"
+        if one.said[2] != one.severity:
+            return "raised"
+        return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
+
+    def _is_over(self, one: OpenNumeric) -> bool:
+        if "checksum" in one.sensors:
+            return one.quiet >= NUMERIC.quiet_checksums
+        return one.quiet >= (NUMERIC.clean_audits if one.sensors == ("audit",) else VERDICTS.close_quiet)
 
     def _revise(self, one: OpenNumeric, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
-        one.revision, one.said_seen, one.said = one.revision + 1, one.seen, (one.kind, one.ranks, one.severity)
+        one.said = (one.kind, one.ranks, one.severity)
         probability = _SURE.get(one.sensors[0], _ELSE) / max(len(one.ranks), 1)
         times = "" if one.seen == 1 else f", in {one.seen} iterations since {one.first}"
-        return Verdict(
-            verdict_id=one.verdict_id,
-            revision=one.revision,
-            state="closed" if event == "closed" else "open",
-            job=self.job,
+        return self._revision(
+            one, event, topology, close_reason,
             kind=one.kind,
-            iterations=(one.first, one.last + 1),
             delta=math.nan,
             lost_s=0.0,
-            communicator=None,
             suspects=tuple(suspect_of(Device("gpu", (rank,)), probability, topology) for rank in one.ranks),
             evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
-            attempt=self.attempt,
-            world_size=topology.world_size,
             time_ns=one.time_ns or None,  # 0 where the source has none
-            close_reason=close_reason,
-            event=event,
-            severity=one.severity,
             layer=layer_of(one.kind),
-        )
+        )  # fmt: skip
 
     def state(self) -> NumericsState | None:
         """Everything that a new object needs to go on; None: no number has come."""
         # A copy, since the judge goes on to change its own in place.
-        return deepcopy(self._state) if self._state.has_numbers else None
+        return deepcopy(replace(self._state, open=self._open)) if self._state.has_numbers else None
 
 
 def _tells(sensor: str, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None) -> Flags:
@@ -241,20 +224,3 @@ def _severity(finding: Finding) -> str:
     if finding.is_grave:
         return "page"
     return "ticket" if finding.ranks else "note"
-
-
-def _quiet_enough(one: OpenNumeric) -> int:
-    if "checksum" in one.sensors:
-        return NUMERIC.quiet_checksums
-    return NUMERIC.clean_audits if one.sensors == ("audit",) else VERDICTS.close_quiet
-
-
-def _event_of(one: OpenNumeric) -> str | None:
-    """Return the event that is worth a revision, if there is one."""
-    if not one.revision:
-        return "opened"
-    if one.said[:2] != (one.kind, one.ranks):
-        return "changed"
-    if one.said[2] != one.severity:
-        return "raised"
-    return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None

@@ -30,8 +30,7 @@ class PeerState:
     sigma: float = 0.0
     seen: int = 0
     furthest: list[float] = field(default_factory=list)  # of the newest iterations, in sigmas
-    # Iterations in which each rank was compared; empty in a state of an older release
-    taught: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    taught: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # iterations that compared each
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,7 @@ class PeerOutliers:
     """Learns the place of each rank among its peers in one column, and finds ranks that leave theirs."""
 
     def __init__(self, state: PeerState | None = None) -> None:
-        own = self.state = state or PeerState()
-        if len(own.taught) != len(own.ranks):
-            own.taught = np.full(len(own.ranks), own.seen, dtype=np.int64)
+        self.state = state or PeerState()
 
     def observe(self, rank: Ints, values: Floats, *, is_settled: bool = True, step: float = 0.0) -> list[Outlier]:
         """Take in one iteration; return the ranks that stand out, most first.

@@ -385,23 +385,11 @@ def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
     require(took_s <= budget_s, f"1,024 rows must take at most {budget_s * 1e3:g} ms; got {took_s * 1e3:.1f} ms")
 
 
-CHECKS: Final[Mapping[str, Check]] = {
-    "declaration": check_declaration,
-    "one_float64_per_row": check_one_float64_per_row,
-    "cold": check_cold,
-    "same_seed_same_scores": check_same_seed_same_scores,
-    "score_changes_nothing": check_score_changes_nothing,
-    "one_nan_never_poisons": check_one_nan_never_poisons,
-    "renaming": check_renaming,
-    "ranks_come_and_go": check_ranks_come_and_go,
-    "no_aliasing": check_no_aliasing,
-    "pickle_round_trip": check_pickle_round_trip,
-    "bounded_state": check_bounded_state,
-    "quiet_on_healthy_noise": check_quiet_on_healthy_noise,
-    "scale": check_scale,
-    "recovers_after_a_fault": check_recovers_after_a_fault,
-    "state": check_state,
-    "explanation": check_explanation,
-    "time_budget": check_time_budget,
-}
+_IN_ORDER: Final[tuple[Check, ...]] = (
+    check_declaration, check_one_float64_per_row, check_cold, check_same_seed_same_scores,
+    check_score_changes_nothing, check_one_nan_never_poisons, check_renaming, check_ranks_come_and_go,
+    check_no_aliasing, check_pickle_round_trip, check_bounded_state, check_quiet_on_healthy_noise, check_scale,
+    check_recovers_after_a_fault, check_state, check_explanation, check_time_budget,
+)  # fmt: skip
+CHECKS: Final[Mapping[str, Check]] = {one.__name__.removeprefix("check_"): one for one in _IN_ORDER}
 """All checks by name, in the order in which `check_detector` runs them."""

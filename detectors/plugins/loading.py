@@ -26,7 +26,6 @@ from irregulars.detectors.plugins.protocol import (
     has_state,
     is_witness,
     name_of,
-    opens_verdicts,
     strange_from,
 )
 from irregulars.errors import PluginError
@@ -193,7 +192,7 @@ class Comparable:
         self.detector = detector
         self.level, self.against, self.reads = detector.level, detector.against, detector.reads
         self.name = name or name_of(detector)
-        self.opens_verdicts = opens_verdicts or _opens_verdicts(detector)
+        self.opens_verdicts = opens_verdicts or bool(getattr(detector, "opens_verdicts", False))
         self.is_witness = is_witness(detector)
         self._unit = strange_from(detector)
         # On the object: the class has neither, so that `has_state` is true of it where it is of the detector.
@@ -217,9 +216,6 @@ class Comparable:
     def explain(self, frame: Frame, row: int) -> str:
         """Explain in one short line why a row is strange; empty: the detector gives no reason."""
         return explanation_of(self.detector, frame, row)
-
-
-_opens_verdicts = opens_verdicts  # a parameter above has this name
 
 
 def _free_name(detector: Detector, text: str, taken: set[str]) -> str:

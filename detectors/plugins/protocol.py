@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from irregulars import dtypes
+from irregulars.printing import one_line
 
 Frame = Mapping[str, dtypes.Column]  # columns of equal lengths, by the names in `OPERATOR_COLUMNS` or `RANK_COLUMNS`
 Scores = dtypes.Floats  # one number per row: higher is stranger, NaN is "no opinion yet"; never infinite
@@ -149,11 +150,6 @@ def is_witness(detector: Detector) -> bool:
     return bool(getattr(detector, "is_witness", True))
 
 
-def has_say(detector: Detector) -> bool:
-    """Return whether verdicts depend on a detector: their existence, or their text."""
-    return opens_verdicts(detector) or is_witness(detector)
-
-
 def has_state(detector: Detector) -> bool:
     """Return whether a snapshot can hold a detector."""
     return callable(getattr(detector, "state", None)) and callable(getattr(detector, "restore", None))
@@ -171,7 +167,7 @@ def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
         text = str(explain(frame, row))
     except Exception as error:  # a stranger's code
         text = f"no explanation, it raised {type(error).__name__}"
-    return "".join(sign if sign.isprintable() else " " for sign in text).strip()[:MOST_EXPLAINED]
+    return one_line(text).strip()[:MOST_EXPLAINED]
 
 
 MakeDetector = Callable[[], Detector]
@@ -180,4 +176,4 @@ MakeDetector = Callable[[], Detector]
 
 def with_say(makers: Sequence[MakeDetector]) -> tuple[MakeDetector, ...]:
     """Return those of some detectors on which verdicts depend; the others only fill columns of the database."""
-    return tuple(make for make in makers if has_say(make()))
+    return tuple(make for make in makers if opens_verdicts(one := make()) or is_witness(one))

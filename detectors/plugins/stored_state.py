@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -76,19 +76,14 @@ def _state_of(detector: Detector) -> bytes:
         return b""
 
 
-class Restored(NamedTuple):
-    """Detectors after a restart."""
-
-    detectors: list[tuple[str, Detector]]  # all of them, with their names
-    # Names of those that can keep a state and yet begin cold: theirs was too large, or they did not take it
-    cold: tuple[str, ...]
-
-
-def restore_detectors(makers: Iterable[MakeDetector], states: Iterable[StoredDetector]) -> Restored:
+def restore_detectors(
+    makers: Iterable[MakeDetector], states: Iterable[StoredDetector]
+) -> tuple[list[tuple[str, Detector]], tuple[str, ...]]:
     """Make detectors that go on from their states, by name.
 
     One that raises for its state begins cold: the options of its constructor, or its own code, may be others now, and
     nothing but its scores depends on it. A detector that the settings did not name before is new, and not cold.
+    Returns all of them with their names, and the names of those that begin cold though they can keep a state.
     """
     by_name = {one.name: one.state for one in states}
     made, cold = [], []
@@ -99,7 +94,7 @@ def restore_detectors(makers: Iterable[MakeDetector], states: Iterable[StoredDet
         if name in by_name and not _took(detector, by_name[name]):
             made[-1] = name, make()  # it may have taken half of it
             cold.append(name)
-    return Restored(made, tuple(cold))
+    return made, tuple(cold)
 
 
 def _took(detector: Detector, state: bytes) -> bool:

@@ -27,6 +27,7 @@ import numpy as np
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
 from irregulars.detectors.verdicts.ordinals import next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
@@ -53,40 +54,25 @@ class Moment:
     lost_ns: float  # its excess, if it was irregular and no other verdict's cause was seen in it; else 0
 
 
-@dataclass(slots=True, eq=False)
-class CustomVerdict:
-    """One open verdict of a detector."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class CustomVerdict(CountedVerdict):
+    """One open verdict of a detector; `seen` and `quiet` count iterations."""
 
-    verdict_id: str
     detector: str
     ranks: tuple[int, ...]  # who is strange; ascending
-    # First and newest iteration in which one of them was, and the event time of the newest
-    first: int
-    last: int
-    time_ns: int
-    # Iterations judged since the first; those in which one of them was strange; those since the
-    # newest of them
-    judged: int
-    seen: int = 0
-    quiet: int = 0
-    lost_ns: float = 0.0  # lost in those
+    judged: int  # iterations since the first
+    lost_ns: float = 0.0  # lost in those in which one of them was strange
     highest: float = 0.0  # largest score so far
     explanation: str = ""  # the detector's, of the iteration in which a score was that high
     moments: deque[Moment] = field(default_factory=deque)  # the newest iterations in which one of them was strange
-    # The newest revision: its number and severity, and its `seen` and `ranks`
-    revision: int = 0
-    severity: str = "note"
-    said_seen: int = 0
-    said_ranks: tuple[int, ...] = ()
+    said_ranks: tuple[int, ...] = ()  # of the newest revision
     # How long the judged ones took; `lasted_ns`: those up to `last`
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
-        # `replace` runs this too, and so `_copy` shares no deque with the verdict that lives on.
+        # `replace` runs this too, and so a copy shares no deque with the verdict that lives on.
         self.moments = deque(self.moments, _KEPT)
-        if self.judged and not self.passed_ns and self.moments:  # of a worker that did not count it
-            self.passed_ns = self.lasted_ns = self.judged * median(one.elapsed_ns for one in self.moments)
 
     def see(self, moment: Moment) -> None:
         """Count an iteration in which one of its ranks was strange."""
@@ -94,10 +80,6 @@ class CustomVerdict:
         self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
         self.lost_ns += moment.lost_ns
         self.moments.append(moment)
-
-    def note_score(self, highest: float, explanation: str) -> None:
-        """Keep the largest score, and the detector's explanation of it."""
-        self.highest, self.explanation = max(highest, self.highest), explanation or self.explanation
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
         """Return how urgent it is: a ticket at least, and never less than was published."""
@@ -116,7 +98,7 @@ class CustomState:
     open: tuple[CustomVerdict, ...]
 
 
-class CustomVerdicts:
+class CustomVerdicts(CountedVerdicts[CustomVerdict]):
     """Open, follow and close the verdicts of detectors.
 
     `job`, `attempt`: the job and its start number. They make a verdict's id, with its first iteration, the detector
@@ -124,12 +106,10 @@ class CustomVerdicts:
     """
 
     def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CustomState | None = None) -> None:
-        self.job = job
-        self.attempt = attempt
+        super().__init__(job, attempt, [replace(one) for one in state.open] if state else ())
         self._limits = limits
         self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
-        self._open = [_copy(one) for one in state.open] if state else []
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
@@ -160,15 +140,7 @@ class CustomVerdicts:
         for name in scores.by_detector:
             due = {rank: mask for rank, mask in watch.due(name).items() if rank not in accused}
             seen_in += [one for one in self._open_due(name, due, scores, explain) if one not in seen_in]
-        told = [(one, event) for one in self._open if (event := self._event_of(one, topology))]
-        revisions = [self._revise(one, event, topology) for one, event in told]
-        over = [one for one in self._open if one.quiet >= VERDICTS.close_quiet]
-        revisions += self._close(over, "recovered", topology)
-        return revisions, tuple(one.verdict_id for one in seen_in)
-
-    def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close the open verdicts, because the job ended, restarted or fell silent."""
-        return self._close(list(self._open), reason, topology)
+        return self._follow_up(topology), tuple(one.verdict_id for one in seen_in)
 
     # --- how they open and go on ------------------------------------------------------------------------------------
 
@@ -214,7 +186,8 @@ class CustomVerdicts:
         key = f"{first}:{name}"
         # A detector may open two verdicts that begin with the same iteration.
         verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
-        verdict = CustomVerdict(verdict_id, name, tuple(sorted(due)), first, first, 0, mask.bit_length())
+        verdict = CustomVerdict(verdict_id, first, first, 0, detector=name, ranks=tuple(sorted(due)),
+                                judged=mask.bit_length())  # fmt: skip
         verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:
             verdict.see(one)
@@ -222,8 +195,10 @@ class CustomVerdicts:
 
     # --- revisions --------------------------------------------------------------------------------------------------
 
+    def _is_over(self, one: CustomVerdict) -> bool:
+        return one.quiet >= VERDICTS.close_quiet
+
     def _event_of(self, one: CustomVerdict, topology: Topology) -> str | None:
-        """Return the event that is worth a revision, if there is one."""
         if not one.revision:
             return "opened"
         if one.ranks != one.said_ranks:
@@ -235,42 +210,28 @@ class CustomVerdicts:
             return "raised"
         return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
 
-    def _close(self, over: Sequence[CustomVerdict], reason: str, topology: Topology) -> list[Verdict]:
-        self._open = [one for one in self._open if one not in over]
-        return [self._revise(one, "closed", topology, reason) for one in over]
-
     def _revise(self, one: CustomVerdict, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
         one.severity = one.severity_now(topology.world_size, self._limits, is_over=event == "closed")
-        one.revision, one.said_seen, one.said_ranks = one.revision + 1, one.seen, one.ranks
+        one.said_ranks = one.ranks
         ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
         # A finding that most ranks share is no device's.
         is_job = 2 * topology.logged_share(Device("gpu", one.ranks)) > 1
         suspect = suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology)
-        return Verdict(
-            verdict_id=one.verdict_id,
-            revision=one.revision,
-            state="closed" if event == "closed" else "open",
-            job=self.job,
+        return self._revision(
+            one, event, topology, close_reason,
             kind="custom",
-            iterations=(one.first, one.last + 1),
             delta=round(median(ratios), 3) if ratios else math.nan,
             lost_s=round(one.lost_ns / 1e9, 6),
-            communicator=None,
             suspects=() if is_job else (suspect,),
             evidence=_text(one),
-            attempt=self.attempt,
-            world_size=topology.world_size,
             time_ns=one.time_ns,
-            close_reason=close_reason,
-            event=event,
-            severity=one.severity,
             detector=one.detector,
             lasted_s=round(one.lasted_ns / 1e9, 6) or None,
-        )
+        )  # fmt: skip
 
     def state(self) -> CustomState:
         """Everything that a new object needs to go on."""
-        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(map(_copy, self._open)))
+        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(replace(one) for one in self._open))
 
 
 def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, explain: Explain) -> None:
@@ -278,11 +239,8 @@ def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, 
     own = scores.of(one.detector, ranks)
     worst = int(np.nanargmax(own))
     if own[worst] > one.highest:
-        one.note_score(float(own[worst]), explain(one.detector, ranks[worst]))
-
-
-def _copy(one: CustomVerdict) -> CustomVerdict:
-    return replace(one)
+        one.highest = float(own[worst])
+        one.explanation = explain(one.detector, ranks[worst]) or one.explanation
 
 
 def _device(ranks: tuple[int, ...], topology: Topology) -> Device:

@@ -67,9 +67,6 @@ class OpenVerdict:
         self.kept = deque(self.kept, _KEPT)
         self.recovered = deque(self.recovered, _KEPT_RECOVERIES)
         self.late_ns = deque(self.late_ns, _KEPT_RECOVERIES)
-        if self.judged and not self.passed_ns and self.kept:  # of a worker that did not count it
-            self.passed_ns = self.judged * median(one.reference_ns for one in self.kept) + self.lost_ns
-            self.lasted_ns = self.passed_ns
 
     # --- iterations -------------------------------------------------------------------------------------------------
 

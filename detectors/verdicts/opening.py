@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
+from irregulars.detectors.blame.causes import Cause, find_causes
 from irregulars.detectors.blame.nic_ends import is_capped
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.slow_lanes import stands_out
@@ -33,14 +33,6 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The causes that the newest iterations show."""
-
-    causes: list[Cause]  # all causes, seen often enough or not
-    accusable: list[Cause]  # those that were seen often enough and are sure
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """The newest iterations that were looked into, and the facts that a cause is held against before it accuses."""
 
@@ -50,10 +42,9 @@ class Evidence:
     topology: Topology
     working: frozenset[Device] = frozenset()  # as of `find_causes`
 
-    def find(self, imbalance: Sequence[Cause] = ()) -> Found:
-        """Find causes, and which of them may be accused; `imbalance`: uneven data, if that is news."""
-        causes = [*find_causes(_attributions(self.recent), self.topology, working=self.working), *imbalance]
-        return Found(causes, [cause for cause in causes if is_sure(cause) and self.is_seen_enough(cause)])
+    def find(self, imbalance: Sequence[Cause] = ()) -> list[Cause]:
+        """Find causes, seen often enough or not; `imbalance`: uneven data, if that is news."""
+        return [*find_causes(_attributions(self.recent), self.topology, working=self.working), *imbalance]
 
     def late_beside(self, cause: Cause) -> list[Cause]:
         """Return the ranks that the recent iterations show as late as those that a cause accuses of their work.

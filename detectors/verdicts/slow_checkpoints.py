@@ -27,6 +27,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_median
 from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.thresholds import VERDICTS
@@ -119,27 +120,17 @@ def _one_device(ranks: Ints, topology: Topology) -> Device | None:
     return host if host is not None and set(ranks.tolist()) <= set(host.ranks) else None
 
 
-@dataclass(slots=True)
-class OpenCheckpoint:
-    """One open verdict."""
+@dataclass(slots=True, kw_only=True)
+class OpenCheckpoint(CountedVerdict):
+    """One open verdict; `seen` and `quiet` count checkpoints."""
 
-    verdict_id: str
     device: Device
-    # First and newest iteration in which it was late, and the event time of the newest
-    first: int
-    last: int
-    time_ns: int
     since_ns: int  # event time of the first
     is_of_past: bool
     lost_ns: float = 0.0
     lasted_ns: float = 0.0  # from the first until the newest ended
     ratio: float = math.nan  # of the newest: iteration time over its time without the wait
     text: str = ""
-    seen: int = 0
-    quiet: int = 0  # checkpoints since the newest
-    severity: str = "note"
-    revision: int = 0
-    said_seen: int = 0
 
 
 @dataclass(slots=True)
@@ -150,19 +141,18 @@ class CheckpointState:
     open: list[OpenCheckpoint] = field(default_factory=list)
 
 
-class SlowCheckpoints:
+class SlowCheckpoints(CountedVerdicts[OpenCheckpoint]):
     """Judges the checkpoints of one attempt of a job."""
 
     def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CheckpointState | None = None) -> None:
-        self.job = job
-        self.attempt = attempt
+        super().__init__(job, attempt, state.open if state else ())
         self._limits = limits
-        self._state = state or CheckpointState()
+        self._past: list[Writes] = state.past if state else []
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
-        return [(one.severity, "slow_checkpoint") for one in self._state.open if one.revision]
+        return [(one.severity, "slow_checkpoint") for one in self._open if one.revision]
 
     def follow(self, limits: SeverityLimits) -> None:
         """Call verdicts urgent by other limits from here on."""
@@ -175,30 +165,24 @@ class SlowCheckpoints:
 
         Returns revisions, and the ids of verdicts whose device was late in it.
         """
-        found = late_writers(writes, self._state.past, topology, allowed_ns)
+        found = late_writers(writes, self._past, topology, allowed_ns)
         known = writes if found is None else found.usual(writes)
         # After the search, and with usual times for late ranks: a fault that lasts must not become usual.
-        self._state.past = [*self._state.past, known][-_KEPT:]
+        self._past = [*self._past, known][-_KEPT:]
         seen = None if found is None else self._see(found, iteration, span_ns)
-        for one in self._state.open:
+        for one in self._open:
             one.quiet += one is not seen
-        told = [(one, event) for one in self._state.open if (event := self._event_of(one, topology))]
-        revisions = [self._revise(one, event, topology) for one, event in told]
-        over = [one for one in self._state.open if one.quiet >= _TWICE]
-        return revisions + self._close(over, "recovered", topology), () if seen is None else (seen.verdict_id,)
-
-    def close(self, reason: str, topology: Topology) -> list[Verdict]:
-        """Close the open verdicts, because the job ended, restarted or fell silent."""
-        return self._close(list(self._state.open), reason, topology)
+        return self._follow_up(topology), () if seen is None else (seen.verdict_id,)
 
     def _see(self, found: LateWriters, iteration: int, span_ns: tuple[int, int]) -> OpenCheckpoint:
         """Add a late device to the verdict on it, a new one if there is none; return the verdict."""
         began_ns, ended_ns = span_ns
-        seen = next((o for o in self._state.open if set(o.device.ranks) & set(found.device.ranks)), None)
+        seen = next((o for o in self._open if set(o.device.ranks) & set(found.device.ranks)), None)
         if seen is None:
             name = f"{self.job}:{self.attempt}:{iteration}:slow_checkpoint.0"
-            seen = OpenCheckpoint(name, found.device, iteration, iteration, began_ns, began_ns, found.is_of_past)
-            self._state.open.append(seen)
+            seen = OpenCheckpoint(name, iteration, iteration, began_ns, device=found.device, since_ns=began_ns,
+                                  is_of_past=found.is_of_past)  # fmt: skip
+            self._open.append(seen)
         # A rank may turn out to be one of its host's late ranks, never the other way round.
         if len(found.device.ranks) > len(seen.device.ranks):
             seen.device = found.device
@@ -214,8 +198,10 @@ class SlowCheckpoints:
         )
         return seen
 
+    def _is_over(self, one: OpenCheckpoint) -> bool:
+        return one.quiet >= _TWICE
+
     def _event_of(self, one: OpenCheckpoint, topology: Topology) -> str | None:
-        """Return the event that is worth a revision, if there is one."""
         if not one.revision:
             return "opened" if one.is_of_past or one.seen >= _TWICE else None
         if one.quiet:
@@ -229,37 +215,24 @@ class SlowCheckpoints:
         loss = Loss("slow_checkpoint", True, one.seen, lost_s, lasted_s, topology.world_size, is_over)
         return worse(one.severity, severity_of(loss, self._limits))
 
-    def _close(self, over: Sequence[OpenCheckpoint], reason: str, topology: Topology) -> list[Verdict]:
-        self._state.open = [one for one in self._state.open if one not in over]
-        return [self._revise(one, "closed", topology, reason) for one in over if one.revision]
-
-    def _revise(self, one: OpenCheckpoint, event: str, topology: Topology, reason: str | None = None) -> Verdict:
+    def _revise(
+        self, one: OpenCheckpoint, event: str, topology: Topology, close_reason: str | None = None
+    ) -> Verdict:
         one.severity = self._severity_of(one, topology, is_over=event == "closed")
-        one.revision, one.said_seen = one.revision + 1, one.seen
-        return Verdict(
-            verdict_id=one.verdict_id,
-            revision=one.revision,
-            state="closed" if event == "closed" else "open",
-            job=self.job,
+        return self._revision(
+            one, event, topology, close_reason,
             kind="slow_checkpoint",
-            iterations=(one.first, one.last + 1),
             delta=round(one.ratio, 3),
             lost_s=round(one.lost_ns / 1e9, 6),
-            communicator=None,
             suspects=(suspect_of(one.device, VERDICTS.slow_write_probability, topology),),
             evidence=one.text if one.seen == 1 else f"{one.text}; in {one.seen} checkpoints since {one.first}",
-            attempt=self.attempt,
-            world_size=topology.world_size,
             time_ns=one.time_ns,
-            close_reason=reason,
-            event=event,
-            severity=one.severity,
             lasted_s=round(one.lasted_ns / 1e9, 6),
             layer=layer_of("slow_checkpoint"),
             cause="checkpoint_write",
             cause_share=1.0,
-        )
+        )  # fmt: skip
 
     def state(self) -> CheckpointState | None:
         """Everything that a new object needs to go on; None: no checkpoint has come."""
-        return deepcopy(self._state) if self._state.past else None
+        return deepcopy(CheckpointState(self._past, self._open)) if self._past else None

@@ -27,7 +27,7 @@ class Suspicion(NamedTuple):
 
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
-    late with it. `place`: as of an `Observation`. `is_told`: a verdict that accuses somebody explains it.
+    late with it. `ordinal`: as of an `Observation`. `is_told`: a verdict that accuses somebody explains it.
     """
 
     iteration: int
@@ -35,14 +35,9 @@ class Suspicion(NamedTuple):
     lost_ns: float
     work_ns: float
     total_ns: float
-    is_of_stage: bool = False
-    place: int | None = None
+    is_of_stage: bool
+    ordinal: int
     is_told: bool = False
-
-    @property
-    def ordinal(self) -> int:
-        """Its place among the judged iterations, as of an `Observation`."""
-        return self.iteration if self.place is None else self.place
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
@@ -98,8 +93,9 @@ class Suspicions:
 
     def tell(self, iterations: Collection[int]) -> None:
         """Take in that a verdict that accuses somebody explains these."""
-        told = (one._replace(is_told=one.is_told or one.iteration in iterations) for one in self._known)
-        self._known = deque(told)
+        for at, one in enumerate(self._known):
+            if one.iteration in iterations:
+                self._known[at] = one._replace(is_told=True)
 
     @property
     def lanes(self) -> set[Lane]:

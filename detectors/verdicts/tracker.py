@@ -194,16 +194,17 @@ class VerdictTracker:
         recent = [o for o in self._recent if o.attribution is not None]
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         evidence = Evidence(recent, self._suspicions, is_uneven, topology, self._working)
-        found = evidence.find(self._new_imbalance(topology))
+        causes = evidence.find(self._new_imbalance(topology))
         # Causes that may be accused one day are replayed first: the newest replay decides as well.
-        for cause in found.causes:
+        for cause in causes:
             if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
-                beside = [*found.causes, *evidence.late_beside(cause)]
+                beside = [*causes, *evidence.late_beside(cause)]
                 ratio = recovered_ratio(cause, beside, newest, what_if)
                 self._recoveries.note(newest.iteration, cause, ratio)
         opened: list[OpenVerdict] = []
-        for cause in found.accusable:
-            if not self._is_followed(cause) and not self._hardly_comes_back(cause):
+        for cause in causes:
+            may_accuse = is_sure(cause) and evidence.is_seen_enough(cause)
+            if may_accuse and not self._is_followed(cause) and not self._hardly_comes_back(cause):
                 verdict = verdict_on_recurring(self._name, cause, evidence.recent, self._suspicions.ordinals)
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)

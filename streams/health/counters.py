@@ -35,7 +35,7 @@ class Counters:
 
     `registry`: all metrics; `observer.Observer` adds those of the stages and of sent messages.
     `operator_messages`: messages of operators that went into monitors.
-    `sink_busy_at_s`: when the sink last had to be called again (as `time.monotonic`); `None`: it takes rows.
+    `sink_busy_since_s`: since when the sink takes no rows (as `time.monotonic`); `None`: it takes them.
     `unstored_bytes`, `unstored_limit_bytes`, `unstored_since_s`: rows that wait for the sink in memory; the limit;
     since when a row has waited (as `time.monotonic`), `None`: all is stored.
     `sink_is_missing`: whether the sink's database has not been reached since the start.
@@ -46,7 +46,7 @@ class Counters:
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry(auto_describe=False)
         self.operator_messages = 0
-        self.sink_busy_at_s: float | None = None
+        self.sink_busy_since_s: float | None = None
         self.unstored_bytes = 0
         self.unstored_limit_bytes = 0
         self.unstored_since_s: float | None = None
@@ -56,10 +56,10 @@ class Counters:
         self._batches: Final = self._counters("batches", "Messages that went into monitors", "topic", INPUTS)
         self._rows: Final = self._counters("rows", "Rows in these messages", "topic", INPUTS)
         self._late_rows: Final = self._counter("late_rows", "Rows that came after their iteration was closed")
-        self._rejected_rows: Final = self._counters(
+        self.rejected_rows: Final = self._counters(
             "rejected_rows", "Rows that were refused for good, by table", "by", [f"table {name}" for name in TABLES]
         )
-        self._given_up: Final = self._counters(
+        self.given_up: Final = self._counters(
             "judgements_given_up", "Monitors that began anew because their work did not end", "hop", HOPS
         )
         self._judged: Final = self._counter("judged_iterations", "Iterations of jobs that were judged")
@@ -71,7 +71,7 @@ class Counters:
             self._verdicts.labels(kind, event)
         self._judgement_delays: Final = self._delays("judgement", "From the end of an iteration to its judgement")
         self._verdict_delays: Final = self._delays("verdict", "From the end of an iteration to the verdict it opened")
-        self._sink_retries: Final = self._counter("sink_retries", "Calls of the database that had to be made again")
+        self.sink_retries: Final = self._counter("sink_retries", "Calls of the database that had to be made again")
         self.attempt_over_rows: Final = self._counter(
             "attempt_over_rows", "Operators of attempts that are over: not judged"
         )
@@ -82,11 +82,11 @@ class Counters:
             "contradictions",
             "How often a job began to contradict itself: ranks in two places, or two jobs of one name",
         )
-        self._restores: Final = self._counters(
+        self.restores: Final = self._counters(
             "restores", "Partitions whose state was read: at starts and rebalances", "hop", HOPS
         )
-        self._restore_s: Final = self._counters("restore_seconds", "Seconds that took", "hop", HOPS)
-        self.gauge_of("sink_busy", "1 while the database takes no rows", lambda: self.sink_busy_at_s is not None)
+        self.restore_s: Final = self._counters("restore_seconds", "Seconds that took", "hop", HOPS)
+        self.gauge_of("sink_busy", "1 while the database takes no rows", lambda: self.sink_busy_since_s is not None)
         self.gauge_of("unstored_seconds", "Seconds for which rows have waited to be stored", self._unstored_s)
         self.gauge_of(
             "unstored_bytes", "Bytes of rows that wait in memory for the database", lambda: self.unstored_bytes
@@ -103,8 +103,8 @@ class Counters:
 
     def took(self, topic: str, rows: int) -> None:
         """Count a message that went into a monitor."""
-        _child(self._batches, topic).inc()
-        _child(self._rows, topic).inc(rows)
+        self._batches[topic].inc()
+        self._rows[topic].inc(rows)
         self.operator_messages += topic == "commops"
 
     def took_evidence(self, topic: str, parts: Sequence[Evidence | Membership]) -> None:
@@ -112,28 +112,6 @@ class Counters:
         evidence = [part for part in parts if isinstance(part, Evidence)]
         self.took(topic, sum(map(len, evidence)))
         self._late_rows.inc(sum(int(part.columns["late_rows"].sum()) for part in evidence))
-
-    def gave_up(self, hop: str) -> None:
-        """Count a monitor whose work did not end."""
-        _child(self._given_up, hop).inc()
-
-    def rejected(self, by: str, rows: int) -> None:
-        """Count rows that were refused for good."""
-        _child(self._rejected_rows, by).inc(rows)
-
-    def sink_was_busy(self, now_s: float) -> None:
-        """Count a call of the sink that has to be made again; `now_s` as `time.monotonic`."""
-        self._sink_retries.inc()
-        self.sink_busy_at_s = now_s
-
-    def sink_answered(self) -> None:
-        """Record that the sink takes rows again."""
-        self.sink_busy_at_s = None
-
-    def restored(self, hop: str, took_s: float) -> None:
-        """Count a partition whose state was read."""
-        _child(self._restores, hop).inc()
-        _child(self._restore_s, hop).inc(took_s)
 
     def judged(self, iterations: Sequence[JudgedIteration], now_s: float) -> None:
         """Count judged iterations; `now_s` since 1970."""
@@ -169,21 +147,13 @@ class Counters:
     def _counter(self, name: str, about: str) -> Counter:
         return Counter(PREFIX + name, about, registry=self.registry)
 
-    def _counters(self, name: str, about: str, label: str, known: Sequence[str]) -> _Children:
+    def _counters(self, name: str, about: str, label: str, known: Sequence[str]) -> dict[str, Counter]:
+        """Add a counter; return its children by their one label: `labels` takes longer than `inc`."""
         counter = Counter(PREFIX + name, about, (label,), registry=self.registry)
-        return counter, {one: counter.labels(one) for one in known}
+        return {one: counter.labels(one) for one in known}
 
     def _delays(self, name: str, about: str) -> Histogram:
         return Histogram(f"{PREFIX}{name}_delay_seconds", about, buckets=DELAY_BOUNDS_S, registry=self.registry)
-
-
-_Children = tuple[Counter, dict[str, Counter]]
-"""A counter, and its children by their one label: `labels` takes longer than `inc`."""
-
-
-def _child(children: _Children, label: str) -> Counter:
-    counter, bound = children
-    return bound[label] if label in bound else bound.setdefault(label, counter.labels(label))
 
 
 def set_series(gauge: Gauge, values: Mapping[Labels, float], before: Mapping[Labels, float]) -> None:

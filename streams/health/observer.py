@@ -52,9 +52,7 @@ class StateLike(Protocol):
 class StageLike(Protocol):
     """`streams.stages.stage.Stage`, as it is looked at."""
 
-    @property
-    def hop(self) -> str:
-        """See Stage."""
+    hop: str
 
     @property
     def states(self) -> Mapping[int, StateLike]:
@@ -175,7 +173,13 @@ class Observer:
         self._show("partitions", {name: len(stage.states) for name, stage in stages.items()})
         self._show("monitors", {name: len(own) for name, own in monitors.items()})
         self._show("lag_messages", {(at.topic, str(at.partition)): one.lag for at, one in readings.items()})
-        self._show("behind_seconds", dict(self._behind_s()))
+        now_s = self._now_s()
+        self._show("behind_seconds", {
+            (hop.stage.hop, str(partition)): max(now_s - until_s, 0.0)
+            for hop in self._hops
+            for partition, state in hop.stage.states.items()
+            if (until_s := hop.until_s(partition, _done(hop.stage, state))) is not None
+        })  # fmt: skip
         self._show("topic_partitions", {(topic,): n for topic, n in Counter(at.topic for at in self._ends).items()})
         self._looks += 1
         if self._looks % _SUM_EVERY == 1:
@@ -197,14 +201,6 @@ class Observer:
                 if place in self._ends:
                     lag = max(self._ends[place] - done.get(topic, 0), 0)
                     yield place, Reading((read_to[topic], done.get(topic)), lag)
-
-    def _behind_s(self) -> Iterable[tuple[Labels, float]]:
-        now_s = self._now_s()
-        for hop in self._hops:
-            for partition, state in hop.stage.states.items():
-                until_s = hop.until_s(partition, _done(hop.stage, state))
-                if until_s is not None:
-                    yield (hop.stage.hop, str(partition)), max(now_s - until_s, 0.0)
 
     # --- from the thread that serves pages --------------------------------------------------------------------------
 

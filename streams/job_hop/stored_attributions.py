@@ -137,9 +137,7 @@ def _store(
     kinds: dict[str, Any] = {name: np.float64 if name.endswith("_ns") else np.int32 for name in _PIECE}
     excess = _excess(some, number)
     return StoredAttributions(
-        heads=tuple(
-            Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers, a.left_first) for a in some
-        ),
+        heads=tuple(Head(*(getattr(one, name) for name in Head._fields)) for one in some),
         lanes=tuple(lanes),
         path=_table(path, lane=np.int32, ns=np.float64),
         pieces=_table(pieces, lane=np.int32, **kinds),
@@ -227,19 +225,14 @@ def _restore(stored: StoredAttributions) -> list[Attribution]:
         named = [(lanes[lane], ns) for lane, ns in path]
         found.append(
             Attribution(
-                iteration=head.iteration,
+                **head._asdict(),
                 path_excess_ns={
                     lane: own[lane].excess_ns if math.isnan(ns) and lane in own else ns for lane, ns in named
                 },
                 pieces=own,
                 lanes={lanes[lane]: LaneExcess(*row) for lane, *row in excess},
                 work_excess_ns=dict(work),
-                incomplete=head.incomplete,
-                excess_ns=head.excess_ns,
                 rates={rank: (tx, rx) for rank, tx, rx in rates},
-                swings=head.swings,
-                is_by_peers=head.is_by_peers,
-                left_first=head.left_first,
             )
         )
     return found

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -62,11 +62,8 @@ class PendingState:
     pauses: Mapping[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
 
-class Taken(NamedTuple):
-    """Operators of iterations that close, and when the last operator of the last of them ended (or `UNKNOWN`)."""
-
-    cuts: list[Cut]
-    last_end_ns: int
+Taken = tuple[list[Cut], int]
+"""Operators of iterations that close, and when the last operator of the last of them ended (or `UNKNOWN`)."""
 
 
 @dataclass(slots=True)
@@ -381,7 +378,7 @@ class PendingRows:
         rows = self._without_late(rows, is_late & (rows["start_ns"] != UNKNOWN))
         is_last = (rows["iteration"] == numbers[-1]) & (rows["start_ns"] != UNKNOWN)
         last_end_ns = int(ends_ns(rows)[is_last].max(initial=UNKNOWN))
-        return Taken([_cut_of(rows, self.names)], last_end_ns)
+        return [_cut_of(rows, self.names)], last_end_ns
 
     def _take_runs(self, last: int, closing_ns: Mapping[int, int]) -> Taken | None:
         """Take rows by their runs; None: some must be taken one by one, and nothing was taken.
@@ -408,7 +405,7 @@ class PendingRows:
             if count < len(part.runs.iterations):
                 left.append(part)
         self._parts = left
-        return Taken(cuts, last_end_ns)
+        return cuts, last_end_ns
 
     def _find_first_closes(self) -> None:
         self._first_told_close_ns = min(self.closes_ns.values(), default=NEVER_NS)

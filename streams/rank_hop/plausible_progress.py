@@ -8,7 +8,7 @@ another iteration, are suspended for days, run on hosts with a wrong clock, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -27,22 +27,13 @@ MOST_LOST_ROWS: Final = 1 << 40
 UNAWAITED: Final = ("gpu_health", "events")  # sources that no iteration waits for
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalsState:
-    """State of `SourceArrivals`: rows received and watermark of each source, and rows that never came."""
-
-    rows: Mapping[str, int]
-    watermarks_ns: Mapping[str, int]
-    lost_rows: int
-
-
+@dataclass(slots=True)
 class SourceArrivals:
-    """Rows received and watermark of each source of one rank in one attempt."""
+    """Rows received and watermark of each source of one rank in one attempt, and rows that never came."""
 
-    def __init__(self, lost_rows: int = 0) -> None:
-        self.lost_rows = lost_rows
-        self._rows: dict[str, int] = {}  # received of each schema
-        self._watermarks_ns: dict[str, int] = {}
+    rows: dict[str, int] = field(default_factory=dict)
+    watermarks_ns: dict[str, int] = field(default_factory=dict)
+    lost_rows: int = 0
 
     def count(self, schema: str, rows_before: int, rows: int, watermark_ns: int | None) -> None:
         """Count the rows of a message; rows that were published before them and have not arrived are lost.
@@ -50,14 +41,14 @@ class SourceArrivals:
         Of 30 rows before them, 20 have arrived: 10 are lost. Messages come in their order, so that these never will.
         `require` first: the number before them is of the message alone.
         """
-        received = self._rows.get(schema, 0)
+        received = self.rows.get(schema, 0)
         self.lost_rows += max(rows_before - received, 0)
-        self._rows[schema] = max(received, rows_before + rows)
+        self.rows[schema] = max(received, rows_before + rows)
         self._raise_watermark(schema, watermark_ns)
 
     def require(self, schema: str, rows_before: int) -> None:
         """Raise `RecordError` if more rows were published before a message than can be."""
-        received = self._rows.get(schema, 0)
+        received = self.rows.get(schema, 0)
         if rows_before - received > MOST_LOST_ROWS:
             rule = f"at most {received + MOST_LOST_ROWS} after {received} rows that arrived"
             raise RecordError(f"rows_before must be {rule}; got {rows_before}")
@@ -72,7 +63,7 @@ class SourceArrivals:
         unawaited = UNAWAITED if "bandwidth" in announced else (*UNAWAITED, "bandwidth")
         # All of them before any is applied: a heartbeat whose rows are on their way changes nothing.
         for schema, progress in sources.items():
-            if self._rows.get(schema, 0) < progress.rows and schema not in unawaited:
+            if self.rows.get(schema, 0) < progress.rows and schema not in unawaited:
                 return False
         for schema, progress in sources.items():
             self._raise_watermark(schema, progress.watermark_ns)
@@ -82,7 +73,7 @@ class SourceArrivals:
     @property
     def newest_ns(self) -> int:
         """Event time up to which the source that is ahead is complete; `UNKNOWN` if none has a watermark."""
-        return max(self._watermarks_ns.values(), default=UNKNOWN)
+        return max(self.watermarks_ns.values(), default=UNKNOWN)
 
     def complete_until_ns(self, announced: Collection[str]) -> int | None:
         """Return the event time until which iterations are complete; None if it is not known.
@@ -90,28 +81,20 @@ class SourceArrivals:
         The watermark of the operators decides, or that of the iteration rows if no operators were announced. Samples
         of bandwidth that were announced are waited for too: otherwise the peaks would depend on the order of arrival.
         """
-        has_operators = "commops" in self._watermarks_ns or "commops" in announced
-        until_ns = self._watermarks_ns.get("commops" if has_operators else "iterations")
+        has_operators = "commops" in self.watermarks_ns or "commops" in announced
+        until_ns = self.watermarks_ns.get("commops" if has_operators else "iterations")
         if until_ns is None or "bandwidth" not in announced:
             return until_ns
-        sampled_ns = self._watermarks_ns.get("bandwidth")
+        sampled_ns = self.watermarks_ns.get("bandwidth")
         return None if sampled_ns is None else min(until_ns, sampled_ns)
 
     def _raise_watermark(self, schema: str, watermark_ns: int | None) -> None:
-        if watermark_ns is not None and watermark_ns > self._watermarks_ns.get(schema, UNKNOWN):
-            self._watermarks_ns[schema] = watermark_ns
+        if watermark_ns is not None and watermark_ns > self.watermarks_ns.get(schema, UNKNOWN):
+            self.watermarks_ns[schema] = watermark_ns
 
-    def state(self) -> ArrivalsState:
-        """Everything that `from_state` needs."""
-        return ArrivalsState(dict(self._rows), dict(self._watermarks_ns), self.lost_rows)
-
-    @classmethod
-    def from_state(cls, state: ArrivalsState) -> SourceArrivals:
-        """Restore."""
-        arrivals = cls(state.lost_rows)
-        arrivals._rows = dict(state.rows)
-        arrivals._watermarks_ns = dict(state.watermarks_ns)
-        return arrivals
+    def state(self) -> SourceArrivals:
+        """Return a copy: it is its own state."""
+        return SourceArrivals(dict(self.rows), dict(self.watermarks_ns), self.lost_rows)
 
 
 _DAY_NS: Final = 86_400 * 10**9

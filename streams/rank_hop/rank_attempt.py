@@ -33,7 +33,7 @@ from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.message_rows import IterationTimes, Part, part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
-from irregulars.streams.rank_hop.plausible_progress import ArrivalsState, PlausibleProgress, SourceArrivals
+from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress, SourceArrivals
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
@@ -50,7 +50,7 @@ class AttemptState:
 
     announcement: bytes
     is_ended: bool
-    arrivals: ArrivalsState
+    arrivals: SourceArrivals
     pending: PendingState
     samples: NicSamplesState
     heartbeat: Heartbeat | None
@@ -67,7 +67,7 @@ class RankAttempt:
         self.is_ended = False
         self._partition = partition
         self._settings = settings
-        self._arrivals = SourceArrivals(announcement.lost_rows or 0)
+        self._arrivals = SourceArrivals(lost_rows=announcement.lost_rows or 0)
         self._progress = PlausibleProgress()
         self._pending = PendingRows()
         self._samples = NicSamples(announcement.nic)
@@ -240,12 +240,11 @@ class RankAttempt:
         pauses = [pending.pauses.get(number, ()) for number in numbers]
         samples = self._samples.take(pending.end_ns(last))
         closes_ns = pending.closes_ns if self._has_iteration_rows else dict(self._closing_times())
-        taken = pending.take(numbers, closes_ns)
-        self._last_end_ns = taken.last_end_ns
+        cuts, self._last_end_ns = pending.take(numbers, closes_ns)
         start_ns, elapsed_ns, phase, tokens, numerics, *_ = zip(*own, strict=True)
         closing = Closing(
             attempt=self._code, rank=self.announcement.rank, partition=self._partition, wide=self._wide,
-            numbers=numbers, cuts=taken.cuts, free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
+            numbers=numbers, cuts=cuts, free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
             entry_ns=entry_ns, start_ns=start_ns, elapsed_ns=elapsed_ns, phase=phase, tokens=tokens,
             numerics=numerics, audits=audits, pauses=pauses, late_rows=pending.take_late_rows(),
             lost_rows=self._arrivals.lost_rows, detectors=self._detectors, samples=samples,
@@ -271,7 +270,7 @@ class RankAttempt:
         attempt = cls(decode_announcement(state.announcement), partition, settings)
         attempt._announcement_value = state.announcement
         attempt.is_ended = state.is_ended
-        attempt._arrivals = SourceArrivals.from_state(state.arrivals)
+        attempt._arrivals = state.arrivals.state()
         attempt._pending = PendingRows.from_state(state.pending)
         newest_ns, newest_iteration = attempt._arrivals.newest_ns, attempt._pending.newest
         attempt._progress = PlausibleProgress(

@@ -21,7 +21,7 @@ from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_bat
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.closing_times import WaitingTimer
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
-from irregulars.streams.rank_hop.message_rows import Part, RowSummary, part_of
+from irregulars.streams.rank_hop.message_rows import Part, part_of
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
 
 MAX_HELD_BATCHES: Final = 1000
@@ -222,10 +222,10 @@ class RankMonitor:
                 self._contradicts = contradicts
                 self._closed.append(self._came(announcement))
 
-    def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
+    def add(self, batch: Batch, offset: int) -> None:
         """Take in a batch, as `add_part` does."""
         if len(batch):
-            self.add_part(part_of(batch, offset, summary))
+            self.add_part(part_of(batch, offset))
 
     def add_part(self, part: Part) -> None:
         """Take in rows of a message; those of a start that was not announced yet are held.

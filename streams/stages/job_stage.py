@@ -301,7 +301,7 @@ class JobStage(Stage[JobMonitor]):
         That is stored before anything else of the job is judged.
         """
         reason = self.faults.gave_up(self.hop, tracked, why, messages=int(message is not None))
-        self.services.counters.gave_up(self.hop)
+        self.services.counters.given_up[self.hop].inc()
         if not self.holds(state):
             return
         job, rows = tracked.key.decode(), () if message is None else message.rows

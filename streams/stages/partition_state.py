@@ -8,6 +8,7 @@ Plain bookkeeping, without Kafka. Two promises make recovery exact:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -59,6 +60,8 @@ class PartitionState(Generic[M]):
         self.generation = generation
         self.epoch = epoch
         self.tracked: dict[bytes, Tracked[M]] = {}
+        self.cycle: Final = asyncio.Lock()  # held while a snapshot of it is written
+        self.rests_until_s = 0.0  # before that no further one begins
         self.stored_position: Offsets = dict(positions)
         self._next: Offsets = dict(positions)
         self._unfinished: dict[str, dict[int, None]] = {}  # offsets ascending, as they were taken

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.messages.announcements import Announcement, Heartbeat, code_of_start
 from irregulars.messages.bundles import Bundle
+from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
@@ -24,7 +25,9 @@ from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.health.log_lines import log_over
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
+from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
+from irregulars.streams.rank_hop.rank_attempt import Closed
 from irregulars.streams.rank_hop.rank_monitor import UNANNOUNCED, Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.stages.partition_state import Tracked
@@ -32,7 +35,6 @@ from irregulars.streams.stages.rank_work import (
     ParkedMessage,
     ParkingLot,
     PartitionWork,
-    RankDrain,
     Record,
     Rows,
     Sample,
@@ -55,13 +57,12 @@ _MOST_ROWS: Final = 1 << 17
 _MOST_MESSAGES: Final = 512  # or so many messages: those of hosts are small, and a drain has its price for each rank
 _MOST_SAMPLES: Final = 256  # messages with samples of a partition that are handed over before the next round is due
 _AGAIN_S: Final = 0.5
-
-
-class _NotFed(Exception):
-    """A monitor took nothing of a message, for this reason."""
+_GIVE_WAY: Final = 32  # monitors that are drained at once, before the event loop has a turn
 
 
 MakeRankMonitor = Callable[[str, int], GroupMonitor]  # job, partition
+_Closed = tuple[TrackedRanks, Closed]
+"""A monitor with iterations that it has closed, and memberships."""
 
 
 class RankStage(Stage[GroupMonitor]):
@@ -82,7 +83,6 @@ class RankStage(Stage[GroupMonitor]):
         self._changed: Final = changed
         self._silences: tuple[ReadWords[ThresholdChange], dict[str, float | None]] = ReadWords(), {}  # by job
         self._guard: Final = services.watchdog.guard(self.hop)
-        self._drain: Final = RankDrain(self.hop, self.faults, self._guarded, self._begin_over)
         self._make: Final = make
         self._evidence_topic: Final = services.settings.topics.name("evidence")
         self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
@@ -158,11 +158,8 @@ class RankStage(Stage[GroupMonitor]):
         if isinstance(record, Announcement):
             await self._take_announcement(state, message, record)
         elif tracked is None:
-            parked = ParkedMessage(
-                message.topic, message.partition, message.offset, message.timestamp, message.key, message.value,
-                topic, time.monotonic(),
-            )  # fmt: skip
-            self._work(state).parked.add(parked.key or b"", parked)
+            parked = ParkedMessage(message, topic, time.monotonic())
+            self._work(state).parked.add(message.key or b"", parked)
             state.begin(topic, message.offset)
         else:
             await self._feed_or_bury(state, tracked, topic, message, record)
@@ -181,20 +178,37 @@ class RankStage(Stage[GroupMonitor]):
             del state.tracked[key]
             return
         # Without giving way in between: a newer message of these ranks must not overtake the parked ones.
-        for parked in self._work(state).parked.take(key):
-            if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice
-                again = decode(parked.short_topic, parked.key, parked.value)
-                await self._feed_or_bury(state, tracked, parked.short_topic, parked, again)
-            state.finish(parked.short_topic, parked.offset)
+        for parked, topic, _ in self._work(state).parked.take(key):
+            if not tracked.has_seen(topic, parked.offset):  # its topic may have been read twice
+                again = decode(topic, parked.key, parked.value)
+                await self._feed_or_bury(state, tracked, topic, parked, again)
+            state.finish(topic, parked.offset)
 
     async def _feed_or_bury(
         self, state: State, tracked: TrackedRanks, topic: str, message: Any, record: Record
     ) -> bool:
-        """Feed one message to its monitor, and bury the rows that it refuses; return whether it took any of it."""
+        """Feed one message to its monitor, and bury all or the rows that it refuses; return whether it took any."""
+        # Before the question whether it is broken: another start lets it work again.
+        if isinstance(record, Announcement):
+            hear_start(tracked, code_of_start(record.attempt, record.start))
+        if is_broken(tracked):
+            await self.services.dead_letters.bury(message, BROKEN)
+            return False
+        reason: str | None = None
+        refused: Sequence[Refused] = ()
         try:
-            refused = self._try_to_feed(state, tracked, topic, message.offset, record)
-        except _NotFed as error:
-            await self.services.dead_letters.bury(message, str(error))
+            feed = partial(self._feed, state, tracked, topic, message.offset, record)
+            refused = self._guarded(tracked, feed, message.offset)
+        except WorkGivenUp as why:
+            reason = self._begin_over(tracked, why, messages=1)
+        except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
+            reason = str(error)
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            reason = self.faults.raised(self.hop, tracked.key, error)
+        if reason is not None:
+            # It counts as seen: it is buried, and a restart must not feed it again.
+            tracked.saw(topic, message.offset)
+            await self.services.dead_letters.bury(message, reason)
             return False
         for batch, offset, reason in refused:  # as messages again: those of the ranks whose rows they are
             schema, is_held = batch.header.schema, (batch.header.schema, offset) != (topic, message.offset)
@@ -229,9 +243,9 @@ class RankStage(Stage[GroupMonitor]):
                 for one in samples:
                     work.left.add(one.topic, one.offset)
             given_up, work.given_up = work.given_up, []
-            for message in given_up:
+            for message, topic, _ in given_up:
                 await self.services.dead_letters.bury(message, UNANNOUNCED)
-                state.finish(message.short_topic, message.offset)
+                state.finish(topic, message.offset)
 
     async def store(self, state: State) -> None:
         """Return when all samples are stored: those that were left to Kafka are read again."""
@@ -269,7 +283,7 @@ class RankStage(Stage[GroupMonitor]):
             for work in works:  # the next call must find the rows sent, and not on their way
                 await held.enter_async_context(work.lock)
             # One pass: rows that come in meanwhile wait for the next one, and are drained with more.
-            await self._send_rows(await self._drain.drain(works))
+            await self._send_rows(await self._drain(works))
 
     async def capture(self, state: State, tracked: TrackedRanks) -> Draft:
         """Encode a monitor's state, and send the rows that it drained: a state holds none of them."""
@@ -309,7 +323,7 @@ class RankStage(Stage[GroupMonitor]):
         for tracked in list(state.tracked.values()):
             if is_broken(tracked):
                 continue
-            try:
+            with self._bearing(tracked):
                 self._follow_silence(tracked.monitor)
                 self._guarded(tracked, partial(tracked.monitor.tick, now_s, until_s))
                 rows = tracked.monitor.take_rows_over()
@@ -318,12 +332,46 @@ class RankStage(Stage[GroupMonitor]):
                 if rows and job not in self._told_over:  # rows of attempts that are over are logged once a job
                     self._told_over.add(job)
                     log_over(job, rows)
-            except WorkGivenUp as why:
-                self._begin_over(tracked, why)
-            except Exception as error:  # whatever a monitor raises, it must not take the worker with it
-                self.faults.failed(self.hop, tracked, error)
             # Time alone may have closed iterations: the next drain takes them.
             self._work(state).touched[tracked.key] = tracked
+
+    # --- draining ---------------------------------------------------------------------------------------------------
+
+    async def _drain(self, works: Sequence[PartitionWork]) -> dict[str, list[Evidence | Membership]]:
+        """Drain the monitors that have something new: not after each message, since a drain has its price."""
+        touched = [tracked for work in works for tracked in work.touched.values()]
+        for work in works:
+            work.touched, work.messages, work.rows = {}, 0, 0
+        rows: dict[str, list[Evidence | Membership]] = {}
+        for first in range(0, len(touched), _GIVE_WAY):
+            closed: dict[str, list[_Closed]] = {}
+            for tracked in touched[first : first + _GIVE_WAY]:
+                own: Closed = []
+                if not is_broken(tracked):
+                    with self._bearing(tracked):
+                        own = self._guarded(tracked, tracked.monitor.take_closed)
+                if own:
+                    closed.setdefault(tracked.monitor.job, []).append((tracked, own))
+                    tracked.is_dirty = True
+            for job, of_job in closed.items():
+                rows.setdefault(job, []).extend(self._reduce(job, of_job))
+            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
+        return rows
+
+    def _reduce(self, job: str, closed: Sequence[_Closed]) -> Rows:
+        """Reduce closed iterations of a job; where that raises, each rank's by themselves, to find the faulty one."""
+        rows: Rows = []
+        with self._bearing(closed[0][0]):
+            try:
+                pieces = [piece for _, own in closed for piece in own]
+                rows = self._guarded(closed[0][0], partial(reduce_closings, job, pieces))
+            except Exception:
+                if len(closed) > 1:
+                    return [row for one in closed for row in self._reduce(job, [one])]
+                raise
+            for tracked, _ in closed:
+                self.faults.works(tracked)
+        return rows
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Publish how far each partition has been read, once all evidence of it is on the broker."""
@@ -341,6 +389,16 @@ class RankStage(Stage[GroupMonitor]):
     def _guarded(self, tracked: TrackedRanks, work: Callable[[], T], offset: int = -1) -> T:
         return self._guard.run(tracked.key, offset, self.services.watchdog.limits.rank_cpu_s, work)
 
+    @contextmanager
+    def _bearing(self, tracked: TrackedRanks) -> Iterator[None]:
+        """Bear a monitor that raises, and let one begin anew whose work is given up."""
+        try:
+            yield
+        except WorkGivenUp as why:
+            self._begin_over(tracked, why)
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            self.faults.failed(self.hop, tracked, error)
+
     async def begin_over(self, state: State, tracked: TrackedRanks, why: WorkGivenUp) -> None:
         """Let a monitor begin anew whose state could not be encoded in time."""
         self._begin_over(tracked, why)
@@ -348,7 +406,7 @@ class RankStage(Stage[GroupMonitor]):
     def _begin_over(self, tracked: TrackedRanks, why: WorkGivenUp, messages: int = 0) -> str:
         """Let a monitor begin anew behind the message that it was at, and return the reason to bury that with."""
         reason = self.faults.gave_up(self.hop, tracked, why, messages)
-        self.services.counters.gave_up(self.hop)
+        self.services.counters.given_up[self.hop].inc()
         # Callers in the drain do not know the partition; after a revocation none of ours holds the monitor.
         for state in self.states.values():
             if state.tracked.get(tracked.key) is tracked:
@@ -372,28 +430,6 @@ class RankStage(Stage[GroupMonitor]):
         assert isinstance(record, Announcement)
         state.tracked[key] = Tracked(key, self._make(record.job, state.partition))
         return state.tracked[key]
-
-    def _try_to_feed(
-        self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
-    ) -> Sequence[Refused]:
-        """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
-        # Before the question whether it is broken: another start lets it work again.
-        if isinstance(record, Announcement):
-            hear_start(tracked, code_of_start(record.attempt, record.start))
-        if is_broken(tracked):
-            raise _NotFed(BROKEN)
-        try:
-            return self._guarded(tracked, partial(self._feed, state, tracked, topic, offset, record), offset)
-        # In all three cases the message counts as seen: it is buried, and a restart must not feed it again.
-        except WorkGivenUp as why:
-            tracked.saw(topic, offset)
-            raise _NotFed(self._begin_over(tracked, why, messages=1)) from None
-        except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
-            tracked.saw(topic, offset)
-            raise _NotFed(str(error)) from error
-        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
-            tracked.saw(topic, offset)
-            raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
 
     def _feed(
         self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record

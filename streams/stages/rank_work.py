@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from irregulars.errors import RecordError
-from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topics import TopicSettings, group_key, rank_key
 from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
 from irregulars.messages.bundles import Bundle, BundleHeader, bundle_of, decode_rows, encode_bundle
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.records import Batch, encode_batch
-from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
-from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
@@ -134,11 +130,11 @@ def read_samples(
     return [batch for offset in sorted(found) for batch in found[offset]], len(wanted) - len(found)
 
 
-@dataclass(slots=True)
-class ParkedMessage(KeptMessage):
-    """One message as it was read."""
+class ParkedMessage(NamedTuple):
+    """One message as it was read, its topic without the prefix, and when it was parked."""
 
-    short_topic: str
+    message: Message
+    topic: str
     parked_at_s: float
 
 
@@ -151,33 +147,26 @@ class ParkingLot:
         self._by_key: dict[bytes, deque[ParkedMessage]] = {}
         self.size_bytes = 0
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._by_key
-
-    def add(self, key: bytes, message: ParkedMessage) -> None:
+    def add(self, key: bytes, parked: ParkedMessage) -> None:
         """Keep a message."""
-        self._by_key.setdefault(key, deque()).append(message)
-        self.size_bytes += _size_bytes(message)
+        self._by_key.setdefault(key, deque()).append(parked)
+        self.size_bytes += parked.message.size_bytes
 
     def take(self, key: bytes) -> list[ParkedMessage]:
         """Give back the messages of `key`: it was announced."""
-        messages = list(self._by_key.pop(key, ()))
-        self.size_bytes -= sum(map(_size_bytes, messages))
-        return messages
+        parked = list(self._by_key.pop(key, ()))
+        self.size_bytes -= sum(one.message.size_bytes for one in parked)
+        return parked
 
     def take_overdue(self, now_s: float) -> list[ParkedMessage]:
         """Give up messages that have stayed too long, and, where memory is short, the keys that came first."""
-        overdue = []
+        overdue: list[ParkedMessage] = []
         for key in list(self._by_key):
             first = self._by_key[key][0]
             # Keys are in the order of their first messages: the oldest go until the rest fits.
             if now_s - first.parked_at_s >= self._limit_s or self.size_bytes > self._limit_bytes:
                 overdue += self.take(key)
         return overdue
-
-
-def _size_bytes(message: ParkedMessage) -> int:
-    return len(message.key or b"") + len(message.value or b"")
 
 
 State = PartitionState[GroupMonitor]
@@ -209,73 +198,4 @@ class PartitionWork:
     sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for rows to the database and dead letters
 
 
-# Monitors that are drained at once, before the event loop has a turn.
-_GIVE_WAY: Final = 32
-
 Rows = Sequence[Evidence | Membership]
-_Closed = tuple[TrackedRanks, list[Closing | Membership]]
-
-
-Guarded = Callable[[TrackedRanks, Callable[[], Any]], Any]
-"""Does a monitor's work in bounds; raises `WorkGivenUp`."""
-
-
-class RankDrain:
-    """Drains monitors, and bears one that raises. `gave_up` lets a monitor begin anew whose work was given up."""
-
-    def __init__(
-        self, hop: str, faults: MonitorFaults, guarded: Guarded,
-        gave_up: Callable[[TrackedRanks, WorkGivenUp], object],
-    ) -> None:  # fmt: skip
-        self._hop: Final = hop
-        self._faults: Final = faults
-        self._guarded: Final = guarded
-        self._gave_up: Final = gave_up
-
-    async def drain(self, works: Sequence[PartitionWork]) -> dict[str, list[Evidence | Membership]]:
-        """Drain the monitors that have something new: not after each message, since a drain has its price."""
-        touched = [tracked for work in works for tracked in work.touched.values()]
-        for work in works:
-            work.touched, work.messages, work.rows = {}, 0, 0
-        rows: dict[str, list[Evidence | Membership]] = {}
-        for first in range(0, len(touched), _GIVE_WAY):
-            some = touched[first : first + _GIVE_WAY]
-            for job, own in self._take_closed(some).items():
-                rows.setdefault(job, []).extend(self._reduce(job, own))
-            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
-        return rows
-
-    def _take_closed(self, some: Sequence[TrackedRanks]) -> dict[str, list[_Closed]]:
-        closed: dict[str, list[_Closed]] = {}
-        for tracked in some:
-            if is_broken(tracked):
-                continue
-            try:
-                own = self._guarded(tracked, tracked.monitor.take_closed)
-            except WorkGivenUp as why:
-                self._gave_up(tracked, why)
-                continue
-            except Exception as error:  # whatever a monitor raises, it must not take the worker with it
-                self._faults.failed(self._hop, tracked, error)
-                continue
-            if own:
-                closed.setdefault(tracked.monitor.job, []).append((tracked, own))
-                tracked.is_dirty = True
-        return closed
-
-    def _reduce(self, job: str, closed: Sequence[_Closed]) -> Rows:
-        """Reduce closed iterations of a job; where that raises, each rank's by themselves, to find the faulty one."""
-        try:
-            pieces = [piece for _, own in closed for piece in own]
-            rows = self._guarded(closed[0][0], partial(reduce_closings, job, pieces))
-        except Exception as error:  # as above
-            if len(closed) > 1:
-                return [row for one in closed for row in self._reduce(job, [one])]
-            if isinstance(error, WorkGivenUp):
-                self._gave_up(closed[0][0], error)
-            else:
-                self._faults.failed(self._hop, closed[0][0], error)
-            return []
-        for tracked, _ in closed:
-            self._faults.works(tracked)
-        return rows

@@ -145,7 +145,6 @@ class SinkWriter:
         self._talking: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._said_at_s = 0.0
-        self._busy_since_s: float | None = None
         # A thread of its own: rows are converted and queued while the sink's thread hangs in a call.
         self._converter: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-rows")
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-sink")
@@ -154,7 +153,7 @@ class SinkWriter:
     @property
     def is_busy(self) -> bool:
         """Whether the sink takes no rows at the moment."""
-        return self._busy_since_s is not None
+        return self._counters.sink_busy_since_s is not None
 
     @property
     def has_room_for_samples(self) -> bool:
@@ -290,8 +289,9 @@ class SinkWriter:
                 return
             except SinkBusy as busy:
                 wait_s, now_s = min(busy.retry_after_s, _MAX_WAIT_S), time.monotonic()
-                self._counters.sink_was_busy(now_s)
-                is_first, self._busy_since_s = self._busy_since_s is None, self._busy_since_s or now_s
+                self._counters.sink_retries.inc()
+                is_first = not self.is_busy
+                self._counters.sink_busy_since_s = self._counters.sink_busy_since_s or now_s
                 if is_first or now_s - self._said_at_s >= _SAY_AGAIN_S:
                     self._said_at_s = now_s
                     LOG.warning("event=sink_busy retry_after_s=%g unstored_mib=%.1f reason=%r",
@@ -305,14 +305,13 @@ class SinkWriter:
         await loop.create_future()  # returning would say that the rows are stored
 
     def _answered(self) -> None:
-        self._counters.sink_answered()
-        since_s, self._busy_since_s = self._busy_since_s, None
+        since_s, self._counters.sink_busy_since_s = self._counters.sink_busy_since_s, None
         if since_s is not None:
             LOG.info("event=sink_back away_s=%.1f", time.monotonic() - since_s)
 
     async def _bury(self, rejection: SinkRejected) -> None:
         for name, table in rejection.rows:
-            self._counters.rejected(f"table {name}", table.num_rows)
+            self._counters.rejected_rows[f"table {name}"].inc(table.num_rows)
             headers = {"reason": str(rejection), "topic": f"table {name}", "rows": str(table.num_rows)}
             await self._dead_letters.send(None, _encode(table), headers)
         if not rejection.rows:  # there are none yet: a value of ours fits no column

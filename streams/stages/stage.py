@@ -103,8 +103,6 @@ class Stage(ABC, Generic[M]):
         self.log = SnapshotLog(settings.topics.name(self.snapshot_topic), self.reader, services.outbox)
         self._writers: WeakKeyDictionary[PartitionState[M], SnapshotWriter] = WeakKeyDictionary()
         self._writing = asyncio.Lock()
-        self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
-        self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
         self._ids: dict[str, str] = {}
         self._taking = 0
         self._running: set[asyncio.Task[None]] = set()
@@ -201,7 +199,8 @@ class Stage(ABC, Generic[M]):
             "event=restored hop=%s partition=%d epoch=%d monitors=%d read_bytes=%d took_s=%.3f",
             self.hop, partition, state.epoch, len(state.tracked), stored.read_bytes, took_s,
         )  # fmt: skip
-        self.services.counters.restored(self.hop, took_s)
+        self.services.counters.restores[self.hop].inc()
+        self.services.counters.restore_s[self.hop].inc(took_s)
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
@@ -296,7 +295,7 @@ class Stage(ABC, Generic[M]):
         """Begin a cycle for each partition that has changed, and has none under way: a busy one holds up no other."""
         now_s = time.monotonic()
         for state in self.states.values():
-            is_free = not self._cycle(state).locked() and now_s >= self._rested_at_s.get(state, 0.0)
+            is_free = not state.cycle.locked() and now_s >= state.rests_until_s
             if is_free and self._is_due(state):
                 self.watch(asyncio.ensure_future(self._run_cycle_and_rest(state)))
 
@@ -312,12 +311,9 @@ class Stage(ABC, Generic[M]):
 
         task.add_done_callback(report)
 
-    def _cycle(self, state: PartitionState[M]) -> asyncio.Lock:
-        return self._cycles.setdefault(state, asyncio.Lock())
-
     async def _run_cycle(self, state: PartitionState[M]) -> float:
         """Run one cycle if it is due; return how long it waited for the database, s."""
-        async with self._cycle(state):
+        async with state.cycle:
             # Asked behind the lock: the partition may have gone meanwhile, or the cycle before has stored all.
             if self.holds(state) and self._is_due(state):
                 return await self._snapshot(state)
@@ -327,7 +323,7 @@ class Stage(ABC, Generic[M]):
         began_s = time.monotonic()
         waited_s = await self._run_cycle(state)
         ended_s = time.monotonic()
-        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s - waited_s), _LONGEST_REST_S)
+        state.rests_until_s = ended_s + min(_REST * (ended_s - began_s - waited_s), _LONGEST_REST_S)
 
     def _is_due(self, state: PartitionState[M]) -> bool:
         return state.is_changed or any(map(self._is_silent, state.tracked.values()))

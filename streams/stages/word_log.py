@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable, TopicMismatch
 from irregulars.kafka.log_reader import ReadingThread
+from irregulars.kafka.topics import TopicSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0
@@ -49,15 +50,17 @@ class ReadWords(Generic[W]):
 class WordLog(Generic[W]):
     """Reads the words that came since the last reading.
 
-    `name`: without the prefix; names the line of the log that says why nothing is read.
+    `name`: of the topic without the prefix; names the line of the log that says why nothing is read.
     `decode`: makes a word of a message's value; raises `RecordError`.
 
     `known`: the words that were read so far; another object once more have come.
     """
 
-    def __init__(self, topic: str, name: str, reading: ReadingThread, decode: Callable[[bytes | None], W]) -> None:
+    def __init__(
+        self, topics: TopicSettings, name: str, reading: ReadingThread, decode: Callable[[bytes | None], W]
+    ) -> None:
         self.known: ReadWords[W] = ReadWords()
-        self._topic: Final = topic
+        self._topic: Final = topics.name(name)
         self._name: Final = name
         self._reading: Final = reading
         self._decode: Final = decode

@@ -98,11 +98,11 @@ class WorkerApp(faust.App):
             settings, outbox, reading, dead_letters, writer, self._commit_snapshot, self.fail, continuity, counters,
             RecentMessages(settings.recent_mib << 20), self.watchdog,
         )  # fmt: skip
-        self.thresholds: Final = _word_log(settings, looking, "thresholds", decode_change)
+        self.thresholds: Final = WordLog(settings.topics, "thresholds", looking, decode_change)
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
         self.progress: Final = ProgressLog(settings.topics.name("progress"), looking, outbox)
-        self.opinions: Final = _word_log(settings, looking, "feedback", decode_opinion)
+        self.opinions: Final = WordLog(settings.topics, "feedback", looking, decode_opinion)
         self._unstored_opinions: list[Opinion] = []
         self._newest_ends: dict[int, Offsets] = {}
         self.topics_watch: Final = TopicWatch(settings, looking)
@@ -412,12 +412,6 @@ class WorkerApp(faust.App):
             if not self._partition_counts:
                 raise
             return self._partition_counts  # a busy broker forgets a topic for a moment; at the start they were right
-
-
-def _word_log(
-    settings: WorkerSettings, reading: ReadingThread, name: str, decode: Callable[[bytes | None], W]
-) -> WordLog[W]:
-    return WordLog(settings.topics.name(name), name, reading, decode)
 
 
 def _reading_thread(settings: WorkerSettings, name: str) -> ReadingThread:

@@ -12,7 +12,7 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import medians
 from irregulars.detectors.plugins.adapters.series import AdapterOptions, SeriesPast
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
-from irregulars.dtypes import Floats, Ints
+from irregulars.dtypes import Floats
 
 _MOST_ASKED: Final = 64  # rows of a frame for which a drift detector is copied and fed: up to 0.7 ms each
 _MOST_SERIES: Final = 2048  # with a drift detector of their own: each takes 10 to 100 µs of an iteration
@@ -90,7 +90,9 @@ class DriftAdapter:
         self._frames += 1
         keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         self._past.learn(keys, values)
-        series, middles = _medians(keys, values[:, 0])
+        is_known = np.isfinite(values[:, 0])
+        series, group = np.unique(keys[is_known], return_inverse=True)
+        middles = medians(group, values[is_known, 0]) if len(series) else np.zeros(0)
         is_warm = np.isfinite(self._past.deviations(series, middles[:, None])[:, 0])
         for key, value in zip(series[is_warm].tolist(), middles[is_warm].tolist(), strict=True):
             watch = self._watches.get(key)
@@ -115,7 +117,8 @@ class DriftAdapter:
                 watch.detector = self._make()
                 for one in watch.inputs.tolist():  # the oldest is first: their number is a multiple of all that fit
                     watch.detector.update(one)
-        self._forget()
+        oldest = self._frames - _FORGET_AFTER
+        self._watches = {key: one for key, one in self._watches.items() if one.seen >= oldest}
 
     def explain(self, frame: Frame, row: int) -> str:
         """Explain in one line why a row is strange."""
@@ -134,15 +137,3 @@ class DriftAdapter:
             if asked.drift_detected:
                 return 1.0 + 0.5 * (self._options.hold - number) / self._options.hold
         return 0.0
-
-    def _forget(self) -> None:
-        oldest = self._frames - _FORGET_AFTER
-        for key in [key for key, one in self._watches.items() if one.seen < oldest]:
-            del self._watches[key]
-
-
-def _medians(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
-    """Return the series that have a known value, ascending, and the median of each."""
-    is_known = np.isfinite(values)
-    series, group = np.unique(keys[is_known], return_inverse=True)
-    return series, medians(group, values[is_known]) if len(series) else np.zeros(0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA
 from irregulars.detectors.plugins.baseline import pack_classes
+from irregulars.detectors.plugins.checks import require
 from irregulars.detectors.plugins.protocol import COLUMNS, Frame, Level
 from irregulars.dtypes import Floats, Ints
 from irregulars.errors import PluginError
@@ -149,17 +150,17 @@ class AdapterOptions:
             value, kind = getattr(self, one.name), type(one.default)
             is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
             wanted = "a number" if kind is float else kind.__name__
-            _require(is_number or type(value) is kind, f"{one.name} must be {wanted}; got {value!r}")
-        _require(self.level in COLUMNS, f"level must be {' or '.join(COLUMNS)}; got {self.level!r}")
-        _require(self.inputs in _INPUTS, f"inputs must be unit or sigmas; got {self.inputs!r}")
-        _require(0 < self.strange_share < 1, f"strange_share must lie between 0 and 1; got {self.strange_share!r}")
-        _require(self.least_sigmas >= 0, f"least_sigmas must be 0 or more; got {self.least_sigmas!r}")
+            require(is_number or type(value) is kind, f"{one.name} must be {wanted}; got {value!r}")
+        require(self.level in COLUMNS, f"level must be {' or '.join(COLUMNS)}; got {self.level!r}")
+        require(self.inputs in _INPUTS, f"inputs must be unit or sigmas; got {self.inputs!r}")
+        require(0 < self.strange_share < 1, f"strange_share must lie between 0 and 1; got {self.strange_share!r}")
+        require(self.least_sigmas >= 0, f"least_sigmas must be 0 or more; got {self.least_sigmas!r}")
         for name, least in (("window", 100), ("refit", 1), ("taught_rows", 0), ("hold", 1)):
             value = getattr(self, name)
-            _require(value >= least, f"{name} must be {least} or more; got {value!r}")
+            require(value >= least, f"{name} must be {least} or more; got {value!r}")
         known = [name for name, column in COLUMNS[self.level].items() if column.dtype == "float64"]
         wrong = [name for name in self.names if name not in known]
-        _require(not wrong, f"columns must be of {', '.join(known)}; got {', '.join(wrong)!r}")
+        require(not wrong, f"columns must be of {', '.join(known)}; got {', '.join(wrong)!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -210,8 +211,3 @@ def adapter_options(values: Mapping[str, Any]) -> AdapterOptions:
     if unknown:
         raise PluginError(f"adapter options must be of {', '.join(known)}; got {unknown[0]!r}")
     return AdapterOptions(**values)
-
-
-def _require(holds: bool, text: str) -> None:
-    if not holds:
-        raise PluginError(text)

@@ -147,42 +147,6 @@ def log_times(frame: Frame) -> Floats:
     return np.log(np.maximum([total_ns, elapsed_ns[is_known].mean()], 1.0))
 
 
-_CONFIDENCE: Final = 0.002  # ADWIN's own default
-_ALL: Final = -1  # signal of all operators together
-
-
-class DriftSignals:
-    """Watches how far a rank's operators are from the usual values, with one ADWIN per kind of operator.
-
-    The signals are medians of log ratios over an iteration: a single operator, whatever it takes, does not move them.
-
-    References
-    ----------
-    Bifet and Gavaldà: Learning from Time-Changing Data with Adaptive Windowing, SDM 2007.
-    """
-
-    def __init__(self) -> None:
-        self._watches: dict[int, Any] = {}
-
-    def has_changed(self, operators: Column, ratios: Floats) -> bool:
-        """Take in the log ratios of a regular iteration; return whether a lasting change was noticed with it."""
-        found = False
-        for operator in (_ALL, *np.unique(operators).tolist()):  # 11 kinds at most
-            own = ratios if operator == _ALL else ratios[operators == operator]
-            if not len(own):
-                continue
-            if operator not in self._watches:
-                from river.drift import ADWIN  # 0.7 s: not for those who only import the module
-
-                self._watches[operator] = ADWIN(delta=_CONFIDENCE, clock=4)
-            watch = self._watches[operator]
-            watch.update(float(np.median(own)))
-            if watch.drift_detected:
-                del self._watches[operator]  # usual values move: later signals are of another scale
-                found = True
-        return found
-
-
 Tuning = Literal["always", "drift", "off"]
 
 READS: Final = ("communicator", "operator", "peer", "sequence", "size_bytes", "elapsed_ns", "gap_ns", "iteration")
@@ -194,6 +158,8 @@ _LEAST_ITERATION_SIGMAS: Final = 2.0  # the same in standard deviations of itera
 _RECENT: Final = 8  # iterations that show how long one takes at present
 _YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while it is short or has changed
 _STEP: Final = 8  # the same, where it is followed always
+_CONFIDENCE: Final = 0.002  # ADWIN's own default
+_ALL: Final = -1  # instead of a kind of operators: all of them together
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +197,7 @@ class OperatorFeatures:
         self.tuning = tuning
         self._places = Places()
         self._past = OperatorPast(window=window, warm_up=warm_up, most_slots=most_slots)
-        self._drift = DriftSignals()
+        self._drifts: dict[int, Any] = {}  # an ADWIN for each kind of operators
         self._usual: Usual | None = None
         self._frames = 0
         self._unsettled = window  # frames for which the usual values are still followed
@@ -255,7 +221,7 @@ class OperatorFeatures:
         has_changed = False
         if self.tuning == "drift":  # before the frame is learned: it is held against the past without it
             found = self.rows(frame)
-            has_changed = self._drift.has_changed(frame["operator"][found.rows], found.column("slot_ratio"))
+            has_changed = self._has_drifted(frame["operator"][found.rows], found.column("slot_ratio"))
         slots = pack_slots(frame, self._places.number(frame))
         self._places.learn(frame)
         kept = Slots(slots.slot[known], slots.class_[known])
@@ -274,6 +240,31 @@ class OperatorFeatures:
         if is_followed and (self._frames % step == 0 or self._unsettled == 1):
             self._usual = self._past.usual()
         self._unsettled = max(self._unsettled - 1, 0)
+
+    def _has_drifted(self, operators: Column, ratios: Floats) -> bool:
+        """Take in the log ratios of a regular iteration; return whether a lasting change was noticed with it.
+
+        The signals are medians over an iteration: a single operator, whatever it takes, does not move them.
+
+        References
+        ----------
+        Bifet and Gavaldà: Learning from Time-Changing Data with Adaptive Windowing, SDM 2007.
+        """
+        found = False
+        for operator in (_ALL, *np.unique(operators).tolist()):  # 11 kinds at most
+            own = ratios if operator == _ALL else ratios[operators == operator]
+            if not len(own):
+                continue
+            if operator not in self._drifts:
+                from river.drift import ADWIN  # 0.7 s: not for those who only import the module
+
+                self._drifts[operator] = ADWIN(delta=_CONFIDENCE, clock=4)
+            watch = self._drifts[operator]
+            watch.update(float(np.median(own)))
+            if watch.drift_detected:
+                del self._drifts[operator]  # usual values move: later signals are of another scale
+                found = True
+        return found
 
     def _compare(self, usual: Usual, frame: Frame, values: Floats, slots: Slots) -> FeatureRows:
         at_slot, has_slot = _find(usual.slots, slots.slot)

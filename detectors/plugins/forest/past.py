@@ -62,11 +62,18 @@ class Places:
         }
         series, row = np.unique(_pack_series(known), return_inverse=True)
         firsts, pasts = self._range(known, series, row)
-        self._admit(series)
+        new = series[~np.isin(series, self._series)]
+        at = np.searchsorted(self._series, new)
+        self._series = np.insert(self._series, at, new)
+        for name in ("_first", "_length", "_iteration"):
+            setattr(self, name, np.insert(getattr(self, name), at, 0))
         at = np.searchsorted(self._series, series)
         self._first[at], self._length[at] = firsts, pasts - firsts
         self._iteration[at] = known["iteration"][0]
-        self._forget()
+        if len(self._series) > self.most_series:
+            kept = np.sort(np.argsort(-self._iteration, kind="stable")[: self.most_series])
+            for name in ("_series", "_first", "_length", "_iteration"):
+                setattr(self, name, getattr(self, name)[kept])
 
     def _range(self, frame: Frame, series: Codes, row: Ints) -> tuple[Ints, Ints]:
         """First sequence of each series, present or lost, and the one past its last."""
@@ -82,20 +89,6 @@ class Places:
         expected = self._first[at] + (frame["iteration"][0] - self._iteration[at]) * self._length[at]
         is_cut = (self._series[at] == series) & (expected < firsts) & (expected + self._length[at] == pasts)
         return np.where(is_cut, expected, firsts), pasts
-
-    def _admit(self, series: Codes) -> None:
-        new = series[~np.isin(series, self._series)]
-        at = np.searchsorted(self._series, new)
-        self._series = np.insert(self._series, at, new)
-        for name in ("_first", "_length", "_iteration"):
-            setattr(self, name, np.insert(getattr(self, name), at, 0))
-
-    def _forget(self) -> None:
-        if len(self._series) <= self.most_series:
-            return
-        kept = np.sort(np.argsort(-self._iteration, kind="stable")[: self.most_series])
-        for name in ("_series", "_first", "_length", "_iteration"):
-            setattr(self, name, getattr(self, name)[kept])
 
 
 def pack_slots(frame: Frame, places: Ints) -> Slots:

@@ -19,10 +19,11 @@ from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import VERSION, decode_json, encode_json
+from irregulars.printing import one_line
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
 from irregulars.sinks.notices.notice import Notice, written
 from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
-from irregulars.words import name_kind
+from irregulars.words import name_kind, percent
 
 ActionState = Literal["proposed", "withdrawn"]
 HOUR_NS: Final = 3600 * 10**9
@@ -104,8 +105,8 @@ def _is_called_off(notice: Notice, verdict: Verdict) -> bool:
 def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
     # A verdict may be as late as a time can be; readers refuse a later one.
     expires_at_ns = None if verdict.time_ns is None else min(verdict.time_ns + TIME_TO_LIVE_NS[action], LATEST_NS)
-    percent = min(round(100 * suspect.probability), 99)  # nobody is ever 100% sure
-    reason = f"{name_kind(verdict.kind)} in {verdict.job}: {name_device(suspect)}, {percent}% sure"
+    sure = percent(suspect.probability)
+    reason = f"{name_kind(verdict.kind)} in {verdict.job}: {name_device(suspect)}, {sure} sure"
     return _action(verdict, action, "proposed", suspect, expires_at_ns, reason)
 
 
@@ -115,7 +116,7 @@ def _action(
     hourly = None if verdict.state == "closed" else gpu_hours_per_hour(verdict)
     return Action(
         _id(verdict, action, suspect), action, state, suspect, gpu_hours_lost(verdict), hourly, expires_at_ns,
-        "".join(sign if sign.isprintable() else " " for sign in reason),
+        one_line(reason),
     )  # fmt: skip
 
 

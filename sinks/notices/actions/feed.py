@@ -18,8 +18,9 @@ from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.printing import one_line
 from irregulars.sinks.advice import name_device, plan_of
-from irregulars.words import name_kind
+from irregulars.words import name_kind, percent
 
 _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500
@@ -226,8 +227,7 @@ def check_host(revisions: Iterable[Verdict], host: str) -> tuple[int, str]:
     worst = max(accusing, key=lambda one: (one.suspects[0].probability, one.verdict_id))
     more = f" (and {len(accusing) - 1} more)" if len(accusing) > 1 else ""
     suspect = worst.suspects[0]
-    percent = min(round(100 * suspect.probability), 99)
-    line = f"{name_kind(worst.kind)} {percent}%: {name_device(suspect)}, job {worst.job}"
+    line = f"{name_kind(worst.kind)} {percent(suspect.probability)}: {name_device(suspect)}, job {worst.job}"
     return PROBLEM, short_line(line, more)
 
 
@@ -237,6 +237,6 @@ def short_line(text: str, end: str = "") -> str:
     >>> len(short_line("é" * 100, " (and 2 more)")), short_line("a\nb")
     (80, 'a b')
     """
-    line = "".join(sign if sign.isprintable() else " " for sign in text).encode("ascii", "replace").decode()
+    line = one_line(text).encode("ascii", "replace").decode()
     room = MOST_CHARACTERS - len(end)
     return (line if len(line) <= room else f"{line[: room - 3]}...") + end

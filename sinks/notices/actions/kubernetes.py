@@ -193,7 +193,10 @@ class KubernetesNodes:
 
     def marked(self) -> Marked:
         """Return the nodes that we cordoned, and the actions undone by others since."""
-        found = {_name(node): (_annotations(node).get(CORDONED), _is_cordoned(node)) for node in self._ours()}
+        found = {
+            _name(node): (_annotations(node).get(CORDONED), _is_cordoned(node))
+            for node in self._api.labelled_nodes(LABEL)
+        }
         cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
         # Our mark without the cordon: somebody uncordoned it by hand, so the action is not begun again.
         return Marked(
@@ -236,7 +239,7 @@ class KubernetesNodes:
                 if node is not None:
                     reason = "".join(part.capitalize() for part in one.message.kind.split("_"))
                     self._show(node, "True", reason, one.action.reason)
-        for node in self._ours():
+        for node in self._api.labelled_nodes(LABEL):
             is_held = _is_cordoned(node) and CORDONED in _annotations(node)
             if _name(node) not in accused and not is_held:
                 with errors.of(_name(node)):
@@ -247,9 +250,6 @@ class KubernetesNodes:
                     )
         if errors:
             raise ServiceUnavailable("; ".join(map(str, errors.values())))
-
-    def _ours(self) -> list[dict[str, Any]]:
-        return self._api.labelled_nodes(LABEL)
 
     def _show(self, node: Mapping[str, Any], status: str, reason: str, message: str) -> None:
         """Write the condition where it is another one; the label comes first, so that it is found again."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
+from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers
 from irregulars.detectors.numerics.thresholds import NUMERIC
-from tests.stored_states import stored
 
 LATE, COMES, RANKS = 15, 60, 16
 
@@ -39,15 +38,6 @@ def test_the_way_of_a_late_rank_to_its_place_is_no_noise_of_the_others() -> None
     watched(without, range(COMES))
     assert late.state.sigma < 1.2 * without.state.sigma
     assert max(late.state.furthest) < 1.5 * max(without.state.furthest)
-
-
-def test_a_state_of_an_older_release_goes_on_as_if_all_its_ranks_were_there_from_the_start() -> None:
-    watch = PeerOutliers()
-    watched(watch, range(COMES))
-    own = watch.state
-    older = PeerState(own.ranks, own.usual, own.sigma, own.seen, own.furthest)
-    again = PeerOutliers(stored(older))
-    assert watched(again, range(COMES, 200), fault_from=150) == watched(watch, range(COMES, 200), fault_from=150)
 
 
 def test_a_rank_that_misses_an_iteration_moves_no_other_out_of_its_place() -> None:

@@ -248,7 +248,7 @@ def test_states_that_are_not_taken() -> None:
     # A state above its bound is left out and the detector counted as cold
     states = stored_detectors([("few_tokens", FewTokens()), ("river_gaussian", taught(RiverGaussian))], 100)
     assert [bool(one.state) for one in states] == [True, False]
-    assert restore_detectors([FewTokens, RiverGaussian], states).cold == ("river_gaussian",)
+    assert restore_detectors([FewTokens, RiverGaussian], states)[1] == ("river_gaussian",)
     # Who does not take its state begins cold and whole
     states = stored_detectors([("refuses_its_state", taught(RefusesItsState))], 100_000)
     ((_, detector),), cold = restore_detectors([RefusesItsState], states)

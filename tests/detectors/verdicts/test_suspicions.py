@@ -233,7 +233,8 @@ def test_what_is_restored_says_the_same(suspicions: Suspicions, lane: Lane, numb
 
 @given(suspicions=any_suspicions(), shift=st.integers(0, 10**9))
 def test_later_numbers_change_nothing(suspicions: Suspicions, shift: int) -> None:
-    later = Suspicions(one._replace(iteration=one.iteration + shift, place=None) for one in suspicions.state())
+    state = suspicions.state()
+    later = Suspicions(one._replace(iteration=one.iteration + shift, ordinal=one.ordinal + shift) for one in state)
     assert list(later.uneven(TOPOLOGY)) == [number + shift for number in suspicions.uneven(TOPOLOGY)]
     assert later.rivals([PAIR], [100 + shift], 1.0) == suspicions.rivals([PAIR], [100], 1.0)
 

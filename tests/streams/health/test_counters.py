@@ -78,11 +78,10 @@ def test_a_verdict_is_as_late_as_the_iteration_that_opened_it_has_ended() -> Non
 
 def test_a_sink_is_busy_until_it_answers() -> None:
     counters = Counters()
-    counters.sink_was_busy(5.0)
-    counters.sink_was_busy(6.0)
-    assert (values(counters, "sink_retries_total"), values(counters, "sink_busy")) == ({(): 2}, {(): 1})
-    counters.sink_answered()
-    assert (values(counters, "sink_retries_total"), values(counters, "sink_busy")) == ({(): 2}, {})
+    counters.sink_busy_since_s = 5.0
+    assert values(counters, "sink_busy") == {(): 1}
+    counters.sink_busy_since_s = None
+    assert values(counters, "sink_busy") == {}
 
 
 @dataclass

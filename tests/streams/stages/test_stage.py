@@ -330,7 +330,7 @@ async def test_a_job_that_begins_anew_while_the_database_is_away_is_stored_once_
         return [cast(MonitorRecord, decode_record(b"j", value)).given_up.times for value in own]
 
     monkeypatch.setattr(stage.services.sink, "flush", flush)
-    monkeypatch.setattr(stage.services.sink, "_busy_since_s", 1.0)
+    monkeypatch.setattr(stage.services.sink._counters, "sink_busy_since_s", 1.0)
     await stage.take("evidence", [evidence(0)])
     await settle(stage)
     cycle = asyncio.ensure_future(stage.snapshot_all())
