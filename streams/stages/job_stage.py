@@ -24,6 +24,7 @@ from irregulars.streams.health.log_lines import log_job, log_verdict
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.job_hop.job_starts import StartsState
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
@@ -100,6 +101,9 @@ class JobStage(Stage[JobMonitor]):
     async def prepare(self, state: State, stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
+        for tracked in state.tracked.values():
+            if tracked.monitor.is_ended:
+                published.note_end(tracked.key.decode(), tracked.monitor.newest_start)
         run, topics = self.services.reading.run, self._topics
         self._ends[state] = await run(topics.read_results, state.partition, stored.ends, published)
         end = await run(topics.evidence_end, state.partition)
@@ -125,6 +129,9 @@ class JobStage(Stage[JobMonitor]):
             return
         if tracked is None:
             tracked = state.tracked[key] = Tracked(key, self._make(key.decode()))
+            before = published.start_before(key)
+            if before is not None:
+                tracked.monitor.go_on_after(StartsState.of(*before))
             log_job("appeared", key.decode(), partition=state.partition)
         state.take(topic, message.offset)
         if published.is_first(key):
@@ -258,6 +265,8 @@ class JobStage(Stage[JobMonitor]):
         work.note_overtaken(tracked)
         self.services.counters.given_up_iterations.inc(work.note_given_up(tracked))
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
+        if tracked.monitor.is_ended:
+            self._published[state].note_end(tracked.key.decode(), tracked.monitor.newest_start)
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)
@@ -305,7 +314,8 @@ class JobStage(Stage[JobMonitor]):
         if not self.holds(state):
             return
         job, rows = tracked.key.decode(), () if message is None else message.rows
-        tracked.monitor = self._make(job)
+        starts, tracked.monitor = tracked.monitor.starts, self._make(job)
+        tracked.monitor.go_on_after(starts)
         announced = await self.services.reading.run(self._topics.announced, job, rows)
         tracked.given_up = tracked.given_up._replace(start=start_of([*announced, *rows]) or 0)
         if message is not None:
