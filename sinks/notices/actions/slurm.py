@@ -89,10 +89,11 @@ class SlurmNodes:
         """Yield each node once for each partition that it is in."""
         # --all: nodes of hidden partitions too.
         text = self._run("sinfo", "--noheader", "--Node", "--all", "--format=%N|%T|%E", *options)
-        for line in text.splitlines():
-            # Twice at most: a reason may hold the sign too.
-            host, state, reason = line.split("|", 2)
-            yield SlurmNode(host, state, "" if reason == _NO_REASON else reason)
+        for line in text.split("\n"):
+            # Twice at most: a reason may hold the sign too. And line breaks: behind the first one are no nodes.
+            host, state, reason = (*line.split("|", 2), "", "")[:3]
+            if state:
+                yield SlurmNode(host, state, "" if reason == _NO_REASON else reason)
 
     def _run(self, *command: str) -> str:
         path = str(self._folder / command[0]) if self._folder else command[0]
