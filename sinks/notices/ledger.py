@@ -209,6 +209,10 @@ class Ledger:
         severity = max(severities, key=_rank, default="ticket")
         alert, ids = storm_alert(storm, members, severity, is_over=is_over)
         incident = Incident(alert, 0, 0, *((members[-1].partition, members[-1].offset) if members else (0, 0)))
+        # It was given up: news of its incidents since then is news of it, as of an incident by itself.
+        if told is not None and told.state == "doubtful":
+            has_news = any(one is not None and one.told_ns > told.told_ns for one in records)
+            told = replace(told, revision=-1) if has_news else told
         decision = decide(incident, told, rules, (), now_ns)
         if isinstance(decision, Deliver):
             notice = replace(decision.notice, incidents=ids, link=self._rules[channel].console_url)
@@ -251,6 +255,11 @@ class Ledger:
             return None
         self._first_tries.add((due.incident.verdict_id, channel))
         return self._note(channel, due, "trying", None, now_ns)
+
+    def knows(self, due: Due) -> bool:
+        """Whether all incidents of a notice are known: it may be one of an earlier ledger."""
+        own = (due.incident,) if due.storm is None else due.joining
+        return all(self._incidents.get(one.verdict_id) is not None for one in own)
 
     def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> list[DeliveryRecord]:
         """Record that a channel took a notice; return the records of it."""

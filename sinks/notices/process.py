@@ -289,7 +289,8 @@ class Notifier:
                 return
             wait_s = 0.0
             self._couriers[outcome.channel].is_busy = False
-            if self._ledger is not None:  # else another process has taken over, and delivers it itself
+            # Else another process has taken over, and delivers it itself, or the topic was made anew meanwhile.
+            if self._ledger is not None and self._ledger.knows(outcome.due):
                 self._apply(outcome, self._ledger, log)
 
     def _apply(self, outcome: Outcome, ledger: Ledger, log: StateLog) -> None:
