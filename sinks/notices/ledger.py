@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from irregulars.messages.opinions import Opinion
 from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents, device_of
 from irregulars.sinks.notices.mutes import Mute, TrackRecord, silences, track_records
-from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, incident_link
+from irregulars.sinks.notices.notice import AWAY_S, Channel, NotArrived, Notice, incident_link
 from irregulars.sinks.notices.policy import (
     GATHER_NS,
     KEPT_NS,
@@ -417,22 +418,44 @@ def deliver(channel: Channel, due: Due) -> Outcome:
         return Outcome(name, due, None, text)
 
 
+# Seconds after which a try is left, with its thread: several times what our own channels take at most, each of whose
+# waits is bounded. An endpoint that gives its answer byte by byte, or a stranger's channel, may never come to an end.
+LONGEST_TRY_S: Final = 1800.0
+MOST_LEFT: Final = 16  # threads of a channel that were left: with more of them the next try is waited for
+
+
 class Courier:
     """Delivers for one channel in a thread of its own: a channel that is slow or away stops no other."""
 
-    def __init__(self, channel: Channel, outcomes: queue.SimpleQueue[Outcome], give_up_s: float) -> None:
+    def __init__(
+        self, channel: Channel, outcomes: queue.SimpleQueue[Outcome], give_up_s: float, *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.retries: Final = Retries(give_up_s)
         self.is_busy = False
         self._channel: Final = channel
         self._outcomes: Final = outcomes
-        self._inbox: Final[queue.SimpleQueue[Due | None]] = queue.SimpleQueue()
-        self._thread: Final = threading.Thread(target=self._run, name=f"courier-{channel.name}", daemon=True)
-        self._thread.start()
+        self._clock_s: Final = clock_s
+        self._left = 0
+        self._begin()
 
     def send(self, due: Due) -> None:
         """Hand over a notice; one at a time."""
         self.is_busy = True
+        self._trying = due, self._clock_s()
         self._inbox.put(due)
+
+    def leave_stuck(self) -> None:
+        """Leave a try that has lasted for too long: it counts as failed, and a new thread makes the next one."""
+        if not self.is_busy or self._trying is None or self._left >= MOST_LEFT:
+            return
+        due, since_s = self._trying
+        if self._clock_s() - since_s < LONGEST_TRY_S:
+            return
+        self._left += 1
+        self._begin()
+        text = f"channel must answer within {LONGEST_TRY_S:g} s; it did not"
+        self._outcomes.put(Outcome(self._channel.name, due, None, text, retry_after_s=AWAY_S))
 
     def close(self, wait_s: float = 1.0) -> None:
         """End the thread, if it is not in the middle of a try, and close the channel."""
@@ -441,9 +464,20 @@ class Courier:
         if not self._thread.is_alive():
             self._channel.close()
 
-    def _run(self) -> None:
-        while (due := self._inbox.get()) is not None:
-            self._outcomes.put(deliver(self._channel, due))
+    def _begin(self) -> None:
+        self._trying: tuple[Due, float] | None = None
+        self._inbox: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._inbox,), name=f"courier-{self._channel.name}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, inbox: queue.SimpleQueue[Due | None]) -> None:
+        while (due := inbox.get()) is not None:
+            outcome = deliver(self._channel, due)
+            if inbox is not self._inbox:  # it took too long, and another thread goes on
+                return
+            self._outcomes.put(outcome)
 
 
 class Retries:

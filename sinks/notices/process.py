@@ -269,6 +269,7 @@ class Notifier:
     def _send(self, ledger: Ledger, log: StateLog) -> None:
         now_ns = time.time_ns()
         for name, courier in self._couriers.items():
+            courier.leave_stuck()
             if not courier.is_busy and now_ns >= courier.retries.rests_until_ns:
                 due = ledger.next_due(name, now_ns)
                 if due is not None:
