@@ -90,9 +90,10 @@ class SlurmNodes:
         # --all: nodes of hidden partitions too.
         text = self._run("sinfo", "--noheader", "--Node", "--all", "--format=%N|%T|%E", *options)
         for line in text.split("\n"):
-            # Twice at most: a reason may hold the sign too. And line breaks: behind the first one are no nodes.
-            host, state, reason = (*line.split("|", 2), "", "")[:3]
-            if state:
+            # A reason may hold the sign too. And line breaks: what follows the first one is no node.
+            host, _, rest = line.partition("|")
+            state, sign, reason = rest.partition("|")
+            if sign:
                 yield SlurmNode(host, state, "" if reason == _NO_REASON else reason)
 
     def _run(self, *command: str) -> str:
