@@ -111,6 +111,14 @@ class PublishedVerdicts:
             del self._published[verdict.verdict_id]
         return [topic for topic in RESULTS if verdict.revision > known.revisions.get(topic, 0)]
 
+    def open_of(self, job: str) -> Set[str]:
+        """Return the ids of verdicts on a job that are open on the topics, and that its monitor has not repeated."""
+        return {one.verdict_id for one in self._published.values() if one.job == job and one.is_open}
+
+    def drop(self, verdict_ids: Set[str]) -> None:
+        """Forget some verdicts: no monitor repeats them any more."""
+        self._published = {name: one for name, one in self._published.items() if name not in verdict_ids}
+
     # --- jobs that begin anew ---------------------------------------------------------------------------------------
 
     def is_over(self, key: bytes, offset: int) -> bool:
