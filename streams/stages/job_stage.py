@@ -396,9 +396,11 @@ class JobStage(Stage[JobMonitor]):
         It began anew meanwhile, and nothing else would ever end these incidents. An end counts once all evidence was
         read that there was when the partition came: of a job that ran twice, the first end is not the last.
         """
+        if not self._has_read_all(state, state.position()):
+            return
         published = self._published[state]
         left = published.open_of(tracked.key.decode())
-        if not left or not self._has_read_all(state, state.position()):
+        if not left:
             return
         try:
             told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)

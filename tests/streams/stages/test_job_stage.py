@@ -146,7 +146,7 @@ def test_a_job_that_is_run_again_once_its_state_is_gone_goes_on_in_its_numbers(s
 
     stage = JobStage(services, make, lambda _: pytest.fail("nothing is stored"), lambda verdict: None, Clocks())
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
-    stage.states, stage._published[state] = {0: state}, PublishedVerdicts(Told())
+    stage.states, stage._published[state], stage._evidence_ends[state] = {0: state}, PublishedVerdicts(Told()), 0
 
     async def run(start: str, offset: int) -> None:
         own = [replace(came(0, 1, start=start), start=start), Membership("j", 1, 0, reason="finished", start=start)]
