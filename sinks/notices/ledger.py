@@ -437,7 +437,9 @@ class Courier:
         self._outcomes: Final = outcomes
         self._clock_s: Final = clock_s
         self._left = 0
-        self._begin()
+        self._trying: tuple[Due, float] | None = None  # with the time at which it was handed over
+        self._inbox: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
+        self._thread = self._new_thread()
 
     def send(self, due: Due) -> None:
         """Hand over a notice; one at a time."""
@@ -453,7 +455,8 @@ class Courier:
         if self._clock_s() - since_s < LONGEST_TRY_S:
             return
         self._left += 1
-        self._begin()
+        self._trying, self._inbox = None, queue.SimpleQueue()
+        self._thread = self._new_thread()
         text = f"channel must answer within {LONGEST_TRY_S:g} s; it did not"
         self._outcomes.put(Outcome(self._channel.name, due, None, text, retry_after_s=AWAY_S))
 
@@ -464,13 +467,11 @@ class Courier:
         if not self._thread.is_alive():
             self._channel.close()
 
-    def _begin(self) -> None:
-        self._trying: tuple[Due, float] | None = None
-        self._inbox: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._inbox,), name=f"courier-{self._channel.name}", daemon=True
-        )
-        self._thread.start()
+    def _new_thread(self) -> threading.Thread:
+        name = f"courier-{self._channel.name}"
+        thread = threading.Thread(target=self._run, args=(self._inbox,), name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _run(self, inbox: queue.SimpleQueue[Due | None]) -> None:
         while (due := inbox.get()) is not None:
