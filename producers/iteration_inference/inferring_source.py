@@ -21,6 +21,7 @@ from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
 from irregulars.producers.publishing.sources import PassingSource, Record, Source, key_of, take_records
 from irregulars.state_codec import decode_state, encode_state
+from irregulars.validation import first_line
 
 # Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON.
 STATE_VERSION: Final = 3
@@ -71,12 +72,36 @@ class _Job:
     ended: set[int] = field(default_factory=set)
     rows: dict[int, int] = field(default_factory=dict)  # taken in of each rank
     heard_s: float = 0.0  # when its last operators came, by the source's clock
+    # Its ranks mark their iterations, and these marks are never changed, or its inference has failed: its batches
+    # pass as they come from here on
     is_marked: bool = False
 
     def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
         """Add a batch of operators; return those that may leave."""
+        try:
+            return self._numbered(batch, may_learn=may_learn)
+        except Exception as error:
+            return self._leave_alone(error, batch)
+
+    def flush(self, *, may_learn: bool) -> list[Batch]:
+        """Return all that is held: the job has ended, or pauses."""
+        try:
+            return self.inference.flush(may_learn=may_learn)
+        except Exception as error:
+            return self._leave_alone(error)
+
+    def _leave_alone(self, error: Exception, *batches: Batch) -> list[Batch]:
+        """Return what is held, and these, as they came: odd rows of one job must not end its node's agent."""
+        job = next((one.job for one in self.announcements.values()), "")
+        effect = "its operators get no iterations"
+        _LOG.error("event=inference_failed job=%r reason=%r effect=%r", job, first_line(error), effect)
+        self.is_marked = True
+        held = self.inference.withdraw()
+        return [*held, *(one for one in batches if not any(one is other for other in held))]
+
+    def _numbered(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
         if (batch.columns["iteration"] != UNKNOWN).any():
-            self.is_marked = True  # its ranks mark their iterations from here on, and these marks are never changed
+            self.is_marked = True
             return [*self.inference.withdraw(), batch]
         rank, first, left = batch.header.rank, batch.header.rows_before, []
         known = self.rows.get(rank, first)
@@ -166,7 +191,7 @@ class InferringSource(PassingSource):
             for key, job in list(self._jobs.items()):
                 silent_s = now_s - job.heard_s
                 if job.inference.held_rows and (is_over or silent_s > PAUSE_S):
-                    self._ready += job.inference.flush(may_learn=self._may_learn())
+                    self._ready += job.flush(may_learn=self._may_learn())
                 elif silent_s > _FORGET_S:
                     self._drop(key)
                 elif silent_s > _FORGET_ROWS_S:
@@ -228,13 +253,13 @@ class InferringSource(PassingSource):
         job = self._job_of(heartbeat)
         if job is None or heartbeat.state != "ended":
             return
-        self._ready += job.inference.flush(may_learn=self._may_learn())
+        self._ready += job.flush(may_learn=self._may_learn())
         job.ended.add(heartbeat.rank)
         if job.ended.issuperset(job.announcements):
             self._drop((heartbeat.job, heartbeat.attempt))
 
     def _drop(self, key: tuple[str, int]) -> None:
-        self._ready += self._jobs.pop(key).inference.flush(may_learn=self._may_learn())
+        self._ready += self._jobs.pop(key).flush(may_learn=self._may_learn())
         self._has_news = True
 
     # --- across restarts --------------------------------------------------------------------------------------------

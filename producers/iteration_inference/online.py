@@ -28,6 +28,7 @@ from irregulars.producers.iteration_inference.operators import (
 
 Array = np.ndarray
 _REGULAR: Final = 3  # iterations of equal length, the last ones, from which a cadence is learned
+_LONGEST: Final = 1 << 20  # numbers that a sequence goes on by in one of them: a cadence has a table of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def learn_cadence(operators: Operators, iteration: Array, anchor: Anchor) -> Cad
     last = int(number.max(initial=-1))
     borders = np.array([rows.sequence[number == k].max(initial=-1) for k in range(last - _REGULAR, last + 1)])
     lengths = np.diff(borders)
-    if (borders < 0).any() or (lengths != lengths[0]).any():
+    if (borders < 0).any() or (lengths != lengths[0]).any() or lengths[0] > _LONGEST:
         return None
     length = int(lengths[0])
     recent = rows.only(rows.sequence > borders[0])

@@ -35,6 +35,9 @@ _IDLE_S: Final = 0.02
 # A heartbeat without news is left out, but for each tenth: headers of batches carry the progress themselves, and
 # thousands of small messages a second keep a worker from the large ones.
 _NOTHING_NEW: Final = 10
+# Seconds without a message, as Kafka or this host was away, after which ranks are announced again: a worker forgets
+# one of which nothing came for a day (`forget_s`), and would take its rows for those of an unknown rank.
+_ANNOUNCE_AGAIN_S: Final = 6 * 3600.0
 FINISHED: Final = "finished"
 STOPPED: Final = "stopped"
 
@@ -108,7 +111,7 @@ class Agent:
     `make_publisher`: makes the publisher. `ends_ranks`: whether the agent sends heartbeats of its
     ranks from their first record to its own end. Where not, it sends those of a rank from its announcement until the
     source ends it: other processes may send for ranks that were not announced here, and another agent may follow this
-    one.
+    one. `now_s`: the clock of the day.
     """
 
     def __init__(
@@ -122,8 +125,9 @@ class Agent:
         make_publisher: Callable[[AgentSettings], Publisher] = Publisher,
         idle_s: float = _IDLE_S,
         ends_ranks: bool = True,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
-        self._source, self._settings, self._clock_s = source, settings, clock_s
+        self._source, self._settings, self._clock_s, self._now_s = source, settings, clock_s, now_s
         self._on_progress = on_progress
         self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
         self._ends_ranks = ends_ranks
@@ -132,6 +136,7 @@ class Agent:
         self._progress = Progress()
         self._is_stopping = False
         self._next_beat_s = 0.0
+        self._current_s = 0.0  # when messages did not wait, or ranks were announced again, by the clock of the day
 
     @property
     def is_stopping(self) -> bool:
@@ -154,6 +159,7 @@ class Agent:
             publisher = self._make_publisher(self._settings)
             publisher.connect(self._topics)
             self._next_beat_s = self._clock_s() + self._settings.heartbeat_s
+            self._current_s = self._now_s()
             while not (self._is_stopping or self._source.is_exhausted):
                 records = self._source.poll(self._settings.poll_records)
                 for record in records:
@@ -225,6 +231,7 @@ class Agent:
                 if at[1] < own.attempt or at[3:] != (own.start, own.since_ns):
                     del self._ranks[at]
             known = self._ranks.setdefault(key_of(own), _Rank(own))
+            known.own = own  # the newest: groups may have been made since the first
             for schema in own.sources:
                 known.sources.setdefault(schema, SourceProgress(0, None))
         self._progress.announcements += 1
@@ -264,6 +271,7 @@ class Agent:
         if now_s < self._next_beat_s:
             return
         self._next_beat_s = now_s + self._settings.heartbeat_s
+        self._announce_again_if_due(publisher)
         for rank in [] if publisher.is_behind else list(self._ranks.values()):
             beat, known = rank.heartbeat(None, publisher), rank.published
             is_new = any(progress != known.get(schema, _NO_PROGRESS) for schema, progress in beat.sources.items())
@@ -272,6 +280,16 @@ class Agent:
             else:
                 rank.left_out += 1
         self._report(publisher)
+
+    def _announce_again_if_due(self, publisher: Publisher) -> None:
+        """Announce the ranks again if nothing has come from here for long; while Kafka is away, now and then."""
+        now_s = self._now_s()
+        is_due = now_s - self._current_s >= _ANNOUNCE_AGAIN_S
+        for own in [rank.own for rank in self._ranks.values()] if is_due else []:
+            if isinstance(own, Announcement):
+                publisher.send(*announcing_message(own))
+        if is_due or not publisher.is_behind:
+            self._current_s = now_s
 
     def _beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
         rank.published, rank.left_out = dict(beat.sources), 0

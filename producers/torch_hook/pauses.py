@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial, reduce, wraps
 from typing import Any, Final, NamedTuple
 
@@ -85,7 +85,9 @@ class Pauses:
     def stop(self) -> None:
         """Leave everything as it was."""
         while self._undo:
-            self._undo.pop()()
+            # A callback is on its list no more where a script cleared that: `torch.compiler.reset` clears torch's.
+            with suppress(ValueError):
+                self._undo.pop()()
         self._waiting.clear()
         if self._host is not None:
             self._host.close()

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -207,14 +207,12 @@ class Session:
             _LOG.warning("event=torch_comms_trouble what=native count=%d error=%r training=unaffected", count, text)
 
     def _detach(self) -> None:
-        self._hook.enable(False)
-        self._hook.detach()
-        self._process_groups.leave()
-        for hook in self._optimizer_hooks:
-            hook.remove()
-        for watch in self._watches:
-            watch.close()
-        self._pauses.stop()
+        steps: list[Callable[[], object]] = [partial(self._hook.enable, False), self._hook.detach]
+        steps += [self._process_groups.leave, *(hook.remove for hook in self._optimizer_hooks)]
+        steps += [*(watch.close for watch in self._watches), self._pauses.stop]
+        for step in steps:  # each, whatever becomes of the others: the end of a recording is a part of training too
+            with self.troubles.kept_from_training("stop"):
+                step()
 
     def _leave_child(self) -> None:
         # A fork has no exporter thread, and is no rank: a DataLoader's worker, for example.
@@ -234,7 +232,12 @@ class Session:
     def _boundary(self) -> Boundary:
         """Pass from one iteration to the next, where operators run."""
         clock = self._device_clock
-        return HostBoundary() if clock is None or not DeviceBoundary.is_possible() else DeviceBoundary(clock)
+        if clock is not None:
+            # The device's error, which training will meet itself: raised here it would hide the script's own.
+            with suppress(RuntimeError):
+                if DeviceBoundary.is_possible():
+                    return DeviceBoundary(clock)
+        return HostBoundary()
 
     def _before_step(self, *_: Any) -> None:
         with self.troubles.kept_from_training("pauses"):
@@ -290,4 +293,7 @@ def _world() -> tuple[int, int] | None:
 
     if not distributed.is_available() or not distributed.is_initialized():
         return None
-    return distributed.get_rank(), distributed.get_world_size()
+    try:
+        return distributed.get_rank(), distributed.get_world_size()
+    except (ValueError, RuntimeError):  # training has destroyed it since
+        return None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from irregulars.messages.opinions import Opinion
 from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents, device_of
 from irregulars.sinks.notices.mutes import Mute, TrackRecord, silences, track_records
-from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, incident_link
+from irregulars.sinks.notices.notice import AWAY_S, Channel, NotArrived, Notice, incident_link
 from irregulars.sinks.notices.policy import (
     GATHER_NS,
     KEPT_NS,
@@ -209,6 +210,10 @@ class Ledger:
         severity = max(severities, key=_rank, default="ticket")
         alert, ids = storm_alert(storm, members, severity, is_over=is_over)
         incident = Incident(alert, 0, 0, *((members[-1].partition, members[-1].offset) if members else (0, 0)))
+        # It was given up: news of its incidents since then is news of it, as of an incident by itself.
+        if told is not None and told.state == "doubtful":
+            has_news = any(one is not None and one.told_ns > told.told_ns for one in records)
+            told = replace(told, revision=-1) if has_news else told
         decision = decide(incident, told, rules, (), now_ns)
         if isinstance(decision, Deliver):
             notice = replace(decision.notice, incidents=ids, link=self._rules[channel].console_url)
@@ -251,6 +256,11 @@ class Ledger:
             return None
         self._first_tries.add((due.incident.verdict_id, channel))
         return self._note(channel, due, "trying", None, now_ns)
+
+    def knows(self, due: Due) -> bool:
+        """Whether all incidents of a notice are known: it may be one of an earlier ledger."""
+        own = (due.incident,) if due.storm is None else due.joining
+        return all(self._incidents.get(one.verdict_id) is not None for one in own)
 
     def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> list[DeliveryRecord]:
         """Record that a channel took a notice; return the records of it."""
@@ -408,22 +418,47 @@ def deliver(channel: Channel, due: Due) -> Outcome:
         return Outcome(name, due, None, text)
 
 
+# Seconds after which a try is left, with its thread: several times what our own channels take at most, each of whose
+# waits is bounded. An endpoint that gives its answer byte by byte, or a stranger's channel, may never come to an end.
+LONGEST_TRY_S: Final = 1800.0
+MOST_LEFT: Final = 16  # threads of a channel that were left: with more of them the next try is waited for
+
+
 class Courier:
     """Delivers for one channel in a thread of its own: a channel that is slow or away stops no other."""
 
-    def __init__(self, channel: Channel, outcomes: queue.SimpleQueue[Outcome], give_up_s: float) -> None:
+    def __init__(
+        self, channel: Channel, outcomes: queue.SimpleQueue[Outcome], give_up_s: float, *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.retries: Final = Retries(give_up_s)
         self.is_busy = False
         self._channel: Final = channel
         self._outcomes: Final = outcomes
-        self._inbox: Final[queue.SimpleQueue[Due | None]] = queue.SimpleQueue()
-        self._thread: Final = threading.Thread(target=self._run, name=f"courier-{channel.name}", daemon=True)
-        self._thread.start()
+        self._clock_s: Final = clock_s
+        self._left = 0
+        self._trying: tuple[Due, float] | None = None  # with the time at which it was handed over
+        self._inbox: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
+        self._thread = self._new_thread()
 
     def send(self, due: Due) -> None:
         """Hand over a notice; one at a time."""
         self.is_busy = True
+        self._trying = due, self._clock_s()
         self._inbox.put(due)
+
+    def leave_stuck(self) -> None:
+        """Leave a try that has lasted for too long: it counts as failed, and a new thread makes the next one."""
+        if not self.is_busy or self._trying is None or self._left >= MOST_LEFT:
+            return
+        due, since_s = self._trying
+        if self._clock_s() - since_s < LONGEST_TRY_S:
+            return
+        self._left += 1
+        self._trying, self._inbox = None, queue.SimpleQueue()
+        self._thread = self._new_thread()
+        text = f"channel must answer within {LONGEST_TRY_S:g} s; it did not"
+        self._outcomes.put(Outcome(self._channel.name, due, None, text, retry_after_s=AWAY_S))
 
     def close(self, wait_s: float = 1.0) -> None:
         """End the thread, if it is not in the middle of a try, and close the channel."""
@@ -432,9 +467,18 @@ class Courier:
         if not self._thread.is_alive():
             self._channel.close()
 
-    def _run(self) -> None:
-        while (due := self._inbox.get()) is not None:
-            self._outcomes.put(deliver(self._channel, due))
+    def _new_thread(self) -> threading.Thread:
+        name = f"courier-{self._channel.name}"
+        thread = threading.Thread(target=self._run, args=(self._inbox,), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self, inbox: queue.SimpleQueue[Due | None]) -> None:
+        while (due := inbox.get()) is not None:
+            outcome = deliver(self._channel, due)
+            if inbox is not self._inbox:  # it took too long, and another thread goes on
+                return
+            self._outcomes.put(outcome)
 
 
 class Retries:

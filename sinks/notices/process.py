@@ -269,6 +269,7 @@ class Notifier:
     def _send(self, ledger: Ledger, log: StateLog) -> None:
         now_ns = time.time_ns()
         for name, courier in self._couriers.items():
+            courier.leave_stuck()
             if not courier.is_busy and now_ns >= courier.retries.rests_until_ns:
                 due = ledger.next_due(name, now_ns)
                 if due is not None:
@@ -289,7 +290,8 @@ class Notifier:
                 return
             wait_s = 0.0
             self._couriers[outcome.channel].is_busy = False
-            if self._ledger is not None:  # else another process has taken over, and delivers it itself
+            # Else another process has taken over, and delivers it itself, or the topic was made anew meanwhile.
+            if self._ledger is not None and self._ledger.knows(outcome.due):
                 self._apply(outcome, self._ledger, log)
 
     def _apply(self, outcome: Outcome, ledger: Ledger, log: StateLog) -> None:

@@ -134,9 +134,23 @@ class JobMonitor:
         return self._roster.contradiction
 
     @property
+    def starts(self) -> StartsState:
+        """Its starts so far."""
+        return self._starts.state()
+
+    @property
+    def newest_start(self) -> tuple[int, int] | None:
+        """Code and number of its newest start that has an id; None: none has."""
+        return self._starts.newest
+
+    @property
     def overtaken(self) -> int:
         """How many starts are not judged, as they began before one that was judged already."""
         return self._starts.not_judged
+
+    def go_on_after(self, starts: StartsState) -> None:
+        """Number further starts behind those before: else their verdicts would have the ids of verdicts on these."""
+        self._starts = JobStarts(starts)
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in rows that RankMonitors drained; a row that comes twice counts once."""

@@ -61,6 +61,11 @@ class StartsState:
     known: tuple[tuple[int, Start], ...]
     beside: tuple[int, ...]
 
+    @classmethod
+    def of(cls, code: int, number: int) -> StartsState:
+        """Return that of a job of which only the newest start is known; its next one gets a higher number."""
+        return cls(((code, Start(number)),), ())
+
 
 class JobStarts:
     """Gives each start of a job an attempt number of its own, in the order of their first messages.
@@ -88,6 +93,12 @@ class JobStarts:
     def not_judged(self) -> int:
         """How many starts were overtaken."""
         return sum(one.number == _NOT_JUDGED for one in self._known.values())
+
+    @property
+    def newest(self) -> tuple[int, int] | None:
+        """Code and number of the newest start that has an id; None: none has."""
+        numbers = {code: one.number for code, one in self._known.items() if code < FIRST_ATTEMPT}
+        return max(numbers.items(), key=lambda one: one[1], default=None)
 
     def overtaken(self, current: int | None) -> list[int]:
         """Return the numbers of starts to come that began before the present one; nothing is judged under them."""

@@ -17,6 +17,8 @@ from irregulars.messages.kinds import STANDSTILLS
 VERDICTS: Final = "verdicts"
 ALERTS: Final = "alerts"
 RESULTS: Final = (VERDICTS, ALERTS)
+MOST_ENDED: Final = 1000
+"""Jobs of a partition that ended and whose newest start is known: they are in each of its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Told:
     aliases: Mapping[str, Alias] = field(default_factory=dict)  # by the id that the monitor uses
     anew: tuple[bytes, ...] = ()  # keys of the jobs that began anew
     before: int = 0  # evidence before this offset was judged before they did: that of other jobs is not judged again
+    # Newest start of jobs that ended, by job: its code and its number; those that ended last come last
+    starts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class PublishedVerdicts:
@@ -74,6 +78,7 @@ class PublishedVerdicts:
         self._anew = set(told.anew)
         self._before: Final = told.before
         self._to_announce = set(told.anew) - restored
+        self._starts = dict(told.starts)
 
     def __len__(self) -> int:
         return len(self._published)
@@ -105,6 +110,14 @@ class PublishedVerdicts:
         if verdict.revision >= max(known.revisions.values()):  # all revisions have been repeated
             del self._published[verdict.verdict_id]
         return [topic for topic in RESULTS if verdict.revision > known.revisions.get(topic, 0)]
+
+    def open_of(self, job: str) -> Set[str]:
+        """Return the ids of verdicts on a job that are open on the topics, and that its monitor has not repeated."""
+        return {one.verdict_id for one in self._published.values() if one.job == job and one.is_open}
+
+    def drop(self, verdict_ids: Set[str]) -> None:
+        """Forget some verdicts: no monitor repeats them any more."""
+        self._published = {name: one for name, one in self._published.items() if name not in verdict_ids}
 
     # --- jobs that begin anew ---------------------------------------------------------------------------------------
 
@@ -151,6 +164,20 @@ class PublishedVerdicts:
             del self._published[known.verdict_id]  # no monitor repeats it under that id
         return self._aliases[own].translate(verdict)
 
+    # --- jobs that have ended, and may be run again under their names -----------------------------------------------
+
+    def note_end(self, job: str, start: tuple[int, int] | None) -> None:
+        """Note the newest start of a job that has ended, as `JobStarts.newest` returns it."""
+        if start is not None:
+            self._starts.pop(job, None)
+            self._starts[job] = start
+        if len(self._starts) > MOST_ENDED:
+            del self._starts[next(iter(self._starts))]
+
+    def start_before(self, key: bytes) -> tuple[int, int] | None:
+        """Return the newest start of a job that has no monitor; None: not known, or its evidence comes again."""
+        return None if key in self._anew else self._starts.get(key.decode())
+
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def forget(self, is_alive: Callable[[str], bool]) -> None:
@@ -162,7 +189,10 @@ class PublishedVerdicts:
 
     def told(self) -> Told:
         """Return the state for a snapshot."""
-        return Told(tuple(self._published.values()), dict(self._aliases), tuple(sorted(self._anew)), self._before)
+        return Told(
+            tuple(self._published.values()), dict(self._aliases), tuple(sorted(self._anew)), self._before,
+            dict(self._starts),
+        )  # fmt: skip
 
 
 def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[tuple[str, Verdict]]) -> Told:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -24,6 +25,7 @@ from irregulars.streams.health.log_lines import log_job, log_verdict
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.job_hop.job_starts import StartsState
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
@@ -100,6 +102,9 @@ class JobStage(Stage[JobMonitor]):
     async def prepare(self, state: State, stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
+        for tracked in state.tracked.values():
+            if tracked.monitor.is_ended:
+                published.note_end(tracked.key.decode(), tracked.monitor.newest_start)
         run, topics = self.services.reading.run, self._topics
         self._ends[state] = await run(topics.read_results, state.partition, stored.ends, published)
         end = await run(topics.evidence_end, state.partition)
@@ -125,6 +130,9 @@ class JobStage(Stage[JobMonitor]):
             return
         if tracked is None:
             tracked = state.tracked[key] = Tracked(key, self._make(key.decode()))
+            before = published.start_before(key)
+            if before is not None:
+                tracked.monitor.go_on_after(StartsState.of(*before))
             log_job("appeared", key.decode(), partition=state.partition)
         state.take(topic, message.offset)
         if published.is_first(key):
@@ -152,11 +160,17 @@ class JobStage(Stage[JobMonitor]):
             for partition, end in by_partition.items():
                 by_partition[partition] = max(end, self.services.outbox.end_offset(name, partition) or 0)
         published = self._published[state]
-        # Once all evidence was read again; where there was none, the first hop is still to make it again.
-        if 0 < self._evidence_ends[state] <= positions.get(EVIDENCE, 0):
+        if self._has_read_all(state, positions):
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
         return PositionRecord(state.epoch, positions, own, told=published.told(), topic_ids=self._ids)
+
+    def _has_read_all(self, state: State, positions: Offsets) -> bool:
+        """Whether all evidence was read that was there when the partition came.
+
+        Where there was none, the first hop is still to make it again.
+        """
+        return 0 < self._evidence_ends[state] <= positions.get(EVIDENCE, 0)
 
     async def tick(self) -> None:
         """Tick all monitors."""
@@ -258,6 +272,9 @@ class JobStage(Stage[JobMonitor]):
         work.note_overtaken(tracked)
         self.services.counters.given_up_iterations.inc(work.note_given_up(tracked))
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
+        if tracked.monitor.is_ended:
+            self._published[state].note_end(tracked.key.decode(), tracked.monitor.newest_start)
+            await self._close_unfound(state, tracked, next((one.reason for one in judgements.ends), "silent"))
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)
@@ -305,7 +322,8 @@ class JobStage(Stage[JobMonitor]):
         if not self.holds(state):
             return
         job, rows = tracked.key.decode(), () if message is None else message.rows
-        tracked.monitor = self._make(job)
+        starts, tracked.monitor = tracked.monitor.starts, self._make(job)
+        tracked.monitor.go_on_after(starts)
         announced = await self.services.reading.run(self._topics.announced, job, rows)
         tracked.given_up = tracked.given_up._replace(start=start_of([*announced, *rows]) or 0)
         if message is not None:
@@ -371,6 +389,31 @@ class JobStage(Stage[JobMonitor]):
                 self.services.counters.told(verdict, judgements.iterations, self._clocks.now_s())
         if any(parts_of(judgements)):
             await self.services.sink.write(judgements)
+
+    async def _close_unfound(self, state: State, tracked: TrackedJob, reason: str) -> None:
+        """Close the verdicts that are open on the topics, of a job that has ended and did not find them again.
+
+        It began anew meanwhile, and nothing else would ever end these incidents. An end counts once all evidence was
+        read that there was when the partition came: of a job that ran twice, the first end is not the last.
+        """
+        if not self._has_read_all(state, state.position()):
+            return
+        published = self._published[state]
+        left = published.open_of(tracked.key.decode())
+        if not left:
+            return
+        try:
+            told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)
+        except ServiceUnavailable:  # `BrokerWatch` logs that the broker is away; the next tick asks again
+            return
+        newest = {one.verdict_id: one for topic, one in told if topic == VERDICTS and one.verdict_id in left}
+        closed = [
+            replace(one, revision=one.revision + 1, state="closed", event="closed", close_reason=reason)
+            for one in newest.values()
+            if one.state != "closed"
+        ]
+        await self._publish(state, Judgements(tracked.key.decode(), verdicts=closed))
+        published.drop(left)
 
     async def _send_once(self, state: State, verdict: Verdict) -> list[str]:
         """Send a revision to the topics that do not have it yet, and return these."""

@@ -28,6 +28,7 @@ from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Judgements, Verdict, encode_verdict
 from irregulars.messages.records import Batch
 from irregulars.streams.health.watchdog import Limits
+from irregulars.streams.job_hop.job_starts import StartsState
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from irregulars.streams.rank_hop.rank_monitor import Refused
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
@@ -121,6 +122,11 @@ class EveryRowAccused:
         pass
 
     def tick(self, now_s: float, until_s: float) -> None:
+        pass
+
+    starts = StartsState((), ())
+
+    def go_on_after(self, starts: StartsState) -> None:
         pass
 
     contradiction = None

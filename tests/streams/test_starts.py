@@ -16,7 +16,7 @@ from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.job_hop.job_starts import JobStarts
+from irregulars.streams.job_hop.job_starts import JobStarts, StartsState
 from tests.conftest import examples
 from tests.streams.eight_ranks import HOSTS, EightRanks
 from tests.streams.evidence_rows import evidence_of
@@ -206,3 +206,18 @@ def test_the_wrong_clock_of_one_host_neither_silences_a_start_nor_takes_its_devi
     starts.numbered([given(A, START_NS + SECOND_NS)])  # from another partition, which was read later
     assert starts.overtaken(1) == []
     assert not starts.is_beside(2)
+
+
+def test_a_job_that_is_run_again_once_its_state_is_gone_gets_ids_of_its_own() -> None:
+    """Else they would be those of verdicts that closed long ago, and nobody would be told of the new ones."""
+    first = of_start(in_order(slow_job(is_moved=False)), "a")
+    job = MonitoredJob("lockstep")
+    assert named(job.feed(first)) == [("old-1", 2, 1, "lockstep:1:20:0")]
+    code, number = job.monitor.newest_start or pytest.fail("it has one")
+    again = MonitoredJob("lockstep")
+    again.monitor.go_on_after(StartsState.of(code, number))
+    outcome = again.feed(of_start(in_order(shifted(slow_job(is_moved=True), GAP_NS)), "b"))
+    assert named(outcome) == [("node-1", 2, 2, "lockstep:2:20:0")]
+    same = MonitoredJob("lockstep")
+    same.monitor.go_on_after(StartsState.of(code, number))
+    assert named(same.feed(first)) == named(job.outcome), "a start that comes again keeps its number"

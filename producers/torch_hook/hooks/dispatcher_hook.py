@@ -48,7 +48,9 @@ class DispatcherHook(RecordingHook):
         super().__init__(on_error)
         self._groups: dict[str, _Group] = {}
         import torch
+        from torch._C._distributed_c10d import Work
 
+        self._unbox: Any = Work.unbox
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call, unused-ignore]
         for name, (family, payload) in _FAMILIES.items():
             packet = getattr(torch.ops.c10d, name, None)
@@ -71,7 +73,7 @@ class DispatcherHook(RecordingHook):
 
     def _kernel(self, operator: Any, op: int, payload: int | None) -> Callable[..., Any]:
         import torch
-        from torch._C._distributed_c10d import ProcessGroup, Work
+        from torch._C._distributed_c10d import ProcessGroup
 
         below: Any = torch._C._after_autograd_keyset
         names = [argument.name for argument in operator._schema.arguments]
@@ -90,7 +92,7 @@ class DispatcherHook(RecordingHook):
                 # The dispatcher leaves out a last argument that has its default: then it is the caller's to wait.
                 is_sync = async_at is not None and len(args) > async_at and not args[async_at]
                 work = result[-1] if isinstance(result, (tuple, list)) else result
-                self._watch(begun, Work.unbox(work), is_sync)
+                self._watch(begun, work, is_sync)
             return result
 
         return kernel
@@ -117,9 +119,10 @@ class DispatcherHook(RecordingHook):
             return None
         return ordinal, issued_ns, group
 
-    def _watch(self, begun: tuple[int, int, _Group], work: Any, is_sync: bool) -> None:
+    def _watch(self, begun: tuple[int, int, _Group], boxed: Any, is_sync: bool) -> None:
         ordinal, op_id, group = begun
         try:
+            work = self._unbox(boxed)
             if not group.is_cpu and self._devices.record_end(op_id, work, ordinal):
                 return
             if not is_sync:

@@ -89,10 +89,12 @@ class SlurmNodes:
         """Yield each node once for each partition that it is in."""
         # --all: nodes of hidden partitions too.
         text = self._run("sinfo", "--noheader", "--Node", "--all", "--format=%N|%T|%E", *options)
-        for line in text.splitlines():
-            # Twice at most: a reason may hold the sign too.
-            host, state, reason = line.split("|", 2)
-            yield SlurmNode(host, state, "" if reason == _NO_REASON else reason)
+        for line in text.split("\n"):
+            # A reason may hold the sign too. And line breaks: what follows the first one is no node.
+            host, _, rest = line.partition("|")
+            state, sign, reason = rest.partition("|")
+            if sign:
+                yield SlurmNode(host, state, "" if reason == _NO_REASON else reason)
 
     def _run(self, *command: str) -> str:
         path = str(self._folder / command[0]) if self._folder else command[0]

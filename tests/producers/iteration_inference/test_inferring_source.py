@@ -21,7 +21,7 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers import following
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, STATE_VERSION, InferringSource
-from irregulars.producers.iteration_inference.online import InferenceLimits
+from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
 from irregulars.producers.publishing.sources import Record, Source, check_source
 from irregulars.producers.torch_hook.exporters import AgentSocket
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -377,3 +377,35 @@ def test_a_sequence_far_away_costs_no_memory(number: int) -> None:
     finally:
         tracemalloc.stop()
     assert {rank: len(own) for rank, own in found.items()} == {r: len(b) for r, b in trace.commops.items()}
+
+
+def test_sequences_in_wide_steps_cost_no_memory() -> None:
+    """Of an exporter that counts in ns: a table of all numbers of an iteration was 8 TB, and ended the agent."""
+    trace = unmarked("gloo-clean")
+    wide = {
+        rank: Batch(one.header, {**one.columns, "sequence": one.columns["sequence"] * 10**12})
+        for rank, one in trace.commops.items()
+    }
+    tracemalloc.start()
+    try:
+        found = numbers(drain(InferringSource(followed(replace(trace, commops=wide)))))
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert {rank: len(own) for rank, own in found.items()} == {r: len(b) for r, b in trace.commops.items()}
+
+
+@pytest.mark.parametrize("part", ["infer_arranged", "learn_cadence", "arrange_operators"])
+def test_a_job_whose_inference_fails_passes_as_it_came_and_ends_no_agent(
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("odd rows")
+
+    monkeypatch.setattr(f"{OnlineInference.__module__}.{part}", fail)
+    records = records_of("gloo-clean")
+    source = InferringSource(Records(records))
+    left = [r for _ in records for r in source.poll(1_000_000) if isinstance(r, Batch)]
+    assert list(map(id, left)) == [id(r) for r in records if isinstance(r, Batch)]
+    (line,) = [one for one in caplog.messages if one.startswith("event=inference_failed")]
+    assert "reason='MemoryError: odd rows'" in line

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, decode_heartbeat
+from irregulars.messages.announcements import (
+    Announcement,
+    Communicator,
+    Heartbeat,
+    SourceProgress,
+    decode_announcement,
+    decode_heartbeat,
+)
 from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
@@ -193,3 +201,33 @@ def test_a_rank_that_is_gone_sends_nothing_more_and_is_told_of_no_end() -> None:
     Agent(source, settings, clock_s=clock_s, make_publisher=make, idle_s=0.0, ends_ranks=False).run()
     beats = [decode_heartbeat(value).state for topic, value in kept.sent if topic == "heartbeats"]
     assert beats == ["running"]
+
+
+class Behind(Keeps):
+    """As one whose messages wait on disk."""
+
+    @property
+    def is_behind(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "hours", "again"),
+    [(Keeps, 1, 0), (Behind, 1, 3), (Keeps, 30, 22)],
+    ids=["all is well", "Kafka is away", "the host is suspended each time"],
+)
+def test_ranks_are_announced_again_where_nothing_came_of_them_for_long(
+    kind: type[Keeps], hours: int, again: int
+) -> None:
+    """A worker forgets a rank of which nothing came for a day: all its rows went to the dead letters from then on."""
+    settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
+    kept, seconds, moments = kind(settings), itertools.count(), itertools.count(step=hours)
+    newest = replace(ANNOUNCED, communicators=(Communicator("world", "world", (0,)),))
+    Agent(
+        Steps([ANNOUNCED, newest], *[[]] * 19), settings, clock_s=lambda: float(next(seconds)),
+        make_publisher=lambda _: kept, idle_s=0.0, ends_ranks=False, now_s=lambda: 3600.0 * next(moments),
+    ).run()  # fmt: skip
+    announced = [decode_announcement(value) for topic, value in kept.sent if topic == "jobs"]
+    assert announced[0] == ANNOUNCED
+    assert [one for one in announced[1:] if one == ANNOUNCED] == ([ANNOUNCED] if hours > 6 else [])
+    assert len(announced) == 2 + again

@@ -226,3 +226,32 @@ def test_pauses_go_before_the_row_of_their_iteration_with_its_times(pauses: Paus
         assert rows[name][::2].tolist() == rows[name][1::2].tolist()
     assert (rows["pause_start_ns"][::2] >= rows["start_ns"][::2]).all()
     assert (rows["pause_elapsed_ns"][::2] >= LONG_S * 1e9).all()
+
+
+class Callbacks:
+    """As ``torch._dynamo.callback.callback_handler``."""
+
+    def __init__(self) -> None:
+        self.start: list[object] = []
+        self.end: list[object] = []
+        self.register_start_callback, self.register_end_callback = self.start.append, self.end.append
+        self.remove_start_callback, self.remove_end_callback = self.start.remove, self.end.remove
+
+
+def test_callbacks_that_a_script_has_cleared_keep_nothing_else_from_being_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`torch.compiler.reset` clears torch's: the end raised into the script, and the last rows were lost."""
+    callbacks, saves = Callbacks(), SimpleNamespace(save=time.sleep)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", SimpleNamespace(callback_handler=callbacks))
+    monkeypatch.setitem(sys.modules, "saves", saves)
+    monkeypatch.setattr(f"{Pauses.__module__}._FUNCTIONS", {"checkpoint_write": (("saves", "save"),)})
+    pauses = Pauses(["garbage_collection", "checkpoint_write", "compilation"], fail)
+    pauses.start()
+    assert (len(callbacks.start), len(callbacks.end)) == (1, 1)
+    assert saves.save is not time.sleep
+    callbacks.start.clear()
+    callbacks.end.clear()
+    gc.callbacks.remove(pauses._collect)
+    pauses.stop()
+    assert saves.save is time.sleep

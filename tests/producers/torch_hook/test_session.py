@@ -54,6 +54,40 @@ torch_comms.stop()
 """
 
 
+RESET_OF_THE_COMPILER = """
+import torch, torch._dynamo
+from irregulars import torch_comms
+save = torch.save
+assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
+assert torch.save is not save
+torch._dynamo.reset()
+torch_comms.stop()
+assert torch.save is save
+"""
+
+ERRORS_OF_A_DEVICE = """
+import gc
+from irregulars import torch_comms
+from irregulars.producers.torch_hook import session
+
+def broken(*_):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
+session.DeviceBoundary.is_possible = staticmethod(broken)
+torch_comms._session._device_clock = session.DeviceClock()
+torch_comms._session._process_groups.leave = broken
+try:
+    with torch_comms.iteration(0):
+        raise KeyError("of the script")
+except KeyError:
+    pass
+before = len(gc.callbacks)
+torch_comms.stop()
+assert len(gc.callbacks) == before - 1, "the rest was undone"
+"""
+
+
 def run(script: str, directory: Path) -> str:
     """Run a script to its end; return its log."""
     done = run_python("-c", script, directory=directory)
@@ -64,6 +98,11 @@ def run(script: str, directory: Path) -> str:
 @pytest.mark.parametrize("script", [TORCH_THAT_LACKS_GROUPS, TWO_IN_TURN, MODEL_THAT_IS_GONE],
                          ids=["failed start", "stop", "model"])  # fmt: skip
 def test_nothing_is_left_behind(script: str, tmp_path: Path) -> None:
+    run(script, tmp_path)
+
+
+@pytest.mark.parametrize("script", [RESET_OF_THE_COMPILER, ERRORS_OF_A_DEVICE], ids=["reset", "device"])
+def test_neither_a_script_s_own_doing_nor_an_error_of_ours_raises_into_training(script: str, tmp_path: Path) -> None:
     run(script, tmp_path)
 
 

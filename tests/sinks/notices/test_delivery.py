@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+
 import pytest
 
-from irregulars.sinks.notices.ledger import LONGEST_S, Retries
+from irregulars.sinks.notices.ledger import LONGEST_S, LONGEST_TRY_S, Courier, Ledger, Outcome, Retries
+from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.policy import Rules
+from tests.sinks.notices.alerts import alert
 
 S = 10**9
 
@@ -44,3 +50,49 @@ def test_a_notice_is_given_up_when_its_next_try_would_come_too_late() -> None:
     assert retries.waiting == 1
     assert retries.failed("n", 3 * S, 0.0) is None
     assert retries.waiting == 0
+
+
+class Stuck:
+    """A channel that never comes back from its first try."""
+
+    name = "c"
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.goes_on = threading.Event()
+
+    def deliver(self, notice: Notice) -> str | None:
+        self.tries += 1
+        if self.tries == 1:
+            self.goes_on.wait(60)
+        return f"try {self.tries}"
+
+    def close(self) -> None:
+        return
+
+
+def test_a_try_that_never_ends_is_left_and_the_channel_told_of_what_follows() -> None:
+    """By an endpoint that answers byte by byte, or a stranger's: it got nothing more, and no line said so."""
+    channel, outcomes, now_s = Stuck(), queue.SimpleQueue[Outcome](), [0.0]
+    courier = Courier(channel, outcomes, 60.0, clock_s=lambda: now_s[0])
+    ledger = Ledger({"c": Rules(hold_s=0.0)})
+    ledger.apply_alert(alert(), 1)
+    due = ledger.next_due("c", 2)
+    assert due is not None
+    courier.send(due)
+    now_s[0] = LONGEST_TRY_S - 1
+    courier.leave_stuck()
+    assert outcomes.empty()
+    now_s[0] = LONGEST_TRY_S
+    courier.leave_stuck()
+    left = outcomes.get(timeout=60)
+    assert (left.failure, left.is_final, left.may_have_arrived) == (
+        "channel must answer within 1800 s; it did not", False, True
+    )  # fmt: skip
+    courier.leave_stuck()
+    courier.send(due)
+    assert outcomes.get(timeout=60).reference == "try 2"
+    channel.goes_on.set()
+    courier.send(due)
+    assert outcomes.get(timeout=60).reference == "try 3", "the end of the first try, when it comes, is no outcome"
+    courier.close()

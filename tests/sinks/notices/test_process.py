@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,10 +11,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices import process
-from irregulars.sinks.notices.ledger import Ledger
+from irregulars.sinks.notices.ledger import Courier, Ledger, Outcome, Retries
+from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.process import Notifier
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.sinks.notices.state_log import StateLog
+from tests.sinks.notices.alerts import alert
 
 
 class Gone:
@@ -78,3 +81,19 @@ def test_an_offset_that_is_gone_makes_it_load_anew_and_never_read_all_alerts_aga
     assert played.assigned == [(0, 5)]
     # The client must report it: by itself it would begin at the oldest alert, and open what ended long ago.
     assert process._consumer_config(settings)["auto.offset.reset"] == "error"
+
+
+def test_the_outcome_of_a_try_for_an_earlier_ledger_is_left_out() -> None:
+    """The topic was made anew meanwhile, and the present ledger does not know the incident: the process ended."""
+    rules = {"c": Rules(hold_s=0.0)}
+    before = Ledger(rules)
+    before.apply_alert(alert(), 1)
+    due = before.next_due("c", 2)
+    assert due is not None
+    notifier = Notifier(NotifySettings(bootstrap="localhost:9092", topics=TopicSettings()), (), rules)
+    courier = notifier._couriers["c"] = cast(Courier, SimpleNamespace(is_busy=True, retries=Retries(60.0)))
+    notifier._ledger = Ledger(rules)
+    notifier._outcomes.put(Outcome("c", due))
+    notifier._settle(cast(StateLog, PlayedLog()))
+    assert not courier.is_busy
+    assert notifier._ledger.unsettled(0) is None

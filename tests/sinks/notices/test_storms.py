@@ -168,3 +168,34 @@ def test_a_storm_says_what_its_incidents_share_and_names_the_newest_on_every_cha
     for body in (events_of(due.notice), message_of(due.notice), annotations_of(due.notice)):
         assert "v119 (hang, nic:node-119/mlx5_1)" in json.dumps(body)
     assert json.loads(encode_notice(due.notice))["incidents"] == [f"v{number}" for number in range(119, 4, -1)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_news_of_a_storm_that_was_given_up_is_told(restarts: bool) -> None:
+    """It was noted as told with the storm, and nobody was told of its incidents again."""
+    channel, later_ns = Channel(), T0 + 3600 * S
+    channel.take(*alerts(20))
+    assert said(channel.told(T0)) == [ONE] * OPENINGS
+    due = channel.ledger.next_due("c", T0 + GATHER_NS)
+    assert due is not None
+    channel.ledger.intend("c", due, T0 + GATHER_NS)
+    channel._keep(channel.ledger.given_up("c", due, later_ns, may_have_arrived=True))
+    if restarts:
+        channel.restart()
+    assert channel.told(later_ns + S) == [], "what was given up is not tried again"
+    own = {"job": "job-7", "host": "node-7"}
+    channel.take(alert("v7", 2, "changed", **own), at_ns=later_ns + 2 * S)
+    assert said(channel.told(later_ns + 2 * S)) == [("opened", "ticket", 15)]
+    assert channel.told(later_ns + 60 * S) == []
+    channel.take(*alerts(20, "closed"), alert("v7", 3, "closed", **own), at_ns=later_ns + 90 * S)
+    assert said(channel.told(later_ns + 90 * S))[-1] == ("resolved", "ticket", 15)
+
+
+def test_an_outcome_of_an_earlier_ledger_is_told_apart() -> None:
+    channel = Channel()
+    channel.take(*alerts(20))
+    (own, *_) = channel.told(T0)
+    (storm,) = channel.told(T0 + GATHER_NS)
+    later = Channel()
+    assert (channel.ledger.knows(own), channel.ledger.knows(storm)) == (True, True)
+    assert (later.ledger.knows(own), later.ledger.knows(storm)) == (False, False)

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from irregulars.messages.judgements import JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.state_codec import decode_state, encode_state
-from irregulars.streams.snapshots.published_verdicts import ALERTS, VERDICTS, PublishedVerdicts, Told, begun_anew
+from irregulars.streams.snapshots.published_verdicts import (
+    ALERTS,
+    MOST_ENDED,
+    VERDICTS,
+    PublishedVerdicts,
+    Told,
+    begun_anew,
+)
 
 ID, OTHER = "j:0:60:0", "j:0:62:0"
 
@@ -157,3 +164,19 @@ def test_jobs_that_ended_before_another_began_anew_are_not_judged_again() -> Non
     assert not published.is_over(b"ended", 40)
     assert not published.is_over(b"j", 39)
     assert [published.is_first(b"j"), published.is_first(b"j"), published.is_first(b"ended")] == [True, False, False]
+
+
+# --- jobs that have ended -------------------------------------------------------------------------------------------
+
+
+def test_the_newest_starts_of_jobs_that_ended_are_known_in_bounds() -> None:
+    published = PublishedVerdicts(Told())
+    for number in range(MOST_ENDED + 1):
+        published.note_end(f"j{number}", (-number - 1, number))
+    published.note_end("without an id", None)
+    published.forget(lambda job: False)
+    again = PublishedVerdicts(decode_state(encode_state(published.told(), 1), Told, 1))
+    assert again.start_before(b"j0") is None, "the oldest gives way"
+    assert (again.start_before(b"j1"), again.start_before(b"without an id")) == ((-2, 1), None)
+    again.begin_anew(b"j1", ())
+    assert again.start_before(b"j1") is None, "all its starts are read again, in their order"

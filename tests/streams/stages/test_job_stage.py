@@ -12,9 +12,11 @@ import pytest
 
 from irregulars.kafka.outbox import Outbox
 from irregulars.messages.announcements import code_of_start
-from irregulars.messages.judgements import Judgements
+from irregulars.messages.evidence import Membership, encode_evidence
+from irregulars.messages.judgements import Judgements, Verdict, decode_verdict
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.settings import JudgeSettings
+from irregulars.state_codec import decode_state, encode_state
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
@@ -24,8 +26,8 @@ from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.stage import Services
 from irregulars.streams.stages.word_log import ReadWords
-from tests.streams.evidence_rows import came, evidence_of
-from tests.streams.stages.test_stage import NOWHERE, Clocks, services_of
+from tests.streams.evidence_rows import came, evidence_of, went
+from tests.streams.stages.test_stage import NOWHERE, Clocks, record, services_of
 
 
 @pytest.fixture
@@ -132,3 +134,71 @@ def test_iterations_that_are_given_up_are_counted_and_logged_once(caplog: pytest
     tracked.monitor = JobMonitor("j", JudgeSettings())  # it began anew
     assert [*counted, work.note_given_up(tracked)] == [0, 3, 0, 2, 0]
     assert len([one for one in caplog.messages if one.startswith("event=iterations_given_up job='j'")]) == 1
+
+
+def test_a_job_that_is_run_again_once_its_state_is_gone_goes_on_in_its_numbers(services: Services) -> None:
+    """Else its verdicts would have the ids of those of its run before, which closed long ago."""
+    made: list[JobMonitor] = []
+
+    def make(job: str) -> JobMonitor:
+        made.append(JobMonitor(job, JudgeSettings()))
+        return made[-1]
+
+    stage = JobStage(services, make, lambda _: pytest.fail("nothing is stored"), lambda verdict: None, Clocks())
+    state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
+    stage.states, stage._published[state], stage._evidence_ends[state] = {0: state}, PublishedVerdicts(Told()), 0
+
+    async def run(start: str, offset: int) -> None:
+        own = [replace(came(0, 1, start=start), start=start), Membership("j", 1, 0, reason="finished", start=start)]
+        for at, value in enumerate(encode_evidence(own, "j")):
+            await stage.process(state, "evidence", record("evidence", offset + at, b"j", value))
+        await asyncio.gather(*(work.task for work in stage._works.values() if work.task is not None))
+
+    async def run_each(*starts: str) -> None:
+        for number, start in enumerate(starts):
+            await run(start, 10 * number)
+            del state.tracked[b"j"]  # long after its end
+            told = decode_state(encode_state(stage._published[state].told(), 1), Told, 1)
+            stage._published[state] = PublishedVerdicts(told)  # a worker started anew in between
+
+    asyncio.run(run_each("a", "b", "b", "c"))
+    assert [monitor.is_ended for monitor in made] == [True] * 4
+    assert [monitor.state().attempt for monitor in made] == [1, 2, 2, 3]
+    stage.close()
+
+
+def test_verdicts_that_a_job_did_not_find_again_are_closed_once_it_has_ended(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began anew in the middle of an incident: nothing else would ever have ended that."""
+    monitor, sent = JobMonitor("j", JudgeSettings()), list[tuple[str, bytes]]()
+    monitor.add([came(0, 1), went(0)])
+    stage = JobStage(services, lambda job: monitor, lambda _: monitor, lambda verdict: b"alert", Clocks())
+    state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
+    state.tracked[b"j"] = Tracked(b"j", monitor)
+    lost = Verdict("j:1:5:0", 3, "open", "j", "imbalance", (5, 9), 1.2, 1.0, None, (), "", event="continued")
+    stage.states, stage._published[state] = {0: state}, PublishedVerdicts(Told())
+    stage._published[state].note("verdicts", lost)
+    stage._evidence_ends[state] = 2
+    told = [("verdicts", replace(lost, revision=2)), ("verdicts", lost), ("alerts", lost)]
+    monkeypatch.setattr(stage._topics, "told_of", lambda *_: told)
+
+    async def send(topic: str, key: bytes, value: bytes) -> None:
+        sent.append((topic, value))
+
+    async def ticks() -> list[int]:
+        found = []
+        for offset in (0, 1, 1):  # its end may be followed by another start, as long as evidence is read again
+            state.take("evidence", offset)
+            await stage.tick()
+            await asyncio.gather(*(work.task for work in stage._works.values() if work.task is not None))
+            found.append(len(sent))
+        return found
+
+    monkeypatch.setattr(services.outbox, "send", send)
+    assert asyncio.run(ticks()) == [0, 2, 2]
+    assert monitor.is_ended
+    assert sent[1] == ("irregulars.alerts", b"alert")
+    ended = replace(lost, revision=4, state="closed", event="closed", close_reason="silent")
+    assert (sent[0][0], decode_verdict(sent[0][1])) == ("irregulars.verdicts", ended)
+    stage.close()

@@ -171,3 +171,15 @@ def test_a_consumer_that_was_killed_is_followed_by_one_that_finishes_and_ends_wh
         assert second.wait(60) == 0
         assert second.stdout is not None
         assert second.stdout.read() == "released   node-0: the verdict closed: recovered (job llama)\n"
+
+
+def test_a_reason_of_several_lines_is_that_of_its_node_and_ends_nothing(tmp_path: Path) -> None:
+    """Operators and health checks give such reasons: a single one on the cluster ended `act` at each start."""
+    told = "node-0|drained|irregulars: cordon-1-2 slow\nnode-1|drained|fan 3\nfan 4\x85 too\n\nnode-2|idle|none\n"
+    (tmp_path / "told").write_text(told, encoding="utf-8")
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\ncat '{tmp_path}/told'\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    nodes = SlurmNodes(tmp_path)
+    assert nodes.marked().cordoned == {"node-0": "cordon-1-2"}
+    assert nodes.obstacle("node-1") == "it is drained already (fan 3)"
+    assert nodes.obstacle("node-2") is None
