@@ -23,7 +23,6 @@ from irregulars.messages.announcements import (
     encode_heartbeat,
 )
 from irregulars.messages.judgements import (
-    DEVICES,
     SEVERITIES,
     Suspect,
     Verdict,
@@ -194,12 +193,19 @@ def test_the_words_of_reasons_are_those_of_the_code() -> None:
 def test_the_words_are_those_of_the_code() -> None:
     properties = PUBLISHED["verdicts"]["properties"]
     assert tuple(properties["kind"]["enum"]) == tuple(VERDICT_KINDS)
-    assert tuple(properties["suspects"]["items"]["properties"]["device"]["enum"]) == DEVICES
     kind = PUBLISHED["jobs"]["properties"]["communicators"]["items"]["properties"]["kind"]
     assert tuple(kind["enum"]) == GROUP_KINDS
     assert tuple(PUBLISHED["alerts"]["properties"]["event"]["enum"]) == ALERTING_EVENTS
     for name in ("verdicts", "alerts"):
         assert tuple(PUBLISHED[name]["properties"]["severity"]["enum"]) == (*SEVERITIES, None)
+
+
+def test_a_kind_of_device_that_a_newer_worker_knows_follows_the_schemas() -> None:
+    suspect = Suspect("dpu", 0, (0,), 0.5)
+    verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (suspect,), "", severity="page")
+    for name, message in (("verdicts", encode_verdict(verdict)), ("alerts", alert_of(verdict))):
+        validate(message, name)
+        assert decode_verdict(message, name) == verdict
 
 
 @pytest.mark.parametrize("name", ["verdicts", "alerts"])

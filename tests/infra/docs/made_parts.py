@@ -24,7 +24,7 @@ from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.judgements import decode_verdict
-from irregulars.messages.kinds import DEVICE_KINDS, VERDICT_KINDS
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
@@ -303,16 +303,13 @@ _COST_AND_STEP = {
 
 
 def made_schemas() -> dict[str, str]:
-    """The schemas that name kinds, as `messages.kinds` lists them.
+    """The schema of verdicts, with the kinds of `messages.kinds`, and that of alerts.
 
     That of alerts is that of verdicts, with an alert's own fields: a verdict's are written down once.
     """
-    verdicts, actions = (json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("verdicts", "actions"))
+    verdicts = json.loads((SCHEMAS / "verdicts.json").read_text())
     verdicts["properties"]["kind"]["enum"] = list(VERDICT_KINDS)
-    for of_suspect in (verdicts["properties"]["suspects"], actions["properties"]["actions"]):
-        one = of_suspect["items"]["properties"]["device"]
-        one.get("properties", {"device": one})["device"]["enum"] = list(DEVICE_KINDS)
-    found = {"verdicts": verdicts, "actions": actions, "alerts": _alerts_schema(deepcopy(verdicts))}
+    found = {"verdicts": verdicts, "alerts": _alerts_schema(deepcopy(verdicts))}
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""What infra/docs/verdict-json.md says of kinds, devices and events is what can come out."""
+"""What infra/docs/verdict-json.md says of kinds and events is what can come out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import jsonschema
 
 from irregulars.infra.docs_site.made_parts import SCHEMAS, fill
-from irregulars.messages.judgements import DEVICES
 from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.sinks.alerts import ALERTING_EVENTS
 from tests.infra.docs.made_parts import DOCS
@@ -21,11 +20,6 @@ def test_every_kind_has_its_line_in_their_order() -> None:
         r"^\| `(\w+)` \| .* \| .* \|$", PAGE.split("| `kind` | meaning |")[1].split("##")[0], re.MULTILINE
     )
     assert tuple(kinds) == tuple(VERDICT_KINDS)
-
-
-def test_every_device_is_named() -> None:
-    for page in (PAGE, fill((DOCS / "glossary.md").read_text())):
-        assert [device for device in DEVICES if f"`{device}`" not in page] == []
 
 
 def test_every_event_says_whether_it_gives_an_alert() -> None:
