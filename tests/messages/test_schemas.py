@@ -40,7 +40,7 @@ from irregulars.messages.reasons import (
     decode_reasons,
     encode_reasons,
 )
-from irregulars.messages.records import GROUP_KINDS, SCHEMAS
+from irregulars.messages.records import BATCH_SCHEMAS, GROUP_KINDS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
@@ -59,7 +59,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 COUNTS = st.integers(0, 2**62)
 TIMES = st.none() | st.integers(-(2**62), 2**62)
-SOURCES = st.sampled_from(sorted(SCHEMAS))
+SOURCES = st.sampled_from(sorted(BATCH_SCHEMAS))
 COMMUNICATORS = st.builds(
     Communicator, NAMES, st.sampled_from(GROUP_KINDS), st.lists(RANKS, unique=True, max_size=6).map(tuple)
 )
