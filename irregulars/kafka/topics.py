@@ -100,6 +100,14 @@ TOPICS: Final[Mapping[str, Topic]] = {
 WORKER_TOPICS: Final = tuple(name for name, topic in TOPICS.items() if not topic.is_for_people)
 """Topics without which a worker can't work."""
 
+RANK_TOPICS: Final = tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank and topic.writers != "worker")
+"""What ranks and agents send, and the first hop reads."""
+
+RESULTS: Final = tuple(
+    name for name, topic in TOPICS.items() if "worker" in topic.writers.split() and not topic.is_compacted
+)
+"""What workers send beside their snapshots."""
+
 TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank), ("evidence", "job_snapshots"))
 """Topics of equal numbers of partitions: those of the first hop, and of the second."""
 

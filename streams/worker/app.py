@@ -38,7 +38,7 @@ from irregulars.kafka.login_password import password_of
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_admin import check_topics
-from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
+from irregulars.kafka.topics import RANK_TOPICS, TOPICS, WORKER_TOPICS
 from irregulars.messages.opinions import Opinion, decode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.protocol import Sink
@@ -52,7 +52,7 @@ from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
-from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
 from irregulars.streams.stages.stream_time import ProgressLog, StreamTime
