@@ -43,17 +43,6 @@ from tests.benchmarks.table.comparing import committed_lines, committed_table, r
 from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated
 
 DOCS = ROOT / "infra" / "docs"
-KEYS = {
-    "rank": "`job/rank`",
-    "group": "`job/@group` or `job/rank`",
-    "job": "`job`",
-    "verdict": "the verdict's id",
-    "notice": "`verdict/channel`",
-    "mute": "the mute's id",
-    "opinion": "`verdict/who`",
-    "change": "the change's id",
-    "partition": "a partition's number",
-}
 ROWS_SHOWN = 2
 VERDICT_SHOWN = 11  # its first fields, from its id to the evidence in words
 
@@ -138,8 +127,7 @@ def topics() -> str:
         kept = "newest of each key" if topic.is_compacted else _age(topic.retention_ms)
         limit = int(topic_config(topic)["max.message.bytes"]) / (1 << 20)
         count = partitions_of(name, TopicSettings())
-        key = "as it was" if name == "deadletter" else KEYS[topic.key]
-        rows.append((name, key, "1" if count == 1 else "`partitions`", kept, f"{limit:.0f} MiB"))
+        rows.append((name, topic.key, "1" if count == 1 else "`partitions`", kept, f"{limit:.0f} MiB"))
     return table(("topic", "key", "partitions", "kept", "largest message"), rows)
 
 
