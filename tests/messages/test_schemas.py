@@ -52,10 +52,9 @@ REASONS = Reasons(
     70, 111e6, 16e6, "past", 1.1, (Step("work", 1, "all_reduce", "tp0", 21e6, 7e6, True),),
     (Considered("own_work", True, 1, 3e5),), (Reported(5, 1, "xid", "gpu1", 79, "off"),),
 )  # fmt: skip
-NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes", "thresholds")
 PUBLISHED: dict[str, dict[str, Any]] = {
-    name: json.loads(files("irregulars.messages").joinpath("schemas", f"{name}.json").read_text("utf-8"))
-    for name in NAMES_OF_SCHEMAS
+    file.name.removesuffix(".json"): json.loads(file.read_text("utf-8"))
+    for file in files("irregulars.messages").joinpath("schemas").iterdir()
 }
 COUNTS = st.integers(0, 2**62)
 TIMES = st.none() | st.integers(-(2**62), 2**62)
@@ -108,7 +107,7 @@ def objects(schema: object) -> list[dict[str, Any]]:
     return [schema, *(found for part in schema.values() for found in objects(part))]
 
 
-@pytest.mark.parametrize("name", NAMES_OF_SCHEMAS)
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_each_is_a_sound_schema_in_which_everything_is_described_and_what_is_required_exists(name: str) -> None:
     schema = PUBLISHED[name]
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -247,22 +247,9 @@ MAKERS: Mapping[str, Callable[[], str]] = {
 
 EXAMPLES: Mapping[str, str] = {
     **{
-        f"{name}.json": f"message {name}"
-        for name in (
-            "jobs",
-            "verdicts",
-            "alerts",
-            "actions",
-            "bandwidth",
-            "iterations",
-            "heartbeats",
-            "evidence",
-            "membership",
-            "notices",
-            "mutes",
-            "feedback",
-            "thresholds",
-        )
+        f"{name.removeprefix('message ')}.json": name
+        for name in MAKERS
+        if name.startswith("message ") and name != "message commops"  # the page on topics shows that one itself
     },
     "analysis.json": "analysis",
     **{f"notice-{name}.json": f"notice {name}" for name in ("alertmanager", "pagerduty", "slack", "webhook")},
