@@ -11,7 +11,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow as pa
 from irregulars.infra import cli
 from irregulars.infra.docs_site.made_parts import PART, ROOT, SCHEMAS, table
 from irregulars.infra.runs.analysis import analyze
+from irregulars.kafka.access_roles import ROLES
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.judgements import decode_verdict
@@ -131,6 +132,20 @@ def topics() -> str:
     return table(("topic", "key", "partitions", "kept", "largest message"), rows)
 
 
+def roles() -> str:
+    rows = []
+    for name, role in ROLES.items():
+        writes = [one.name for one in TOPICS.values() if name in one.writers.split()]
+        reads = [one.name for one in TOPICS.values() if name in one.readers.split()]
+        groups = _codes(one.format(group="irregulars", prefix="irregulars.") for one in role.groups)
+        rows.append((name, role.who, _codes(writes) or "nothing", _codes(reads) or "nothing", groups))
+    return table(("role", "who has it", "writes", "reads", "consumer groups"), rows)
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _age(age_ms: int) -> str:
     unit, count = ("day", age_ms // DAY_MS) if age_ms >= DAY_MS else ("hour", age_ms // HOUR_MS)
     return f"1 {unit}" if count == 1 else f"{count} {unit}s"
@@ -227,6 +242,7 @@ def change_message() -> str:
 
 MAKERS: Mapping[str, Callable[[], str]] = {
     "topics": topics,
+    "roles": roles,
     **{f"message {name}": partial(json_message, name) for name in ("jobs", "heartbeats", "verdicts", "alerts")},
     **{
         f"message {name}": partial(arrow_message, name) for name in ("commops", "bandwidth", "iterations", "evidence")
