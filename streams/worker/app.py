@@ -1,7 +1,7 @@
 """One worker process: Faust reads, the two stages work, Kafka and the sink take the results.
 
 Where reading begins is decided by the snapshots, not by the group's committed offsets: these only tell monitoring
-tools how far the snapshots are.
+tools how far the snapshots are. `running.add_agents` subscribes the stages to their topics.
 
 A worker whose broker is away waits. If it has heard nothing from its group for as long as a session lasts, others may
 have its partitions: it lets go of them and of its messages on their way, and begins again from the snapshots.
