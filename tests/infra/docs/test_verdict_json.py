@@ -34,7 +34,4 @@ def test_the_verdict_of_which_the_first_fields_are_shown_follows_the_schema() ->
     schema = json.loads((SCHEMAS / "verdicts.json").read_text())
     (verdict,) = analyzed()["verdicts"]
     jsonschema.validate({"schema": "verdicts", "version": 1, **verdict}, schema)
-    assert set(verdict) == set(schema["properties"]) - {"schema", "version"} - {
-        "detector",
-        "thresholds",
-    }  # both only where there is something to say
+    assert set(verdict) <= set(schema["properties"])
