@@ -23,7 +23,6 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import OperatorLog
 from tests.detectors.judging.read_job import ReadJob
 from tests.room_thresholds import moved
-from tests.stored_states import stored
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
 from tests.streams.judged_streams import MonitoredJob, Outcome, in_order, judge, judge_trace, shifted
 from tests.streams.lockstep_job import MS, US, WORLD_OF_4, LockstepJob
@@ -259,7 +258,7 @@ def test_a_changed_delta_holds_for_iterations_of_an_open_verdict_at_once() -> No
         if rows.number == 44:
             assert judge.open_kinds
             judge.drain([])
-            judge = IterationJudge.from_state(stored(judge.state()), settings)
+            judge = IterationJudge.from_state(judge.state(), settings)
         if rows.number in (45, 50):
             judge.follow(replace(settings, delta=4.0 if rows.number == 45 else settings.delta))
         judge.judge(rows, read.reader.announcements, read.read_back)
