@@ -70,7 +70,7 @@ class _Command(TyperCommand):
 
 
 class _Simulate(_Command):
-    """Its help ends with the keys of ``--set``."""
+    """Its help ends with the kinds of ``--fault`` and the keys of ``--set``."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         print_keys(formatter)

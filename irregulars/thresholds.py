@@ -1,7 +1,7 @@
 """How a threshold is written down: its value beside its unit, its meaning and its source.
 
-Each room with thresholds has one frozen dataclass of them, in its `thresholds.py`. The page infra/docs/thresholds.md
-lists them; a test keeps the two alike.
+Each room with thresholds has one frozen dataclass of them, in its `thresholds.py`; infra/docs/thresholds.md is made
+of them. They are constants: the settings that people change while workers run are in `messages.threshold_changes`.
 """
 
 from __future__ import annotations

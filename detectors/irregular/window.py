@@ -5,7 +5,7 @@ before it. Two things make the plain rule useless on real jobs: a fault that las
 and a noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters,
 and an irregular iteration must also lie outside the noise of the regular ones.
 
-The limit above which an iteration is δ-irregular is computed in `IterationWindow.limit_ns`, and nowhere else; `judge`
+The limit above which an iteration is δ-irregular is computed in `Limit.at`, and nowhere else; `IterationWindow.judge`
 and `detectors.judging.suspicion` compare with it. The other levels of the window (`suspect_ns`, `shifted_ns`) only
 mark iterations for a closer look. δ is the setting ``delta``; it also sets by how much a fault that was always there
 must stand out (`detectors.blame.standing_causes`), and which iterations are worth reading (`detectors.judging`).
@@ -34,6 +34,18 @@ class WindowState:
     regular: tuple[float, ...]
     all: tuple[tuple[float, bool], ...]
     shifted: tuple[float, int] | None
+
+
+class Limit(NamedTuple):
+    """The time that an irregular iteration exceeds, kept without δ: people may change that before it is used."""
+
+    mean_ns: float  # of the window; NaN before `IRREGULAR.min_iterations`
+    noise_ns: float  # upper end of the noise of its regular iterations
+
+    def at(self, delta: float) -> float:
+        """Return the larger of δ times the mean, and the noise, ns; NaN before `IRREGULAR.min_iterations`."""
+        # The mean first: `max` then returns one that is NaN.
+        return max(delta * self.mean_ns, self.noise_ns)
 
 
 class _Levels(NamedTuple):
@@ -71,7 +83,7 @@ class IterationWindow:
         self._clipped: deque[float] = deque(maxlen=window)
         self._regular: deque[float] = deque(maxlen=window)
         self._all: deque[tuple[float, bool]] = deque(maxlen=window)  # with whether they are regular
-        self._shifted: tuple[float, int] | None = None  # the level that shifted iterations exceed, ns, and its age
+        self._shifted: tuple[float, int] | None = None  # the level before a shift, ns, and the age of that shift
         self._levels: _Levels | None = None  # of what is in the window now; none: not asked for since it changed
 
     def _now(self) -> _Levels:
@@ -89,15 +101,14 @@ class IterationWindow:
         return math.fsum(self._clipped) / len(self._clipped)
 
     @property
-    def limit_ns(self) -> float:
-        """The time that an irregular iteration exceeds, ns; NaN before `IRREGULAR.min_iterations`.
+    def limit(self) -> Limit:
+        """The time that an irregular iteration exceeds, with δ still to be applied."""
+        return Limit(self.mean_ns, self._now().noise_limit_ns)
 
-        It is the larger of δ times the mean, and the noise limit of the regular iterations.
-        """
-        mean_ns = self.mean_ns
-        if math.isnan(mean_ns):
-            return math.nan
-        return max(self.delta * mean_ns, self._now().noise_limit_ns)
+    @property
+    def limit_ns(self) -> float:
+        """The time that an irregular iteration exceeds, ns; NaN before `IRREGULAR.min_iterations`."""
+        return self.limit.at(self.delta)
 
     @property
     def level_ns(self) -> float:
@@ -123,8 +134,14 @@ class IterationWindow:
 
     @property
     def shifted_ns(self) -> float:
-        """The time above which a shift makes an iteration suspect with those before it, ns; infinite without one."""
-        return math.inf if self._shifted is None else self._shifted[0]
+        """The time above which a shift makes an iteration suspect with those before it, ns; infinite without one.
+
+        It lies between the level before the shift and the time that this had to exceed.
+        """
+        if self._shifted is None:
+            return math.inf
+        level_ns, _ = self._shifted
+        return level_ns + IRREGULAR.still_share * self._worth_ns(level_ns)
 
     @property
     def has_shift(self) -> bool:
@@ -136,7 +153,7 @@ class IterationWindow:
 
         A shift begins when the median of the newest iterations exceeds the level before them by `worth_ns`, and also
         exceeds every such median of the window: a job with slow phases of its own has been as slow before. It ends
-        when that median falls back below the noted level, or when it has filled the window and so is the new level.
+        when that median falls back to `shifted_ns`, or when it has filled the window and so is the new level.
         """
         newest = IRREGULAR.shift_iterations
         times_ns = np.array([ns for ns, _ in self._all])
@@ -144,18 +161,17 @@ class IterationWindow:
             return
         medians_ns = row_medians(np.lib.stride_tricks.sliding_window_view(times_ns, newest))
         if self._shifted is not None:
-            limit_ns, age = self._shifted
-            is_over = medians_ns[-1] <= limit_ns or age >= self.window
-            self._shifted = None if is_over else (limit_ns, age + 1)
+            level_ns, age = self._shifted
+            is_over = medians_ns[-1] <= self.shifted_ns or age >= self.window
+            self._shifted = None if is_over else (level_ns, age + 1)
             # A shift that fills the window is the new level: the mean takes its times unclipped, at once.
             if age >= self.window:
                 self._clipped = deque((ns for ns, _ in self._all), maxlen=self.window)
             return
         level_ns = self._level_before_ns()
-        worth_ns = self._worth_ns(level_ns)
         # Held against medians that share no iteration with the newest one.
-        if medians_ns[-1] > max(level_ns + worth_ns, medians_ns[:-newest].max()):
-            self._shifted = level_ns + IRREGULAR.still_share * worth_ns, 1
+        if medians_ns[-1] > max(level_ns + self._worth_ns(level_ns), medians_ns[:-newest].max()):
+            self._shifted = level_ns, 1
 
     @property
     def worth_ns(self) -> float:

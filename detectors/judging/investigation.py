@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.irregular.window import Limit
 from irregulars.detectors.job.lanes import EVERYBODY
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
@@ -37,10 +38,10 @@ class Finding(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Duration of a healthy iteration of the job: the window's mean and limit, ns."""
+    """Duration of a healthy iteration of the job: its mean, ns, and the limit of irregular ones."""
 
     mean_ns: float
-    limit_ns: float
+    limit: Limit
 
 
 class Circumstances(NamedTuple):

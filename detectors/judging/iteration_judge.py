@@ -146,7 +146,8 @@ class IterationJudge:
     def follow(self, settings: JudgeSettings) -> None:
         """Judge by another δ, other costs and another silence from here on; nothing else may differ.
 
-        None of them is in a state: the window keeps times as they were clipped by the δ of their iteration.
+        None of them is in a state, nor a limit made of one: the window keeps times as they were clipped by the δ of
+        their iteration, and the level from before a verdict is kept without δ.
         """
         self._window.delta = settings.delta
         self._silence_s = settings.silence_s
@@ -352,7 +353,7 @@ class IterationJudge:
             rows.elapsed_ns,
             latest,
             self._window,
-            healthy.limit_ns,
+            healthy.limit.at(self._window.delta),
             has_open=has_open,
             is_quiet=self._tracker.is_quiet(accused_ns),
         )
@@ -407,7 +408,7 @@ class IterationJudge:
 
         Once no verdict is open, what is suspect is again the window's to say: the job's level may have changed.
         """
-        level, before = Level(self._window.mean_ns, self._window.limit_ns), self._healthy_before
+        level, before = Level(self._window.mean_ns, self._window.limit), self._healthy_before
         if before is None or self._tracker.has_open:
             return before or level
         return level._replace(mean_ns=min(level.mean_ns, before.mean_ns))

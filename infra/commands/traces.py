@@ -199,10 +199,9 @@ class Acknowledged:
 
 
 _FAULT_HELP = (
-    "What goes wrong: KIND:KEY=VALUE,…; may stand several times. Kinds: slow_rank, slow_host, slow_stage, slow_nic, "
-    "slow_link, slow_switch, uneven_data, hang. Times: from, to, shape (lasting, spike, fluctuating, from_start, and "
-    "ramp or sawtooth with over=ITERATIONS). Strength: factor, add_ms or spread, or excess=0.2: the mean iteration "
-    "gets 20 % longer."
+    "What goes wrong: KIND:KEY=VALUE,…; may stand several times. See below. Times: from, to, shape (lasting, spike, "
+    "fluctuating, from_start, and ramp or sawtooth with over=ITERATIONS). Strength: factor, add_ms or spread, or "
+    "excess=0.2: the mean iteration gets 20 % longer."
 )
 
 
@@ -264,9 +263,13 @@ def simulate(
 
 
 def print_keys(formatter: Any) -> None:
-    """Add the keys of ``--set`` to the help of the command."""
+    """Add the kinds of ``--fault`` and the keys of ``--set`` to the help of the command."""
+    from irregulars.producers.simulator.faults import FAULT_KINDS
     from irregulars.producers.simulator.presets import described_keys
 
+    with formatter.section("Kinds of --fault, with their keys"):
+        keys = {name: (" and ".join(kind.places), " or ".join(kind.strengths)) for name, kind in FAULT_KINDS.items()}
+        formatter.write_dl([(name, "; ".join(filter(None, of_kind))) for name, of_kind in keys.items()])
     with formatter.section("Keys of --set, with their defaults"):
         formatter.write_dl(list(described_keys()), col_max=34)
 

@@ -293,6 +293,9 @@ MAKERS: Final[Mapping[str, Callable[[], str]]] = {
         ("`kind`", "meaning", "first suspect"),
         [(name, one.meaning, one.suspects) for name, one in kinds.VERDICT_KINDS.items()],
     ),
+    "kinds of devices": lambda: table(
+        ("`device`", "it is"), [(name, one.meaning) for name, one in kinds.DEVICE_KINDS.items()]
+    ),
     "keys of simulate": lambda: table(
         ("key and default", "meaning"), [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]
     ),

@@ -17,11 +17,12 @@ from irregulars.infra.doctor.broker import CLOCK_S, reason_of
 from irregulars.infra.doctor.facts import GroupFacts, JobFacts, Letter, Progress, StreamFacts, TopicFacts
 from irregulars.infra.doctor.findings import span
 from irregulars.infra.doctor.topics import RECENT_S, Deadline, offsets_at
-from irregulars.infra.doctor.workers import ALIVE_S, FIRST_HOP
+from irregulars.infra.doctor.workers import ALIVE_S
 from irregulars.infra.runs.dead_letters import DeadLetter
 from irregulars.kafka.broker import client_config, is_refusal, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.scattered_reading import PASSING
+from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.messages.announcements import (
     Announcement,
     Heartbeat,
@@ -161,7 +162,7 @@ class StreamReading:
             except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
                 continue
         if not found:  # the group's commits stay long after the last worker ended
-            names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
+            names = {self._topics[topic].name: topic for topic in RANK_TOPICS if topic in self._topics}
             read: defaultdict[int, dict[str, int]] = defaultdict(dict)
             for (name, partition), at in workers.committed.items():
                 if name in names:
@@ -178,7 +179,7 @@ class StreamReading:
         return one is not None and one.time_s > self._now_s - ALIVE_S
 
     def _waiting(self, progress: Mapping[int, Progress], workers: GroupFacts) -> dict[tuple[str, int], float]:
-        names = {self._topics[topic].name: topic for topic in (*FIRST_HOP, "evidence") if topic in self._topics}
+        names = {self._topics[topic].name: topic for topic in (*RANK_TOPICS, "evidence") if topic in self._topics}
         unread: dict[Place, tuple[int, int]] = {}
         for topic in names.values():
             seen = self._topics[topic]

@@ -24,7 +24,7 @@ from irregulars.infra.doctor.findings import (
     why_not,
 )
 from irregulars.infra.doctor.topics import RECENT_S
-from irregulars.kafka.topics import partition_of
+from irregulars.kafka.topics import RANK_TOPICS, partition_of
 from irregulars.pages import parse_listen
 from irregulars.printing import counted
 
@@ -84,7 +84,6 @@ ALIVE_S: Final = 30.0
 
 LATE_S: Final = 60.0
 BEHIND_S: Final = 300.0  # age of unread messages that is a page, as in the alert IrregularsBehind
-FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_health", "events", "jobs")
 
 
 def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
@@ -116,7 +115,7 @@ def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
 def waiting_messages(seen: KafkaFacts) -> dict[str, int]:
     """Return how many messages of the first hop's topics no worker has read, by topic."""
     found = {}
-    for topic in FIRST_HOP:
+    for topic in RANK_TOPICS:
         ends = seen.topics[topic].ends if topic in seen.topics else {}
         begins = seen.topics[topic].begins if topic in seen.topics else {}
         lag = 0

@@ -17,9 +17,8 @@ from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import check_topics, partitions_there
-from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
+from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, RANK_TOPICS, WORKER_TOPICS, TopicSettings
 from irregulars.messages.records import decode_json
-from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")  # topics to which letters go back: those that workers read
 _DEADLINE_S: Final = 120.0

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them, and names them in no __all__
     AclBinding,
@@ -26,29 +26,39 @@ from irregulars.kafka.topics import TOPICS, TopicSettings
 _READ_BACK: Final = "irregulars-read-back"
 _ALERTS: Final = "irregulars-alerts"
 
-# Topics of a role stand in `kafka.topics.TOPICS`, its consumer groups here: groups that it is a member of, and groups
-# whose coordinator librdkafka asks for, though nothing is ever committed to them.
-ROLES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    # A training process that publishes for itself (torch_comms), and `irregulars replay`: it reads nothing, not even
-    # what it wrote.
-    "producer": ((), ()),
-    # The agent of a GPU node: as a producer, and the state of GPUs.
-    "agent": ((), ()),
+
+class Role(NamedTuple):
+    """One role, beside its topics, which stand in `kafka.topics.TOPICS`."""
+
+    who: str  # has it: for pages
+    groups: tuple[str, ...] = ()  # consumer groups that it is a member of
+    known_groups: tuple[str, ...] = ()  # whose coordinator librdkafka asks for, though nothing is committed to them
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    # It reads nothing, not even what it wrote.
+    "producer": Role("a training process that publishes for itself, `irregulars replay`"),
+    "agent": Role("the agent of a GPU node"),
     # It can't speak for a rank: it writes to no topic of the first hop but its own snapshots.
-    "worker": (("{group}",), (_READ_BACK,)),
-    # `irregulars alerts`, `irregulars node-check`, a pager, a dashboard. It writes nothing.
-    "reader": ((), (_ALERTS,)),
-    # `irregulars notify`. It can say nothing of a job: it writes to no topic that a worker reads.
-    "notify": (("{prefix}notify",), (_READ_BACK,)),
-    # `irregulars mutes`, `irregulars feedback`, `irregulars thresholds`, `irregulars deadletter list`.
-    "operator": ((), (_ALERTS, _READ_BACK)),
-    # `irregulars console`. One that takes feedback (--feedback) needs the role operator beside this one.
-    "console": ((), (_ALERTS, _READ_BACK)),
-    # `irregulars act`, each consumer in a group of its own. It writes nothing.
-    "actor": (("{prefix}act-kubernetes", "{prefix}act-slurm", "{prefix}act-nvsentinel"), ()),
-    # `irregulars topics create` and `irregulars topics check`: of all topics. It reads no message.
-    "admin": ((), ()),
-}
+    "worker": Role("workers", ("{group}",), (_READ_BACK,)),
+    "reader": Role("`irregulars alerts`, `irregulars node-check`, a pager", (), (_ALERTS,)),
+    # It can say nothing of a job: it writes to no topic that a worker reads.
+    "notify": Role("`irregulars notify`", ("{prefix}notify",), (_READ_BACK,)),
+    "operator": Role(
+        "who may silence alerts, judge verdicts and change thresholds, and look at dead letters: `irregulars mutes`, "
+        "`irregulars feedback`, `irregulars thresholds`, `irregulars deadletter list` and `show`",
+        (), (_ALERTS, _READ_BACK),
+    ),
+    "console": Role(
+        "`irregulars console`; with `--feedback` the role `operator` too", (), (_ALERTS, _READ_BACK)
+    ),
+    # Each consumer is in a group of its own.
+    "actor": Role(
+        "`irregulars act`", ("{prefix}act-kubernetes", "{prefix}act-slurm", "{prefix}act-nvsentinel"),
+    ),
+    # It makes and describes all topics, and reads no message.
+    "admin": Role("`irregulars topics create`"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,7 +79,7 @@ def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]
     if role not in ROLES:
         raise InputError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     found = []
-    for operation, names in zip(("read", "describe"), ROLES[role], strict=True):
+    for operation, names in (("read", ROLES[role].groups), ("describe", ROLES[role].known_groups)):
         found += [Right("group", name.format(group=group, prefix=topics.prefix), operation) for name in names]
     for topic in TOPICS.values():
         may = {

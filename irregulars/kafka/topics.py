@@ -44,10 +44,7 @@ class Topic:
     """One topic."""
 
     name: str  # name without the prefix
-    # The parts of its messages' keys: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank`` where the
-    # rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``, ``opinion``
-    # (``verdict/who``), ``change`` or ``partition``
-    key: str
+    key: str  # that of its messages, for pages; ``job/rank`` where the rank is in no group
     # The roles that may write and read it, and those that must see that it is there (`kafka.access_roles`)
     writers: str
     readers: str
@@ -65,6 +62,7 @@ class Topic:
     segment_ms: int | None = None
 
 
+_BY_GROUP, _BY_VERDICT = "`job/@group` or `job/rank`", "the verdict's id"
 _OF_RANKS: Final[Mapping[str, Any]] = {"writers": "producer agent", "readers": "worker", "is_parted_by_rank": True}
 _COMPACTED: Final[Mapping[str, Any]] = {"writers": "worker", "readers": "worker", "is_compacted": True}
 _FEW: Final[Mapping[str, Any]] = {"is_small": True, "is_for_people": True}
@@ -72,33 +70,42 @@ _FEW: Final[Mapping[str, Any]] = {"is_small": True, "is_for_people": True}
 TOPICS: Final[Mapping[str, Topic]] = {
     topic.name: topic
     for topic in (
-        Topic("jobs", "rank", is_compacted=True, **_OF_RANKS),
-        Topic("commops", "group", retention_ms=2 * DAY_MS, **_OF_RANKS),
-        Topic("bandwidth", "group", retention_ms=2 * DAY_MS, **_OF_RANKS),
-        Topic("iterations", "group", **_OF_RANKS),
-        Topic("gpu_health", "group", "agent", "worker", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("events", "group", retention_ms=30 * DAY_MS, **_OF_RANKS),
-        Topic("heartbeats", "group", retention_ms=DAY_MS, **_OF_RANKS),
-        Topic("rank_snapshots", "group", is_parted_by_rank=True, **_COMPACTED),
-        Topic("evidence", "job", "worker", "worker"),
-        Topic("progress", "partition", "worker", "worker", retention_ms=HOUR_MS, is_small=True, segment_ms=HOUR_MS),
-        Topic("job_snapshots", "job", **_COMPACTED),
-        Topic("verdicts", "verdict", "worker", "worker reader operator", retention_ms=365 * DAY_MS, is_small=True),
-        Topic("alerts", "verdict", "worker", "worker reader notify operator console", retention_ms=365 * DAY_MS,
+        Topic("jobs", "`job/rank`", is_compacted=True, **_OF_RANKS),
+        Topic("commops", _BY_GROUP, retention_ms=2 * DAY_MS, **_OF_RANKS),
+        Topic("bandwidth", _BY_GROUP, retention_ms=2 * DAY_MS, **_OF_RANKS),
+        Topic("iterations", _BY_GROUP, **_OF_RANKS),
+        Topic("gpu_health", _BY_GROUP, "agent", "worker", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("events", _BY_GROUP, retention_ms=30 * DAY_MS, **_OF_RANKS),
+        Topic("heartbeats", _BY_GROUP, retention_ms=DAY_MS, **_OF_RANKS),
+        Topic("rank_snapshots", _BY_GROUP, is_parted_by_rank=True, **_COMPACTED),
+        Topic("evidence", "`job`", "worker", "worker"),
+        Topic("progress", "a partition's number", "worker", "worker", retention_ms=HOUR_MS, is_small=True,
+              segment_ms=HOUR_MS),
+        Topic("job_snapshots", "`job`", **_COMPACTED),
+        Topic("verdicts", _BY_VERDICT, "worker", "worker reader operator", retention_ms=365 * DAY_MS, is_small=True),
+        Topic("alerts", _BY_VERDICT, "worker", "worker reader notify operator console", retention_ms=365 * DAY_MS,
               is_small=True),
-        Topic("notices", "notice", "notify", "notify operator", is_compacted=True, **_FEW),
-        Topic("mutes", "mute", "operator", "notify operator", is_compacted=True, **_FEW),
-        Topic("actions", "verdict", "notify", "reader actor", retention_ms=30 * DAY_MS, **_FEW),
-        Topic("feedback", "opinion", "operator", "worker notify operator", is_compacted=True, **_FEW),
-        Topic("thresholds", "change", "operator", "worker operator", is_compacted=True, **_FEW),
-        Topic("deadletter", "rank", "worker notify", "operator console", "worker notify", retention_ms=30 * DAY_MS,
-              is_small=True),
+        Topic("notices", "`verdict/channel`", "notify", "notify operator", is_compacted=True, **_FEW),
+        Topic("mutes", "the mute's id", "operator", "notify operator", is_compacted=True, **_FEW),
+        Topic("actions", _BY_VERDICT, "notify", "reader actor", retention_ms=30 * DAY_MS, **_FEW),
+        Topic("feedback", "`verdict/who`", "operator", "worker notify operator", is_compacted=True, **_FEW),
+        Topic("thresholds", "the change's id", "operator", "worker operator", is_compacted=True, **_FEW),
+        Topic("deadletter", "as it was", "worker notify", "operator console", "worker notify",
+              retention_ms=30 * DAY_MS, is_small=True),
     )
 }  # fmt: skip
 """Every topic: a new one is a line here, with the roles that may write and read it."""
 
 WORKER_TOPICS: Final = tuple(name for name, topic in TOPICS.items() if not topic.is_for_people)
 """Topics without which a worker can't work."""
+
+RANK_TOPICS: Final = tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank and topic.writers != "worker")
+"""What ranks and agents send, and the first hop reads."""
+
+RESULTS: Final = tuple(
+    name for name, topic in TOPICS.items() if "worker" in topic.writers.split() and not topic.is_compacted
+)
+"""What workers send beside their snapshots."""
 
 TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank), ("evidence", "job_snapshots"))
 """Topics of equal numbers of partitions: those of the first hop, and of the second."""

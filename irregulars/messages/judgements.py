@@ -80,7 +80,7 @@ class Verdict:
     kind: Name
     # Range ``(first, past the last)`` of the iterations in which the cause was seen so far
     iterations: tuple[Integer, Integer]
-    # Iteration time with the cause over the usual one (a ratio); NaN, in JSON null, where that is not known
+    # Iteration time with the cause over the usual one: a ratio, and not the setting δ; NaN, in JSON null: not known
     delta: float
     lost_s: float  # iteration seconds lost so far
     communicator: str | None

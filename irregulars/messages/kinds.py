@@ -24,6 +24,7 @@ class VerdictKind:
 class DeviceKind:
     """One kind of suspect."""
 
+    meaning: str  # for pages
     is_worker: bool  # whether it is slow by its own work, and not by its transfers
     # Fields of a suspect that name the device in every job. Empty: its ranks name it, in one job alone.
     named_by: tuple[str, ...] = ()
@@ -114,13 +115,14 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
 }  # fmt: skip
 
 DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
-    "gpu": DeviceKind(is_worker=True, named_by=("host", "gpu")),
-    "host": DeviceKind(is_worker=True, named_by=("host",)),
-    "nic": DeviceKind(is_worker=False, named_by=("host", "nic")),
-    "link": DeviceKind(is_worker=False),  # the receiver's host is in no suspect
-    "switch": DeviceKind(is_worker=False, named_by=("switch",)),
-    "stage": DeviceKind(is_worker=True),  # a share of a model, no device that could be replaced
-    "program": DeviceKind(is_worker=False),  # that its ranks run
+    "gpu": DeviceKind("a rank's own work: its GPU, its process, its CPU", is_worker=True, named_by=("host", "gpu")),
+    "host": DeviceKind("the work of all ranks of a host", is_worker=True, named_by=("host",)),
+    "nic": DeviceKind("a NIC, with all ranks that use it", is_worker=False, named_by=("host", "nic")),
+    # The receiver's host is in no suspect.
+    "link": DeviceKind("the way between two ranks", is_worker=False),
+    "switch": DeviceKind("a switch, with all ranks below it", is_worker=False, named_by=("switch",)),
+    "stage": DeviceKind("a stage of the pipeline: a share of the model, nothing to replace", is_worker=True),
+    "program": DeviceKind("the program that its ranks run", is_worker=False),
 }
 
 WORKERS: Final = frozenset(name for name, one in DEVICE_KINDS.items() if one.is_worker)

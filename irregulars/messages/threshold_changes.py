@@ -28,7 +28,8 @@ LIVE: Final[Mapping[str, Any]] = {
 }
 """Settings that may change while workers run, and their rules: a test holds these to be those of the settings.
 
-A monitor asks for them whenever it judges, and keeps none of them in its state."""
+A monitor asks for them whenever it judges. Its state keeps none of them, nor a limit made with one: such limits are
+made anew. Only times that have entered a window stay clipped by the δ of their iteration."""
 
 LEAD_NS: Final = 5_000_000_000
 """A change without a begin holds this long after it was made, ns. Workers read changes every 2 s and know it by then,

@@ -13,7 +13,7 @@ import numpy as np
 
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.device_events import DeviceEvent, batch_of
-from irregulars.messages.records import GPU_HEALTH, UNKNOWN, Batch
+from irregulars.messages.records import BATCH_SCHEMAS, GPU_HEALTH, UNKNOWN, Batch
 from irregulars.producers.node.events import NodeEvents
 from irregulars.producers.node.roster import HealthSample, Owner, Samples
 from irregulars.producers.publishing.sources import Record, take_records
@@ -159,7 +159,7 @@ class DeviceSource:
             if self._clock_s() - counted_s < _FORGET_S:
                 return
             del self._counted_s[owner]
-            for schema in ("bandwidth", "gpu_health", "events"):
+            for schema in BATCH_SCHEMAS:
                 self._rows.pop((schema, owner), None)
                 self._watermarks_ns.pop((schema, owner), None)
 

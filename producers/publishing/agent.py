@@ -1,7 +1,8 @@
 """The publishing agent: polls a source, publishes its records, and sends heartbeats.
 
-It keeps no data of its own: messages that the broker does not take yet wait in a bounded queue, and the source waits
-with it.
+It runs in the agent of a GPU node (`infra.runs.node_agent`), in `irregulars replay`, and in a training process that
+publishes for itself. It keeps no data of its own: messages that the broker does not take yet wait in a bounded queue,
+and the source waits with it.
 """
 
 from __future__ import annotations

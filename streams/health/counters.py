@@ -15,6 +15,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
+from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import JudgedIteration, Verdict
 from irregulars.messages.kinds import VERDICT_KINDS
@@ -22,7 +23,7 @@ from irregulars.sinks.tables import TABLES
 
 PREFIX: Final = "irregulars_worker_"
 HOPS: Final = ("rank", "job")
-INPUTS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats", "evidence")
+INPUTS: Final = (*RANK_TOPICS, "evidence")
 EVENTS: Final = ("opened", "changed", "raised", "continued", "closed")
 DELAY_BOUNDS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Upper bounds of the buckets of delays, s: from the shortest iterations to a backlog of an hour."""

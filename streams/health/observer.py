@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
-from irregulars.kafka.topics import TOPICS, TopicSettings
+from irregulars.kafka.topics import RESULTS, TOPICS, TopicSettings
 from irregulars.messages.judgements import SEVERITIES
 from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
@@ -29,8 +29,6 @@ from irregulars.version import VERSION
 LOG: Final = logging.getLogger("irregulars.worker")
 OBSERVE_S: Final = 1.0
 """Between two looks at the stages, s: far below all waits of `streams.health.liveness`."""
-
-RESULTS: Final = ("evidence", "verdicts", "alerts", "deadletter", "progress")
 
 _SUM_EVERY: Final = 15  # looks from one sum of state bytes to the next: it goes through the records of all monitors
 

@@ -16,7 +16,7 @@ import numpy as np
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Heartbeat, SourceProgress
-from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.messages.records import BATCH_SCHEMAS, SCHEMAS, UNKNOWN, Batch
 from irregulars.streams.rank_hop.message_rows import RowSummary
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 from irregulars.validation import LARGEST
@@ -24,7 +24,7 @@ from irregulars.validation import LARGEST
 MOST_LOST_ROWS: Final = 1 << 40
 """Rows that can be lost between two batches of a rank: a million a second, for twelve days."""
 
-UNAWAITED: Final = ("gpu_health", "events")  # sources that no iteration waits for
+UNAWAITED: Final = tuple(name for name in BATCH_SCHEMAS if name not in SCHEMAS)  # sources that no iteration waits for
 
 
 @dataclass(slots=True)

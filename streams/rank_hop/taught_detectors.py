@@ -3,6 +3,7 @@
 Whether an iteration of the job is irregular is judged in the second hop, some seconds later. The first hop can't
 wait for that: it would have to keep all operators meanwhile. But all ranks of a job wait for one another in each
 iteration, so a job's irregular iteration is long on each of its ranks: the rank's own time tells nearly the same.
+δ and the window are those of the settings: a δ that people change while workers run holds in the second hop alone.
 """
 
 from __future__ import annotations

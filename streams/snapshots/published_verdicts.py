@@ -16,7 +16,7 @@ from irregulars.messages.kinds import STANDSTILLS
 
 VERDICTS: Final = "verdicts"
 ALERTS: Final = "alerts"
-RESULTS: Final = (VERDICTS, ALERTS)
+VERDICT_TOPICS: Final = (VERDICTS, ALERTS)
 MOST_ENDED: Final = 1000
 """Jobs of a partition that ended and whose newest start is known: they are in each of its records."""
 
@@ -106,10 +106,10 @@ class PublishedVerdicts:
         """
         known = self._published.get(verdict.verdict_id)
         if known is None:
-            return RESULTS
+            return VERDICT_TOPICS
         if verdict.revision >= max(known.revisions.values()):  # all revisions have been repeated
             del self._published[verdict.verdict_id]
-        return [topic for topic in RESULTS if verdict.revision > known.revisions.get(topic, 0)]
+        return [topic for topic in VERDICT_TOPICS if verdict.revision > known.revisions.get(topic, 0)]
 
     def open_of(self, job: str) -> Set[str]:
         """Return the ids of verdicts on a job that are open on the topics, and that its monitor has not repeated."""

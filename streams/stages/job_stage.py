@@ -26,7 +26,7 @@ from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.job_hop.job_starts import StartsState
-from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
+from irregulars.streams.snapshots.published_verdicts import VERDICT_TOPICS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
 from irregulars.streams.stages.job_work import JobWork, Judges, QueuedMessage, State, TrackedJob, hear_starts
@@ -59,7 +59,7 @@ class JobStage(Stage[JobMonitor]):
 
     hop = "job"
     snapshot_topic = "job_snapshots"
-    rests_on = frozenset({EVIDENCE, "commops", *RESULTS, snapshot_topic})
+    rests_on = frozenset({EVIDENCE, "commops", *VERDICT_TOPICS, snapshot_topic})
 
     def __init__(
         self, services: Services, make: Callable[[str], JobMonitor], restore: Callable[[EncodedState], JobMonitor],

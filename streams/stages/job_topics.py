@@ -19,7 +19,7 @@ from irregulars.kafka.topics import DAY_MS, TopicSettings, partition_of
 from irregulars.messages.announcements import Announcement, code_of_start, decode_announcement
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Verdict, decode_verdict
-from irregulars.streams.snapshots.published_verdicts import RESULTS, PublishedVerdicts, begun_anew
+from irregulars.streams.snapshots.published_verdicts import VERDICT_TOPICS, PublishedVerdicts, begun_anew
 from irregulars.streams.snapshots.records import Ends, PositionRecord
 
 EVIDENCE: Final = "evidence"
@@ -87,7 +87,7 @@ class JobTopics:
                     yield topic, verdict
 
     def _result_ends(self) -> Ends:
-        names = {topic: self._name(topic) for topic in RESULTS}
+        names = {topic: self._name(topic) for topic in VERDICT_TOPICS}
         return {
             topic: {
                 partition: self._reader.end_offset(name, partition) for partition in self._reader.partitions(name)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.kafka.dead_letters import KeptMessage
-from irregulars.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES, RANK_TOPICS
 from irregulars.messages.announcements import Announcement, Heartbeat, code_of_start
 from irregulars.messages.bundles import Bundle
 from irregulars.messages.evidence import Evidence, Membership
@@ -51,7 +51,6 @@ from irregulars.streams.stages.stream_time import ProgressLog, StreamTime
 from irregulars.streams.stages.word_log import ReadWords, WordLog
 
 T = TypeVar("T")
-RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats")
 _MOST_ROWS: Final = 1 << 17
 """Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
 _MOST_MESSAGES: Final = 512  # or so many messages: those of hosts are small, and a drain has its price for each rank

@@ -21,7 +21,7 @@ from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
-Record = Announcement | Batch | Bundle | Heartbeat
+Record = Announcement | Batch | Bundle | Heartbeat  # decoded: `block_fetcher.Record` is the message that held it
 
 
 def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:

@@ -1,7 +1,7 @@
 """One worker process: Faust reads, the two stages work, Kafka and the sink take the results.
 
 Where reading begins is decided by the snapshots, not by the group's committed offsets: these only tell monitoring
-tools how far the snapshots are.
+tools how far the snapshots are. `running.add_agents` subscribes the stages to their topics.
 
 A worker whose broker is away waits. If it has heard nothing from its group for as long as a session lasts, others may
 have its partitions: it lets go of them and of its messages on their way, and begins again from the snapshots.
@@ -38,7 +38,7 @@ from irregulars.kafka.login_password import password_of
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_admin import check_topics
-from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
+from irregulars.kafka.topics import RANK_TOPICS, TOPICS, WORKER_TOPICS
 from irregulars.messages.opinions import Opinion, decode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.protocol import Sink
@@ -52,7 +52,7 @@ from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
-from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
 from irregulars.streams.stages.stream_time import ProgressLog, StreamTime

@@ -18,7 +18,7 @@ from faust.types import TP
 from irregulars import stopping
 from irregulars.errors import SendingGivenUp, ServiceUnavailable
 from irregulars.in_thread import run_in_thread
-from irregulars.kafka.topics import TopicSettings
+from irregulars.kafka.topics import RANK_TOPICS, TopicSettings
 from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.log_lines import logging_config
@@ -35,7 +35,7 @@ from irregulars.streams.health.process import (
 )
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.stage import Stage
 from irregulars.streams.stages.stream_time import EVERY_S
 from irregulars.streams.stages.word_log import OPINIONS_S, WORDS_S

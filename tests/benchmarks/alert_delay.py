@@ -39,13 +39,13 @@ from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings, monitor_settings
+from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import AS_SHIPPED, COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until

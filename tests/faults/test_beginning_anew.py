@@ -13,7 +13,7 @@ from irregulars.infra.wiring import agent_settings
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.snapshots.published_verdicts import RESULTS
+from irregulars.streams.snapshots.published_verdicts import VERDICT_TOPICS
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record
 from tests.integration.pipelines import ITERATIONS, RECORDINGS, Pipeline
 from tests.integration.test_end_to_end import Gate, is_open, seconds_until
@@ -53,7 +53,8 @@ def run_and_judge(bus: Bus, folder: Path, job: Job, *, is_killed: bool = False) 
     job.run_whole(10)
     worker = Worker(bus, folder, **({"snapshot_s": 3600.0} if is_killed else {}))
     wait_until(
-        lambda: all(set(bus.verdict_ids(topic)) >= job.wanted_ids() for topic in RESULTS), "verdicts and alerts"
+        lambda: all(set(bus.verdict_ids(topic)) >= job.wanted_ids() for topic in VERDICT_TOPICS),
+        "verdicts and alerts",
     )
     if is_killed:
         worker.kill()

@@ -13,7 +13,8 @@ import pytest
 from irregulars.errors import RecordError
 from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.evidence import Evidence, decode_evidence
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.records import BATCH_SCHEMAS, UNKNOWN
+from irregulars.sinks.tables import SAMPLES
 from tests.conftest import ClickHouseAddress
 from tests.fuzz.mutations import with_column, written
 from tests.fuzz.watched_worker import RANKS, Sent, WatchedWorker, other_messages, sound_messages, watched_worker
@@ -23,8 +24,7 @@ from tests.messages.column_cases import Case, column_cases
 
 pytestmark = pytest.mark.integration
 
-SCHEMAS = ("commops", "bandwidth", "iterations", "gpu_health", "events", "evidence")
-STORED = ("bandwidth", "gpu_health", "events")
+SCHEMAS = (*BATCH_SCHEMAS, "evidence")
 JOBS_PER_WITNESS = 20
 
 
@@ -137,7 +137,7 @@ def is_in_evidence(case: Case, rank: int) -> bool:
 def stored_beyond(watched: WatchedWorker) -> dict[str, int]:
     """How many stored samples lie beyond their bounds, by column."""
     found = {}
-    for table in STORED:
+    for table in SAMPLES:
         for name, bound in BOUNDS[table].items():
             if name not in ("time_ns", "throttle_reasons"):
                 beyond = f"{name} < {bound.least} OR {name} > {bound.most}"

@@ -17,8 +17,8 @@ from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import monitor_settings
+from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, Process
 from tests.integration.worker_runs import wait_until
 

@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from irregulars.infra.settings import Settings
+from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests import warm
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline, run_command
 from tests.integration.worker_runs import ROOT, wait_until

@@ -1,4 +1,5 @@
 """Hooks that see operators inside of torch: native, in Python, or in front of the dispatcher.
 
-Start at `recording_hook.py`; all write into the bounded `ring.py`.
+`session.choose_hook` takes the native one (`hook.cpp`, by `native_library.py`) where it was built.
+`recording_hook.py` is the base of the other two; `ring.py` has the form of the rows for all.
 """

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.messages.kinds import WORKERS
 from irregulars.producers.simulator.engine import Engine
-from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 
 Ints = NDArray[np.int64]
 
-_DELAYED: Final = {"slow_rank": 0.5, "slow_host": 0.5, "slow_nic": 0.25, "slow_link": 0.25, "slow_switch": 0.25}
-"""Part of the faults that add a delay; the others make work or transfers so many times as long."""
+# Parts of the faults of work and of transfers that add a delay; the others make these so many times as long
+_DELAYED_WORK: Final = 0.5
+_DELAYED_TRANSFERS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +41,33 @@ class Wanted:
 
 def draw_fault(case: Wanted, engine: Engine, attempt: int = 0) -> Fault:
     """Draw the fault of a case, to be calibrated, in its first span; another one with each `attempt`."""
-    generator = np.random.default_rng([case.seed, 3, attempt])
-    by = "add_ms" if generator.random() < _DELAYED[case.kind] else "factor"
+    generator, topology = np.random.default_rng([case.seed, 3, attempt]), engine.topology
+    kind = FAULT_KINDS[case.kind]
+    delayed = _DELAYED_WORK if kind.device in WORKERS else _DELAYED_TRANSFERS
+    by = "add_ms" if generator.random() < delayed else "factor"
     first, past = case.spans[0]
     fault = Fault(case.kind, first=first, past=past, shape=case.shape, excess=case.excess, by=by)
-    match case.kind:
-        case "slow_rank":
-            return replace(fault, rank=int(generator.integers(engine.topology.world_size)))
-        case "slow_host":
-            return replace(fault, host=str(generator.choice(plain_hosts(engine))))
-        case "slow_nic":
-            nic = int(generator.choice(plain_nics(engine)))
-            return replace(fault, rank=int(np.flatnonzero(engine.topology.nic == nic)[0]))
-        case "slow_link":
+    match kind.device:
+        case "gpu":
+            return replace(fault, rank=int(generator.integers(topology.world_size)))
+        case "link":
             source, destination = generator.choice(plain_links(engine)).tolist()
             return replace(fault, rank=source, peer=destination)
-        case "slow_switch":
-            return replace(fault, switch=str(generator.choice(plain_switches(engine))))
+        case str(device) if device in topology.shared:
+            one, (place,) = int(generator.choice(plain_devices(engine, device))), kind.places
+            named: Any = int(np.flatnonzero(topology.shared[device] == one)[0]) if place == "rank" else str(one)
+            return replace(fault, **{place: named})
     raise ValueError(f"kind must be one of a device; got {case.kind!r}")
+
+
+def plain_devices(engine: Engine, kind: str) -> Ints:
+    """Devices of a kind that ranks share, each of which is told from all others."""
+    match kind:
+        case "host":
+            return plain_hosts(engine)
+        case "switch":
+            return plain_switches(engine)
+    return np.array([one[1] for one in _carried_alone(engine) if one[0] == kind])
 
 
 def plain_hosts(engine: Engine) -> Ints:
@@ -68,11 +79,6 @@ def plain_hosts(engine: Engine) -> Ints:
     stages = [len(np.unique(stage[topology.host == host])) for host in range(int(topology.host[-1]) + 1)]
     is_plain = np.array(stages) * topology.stage_ranks > size
     return np.flatnonzero(is_plain & (size > 1))
-
-
-def plain_nics(engine: Engine) -> Ints:
-    """NICs whose lanes no other device carries."""
-    return np.array([one[1] for one in _carried_alone(engine) if one[0] == "nic"])
 
 
 def plain_links(engine: Engine) -> Ints:
@@ -113,7 +119,9 @@ def _carried(engine: Engine) -> dict[_Device, tuple[int, int]]:
     )
     mark = np.random.default_rng(0).integers(0, 1 << 62, int(path.max(initial=0)) + 1, dtype=np.uint64)
     found: dict[_Device, tuple[int, int]] = {}
-    for name, device in (("nic", topology.nic), ("switch", topology.switch)):
+    for name, device in topology.shared.items():
+        if name in WORKERS:  # a host slows work, and no lane as such
+            continue
         ends = np.concatenate([device[source], device[destination]])
         pairs = np.unique(np.stack([ends, np.concatenate([path, path])], axis=1), axis=0)
         for one, hashed in _hashes(pairs[:, 0], mark[pairs[:, 1]]):

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.kinds import WORKERS
 from irregulars.producers.simulator.effects import fault_ranks
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
@@ -24,9 +25,8 @@ _FAULTY: Final = 0.7
 _TRIES: Final = 20
 _PLACES_TRIED: Final = 4
 _LEAST_EXCESS: Final = 0.08  # below, the other makers too call a fault hard
-_WORKERS: Final = ("slow_rank", "slow_host")
 _LASTING: Final = ("slow_stage", "uneven_data", "hang")  # what a single iteration can't show, or nothing follows
-_KINDS: Final = (*_WORKERS, "slow_nic", "slow_link", "slow_switch", "slow_stage", "uneven_data", "hang")
+_KINDS: Final = tuple(sorted(FAULT_KINDS, key=lambda kind: kind in _LASTING))  # in this order seeds draw them
 _PATTERNS: Final = (
     "lasting", "lasting", "single", "recurring", "from_start", "fluctuating", "ramp", "sawtooth",
 )  # fmt: skip
@@ -94,7 +94,8 @@ def _draw_job(rng: np.random.Generator, seed: int, number: int) -> SimulatorSett
 
 def _draw_fault(rng: np.random.Generator, job: SimulatorSettings) -> Wanted:
     kind, pattern = str(rng.choice(_KINDS)), str(rng.choice(_PATTERNS))
-    if pattern == "single" and kind not in _WORKERS:  # one slow transfer accuses nobody, by the contract
+    # By the contract one slow transfer accuses nobody.
+    if pattern == "single" and FAULT_KINDS[kind].device not in WORKERS:
         pattern = "recurring"
     if kind in _LASTING and pattern not in ("from_start", "fluctuating"):
         pattern = "lasting"

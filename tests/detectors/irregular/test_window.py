@@ -192,6 +192,9 @@ def test_thresholds_of_shift() -> None:
     # Half of what made a shift is still a shift
     window, _ = fed([100.0] * 40 + [115.0] * 5)
     assert window.shifted_ns == pytest.approx(103.75)
+    # It follows a δ that is changed meanwhile
+    window.delta = 1.4
+    assert window.shifted_ns == pytest.approx(115.0)
     # The newest five say by how much the job takes longer
     assert [fed([100.0] * 40 + [109.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
 

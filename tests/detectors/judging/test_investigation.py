@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.window import Limit
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source, carry_over
 from irregulars.detectors.judging.reading_budget import Need, ReadingBudget
@@ -32,7 +33,7 @@ def job(late: dict[int, int]) -> ReadJob:
 
 
 def now(judged: int = 10, *, has_open: bool = False, window: int = 50) -> Circumstances:
-    return Circumstances(judged, Level(USUAL_MS * MS, 1.1 * USUAL_MS * MS), 1.1, window, has_open)
+    return Circumstances(judged, Level(USUAL_MS * MS, Limit(USUAL_MS * MS, 0.0)), 1.1, window, has_open)
 
 
 class Case:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -191,6 +192,29 @@ def test_an_accused_rank_whose_source_died_is_not_said_to_have_recovered() -> No
     judge.close("finished", read.reader.announcements, read.read_back)
     *_, verdict = (one for one in judge.drain([]).verdicts if one.suspects)
     assert (verdict.suspects[0].ranks, verdict.iterations, verdict.close_reason) == ((2,), (0, 20), "stopped")
+
+
+def test_a_changed_delta_holds_for_iterations_of_an_open_verdict_at_once() -> None:
+    """They take twice as long as usual, and are held against the level from before their verdict, also restored."""
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
+    read = ReadJob(job.trace(60))
+    is_long: dict[int, bool] = {}
+
+    def watch(observation: Observation, *_: Any) -> None:
+        is_long[observation.iteration] = observation.is_long
+
+    settings = JudgeSettings(watch=watch)
+    judge = IterationJudge("lockstep", 1, settings)
+    for rows in read.rows:
+        if rows.number == 44:
+            assert judge.open_kinds
+            judge.drain([])
+            judge = IterationJudge.from_state(judge.state(), settings)
+        if rows.number in (45, 50):
+            judge.follow(replace(settings, delta=4.0 if rows.number == 45 else settings.delta))
+        judge.judge(rows, read.reader.announcements, read.read_back)
+    assert {number for number, is_so in is_long.items() if is_so} == {*range(30, 45), *range(50, 60)}
 
 
 def test_a_standing_fault_is_no_older_than_the_last_review_that_found_nothing() -> None:

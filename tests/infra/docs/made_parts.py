@@ -11,7 +11,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any
@@ -21,10 +21,11 @@ import pyarrow as pa
 from irregulars.infra import cli
 from irregulars.infra.docs_site.made_parts import PART, ROOT, SCHEMAS, table
 from irregulars.infra.runs.analysis import analyze
+from irregulars.kafka.access_roles import ROLES
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.judgements import decode_verdict
-from irregulars.messages.kinds import DEVICE_KINDS, VERDICT_KINDS
+from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
@@ -43,18 +44,8 @@ from tests.benchmarks.table.comparing import committed_lines, committed_table, r
 from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated
 
 DOCS = ROOT / "infra" / "docs"
-KEYS = {
-    "rank": "`job/rank`",
-    "group": "`job/@group` or `job/rank`",
-    "job": "`job`",
-    "verdict": "the verdict's id",
-    "notice": "`verdict/channel`",
-    "mute": "the mute's id",
-    "opinion": "`verdict/who`",
-    "change": "the change's id",
-    "partition": "a partition's number",
-}
 ROWS_SHOWN = 2
+VERDICT_SHOWN = 11  # its first fields, from its id to the evidence in words
 
 
 def printed(*arguments: str) -> str:
@@ -137,9 +128,22 @@ def topics() -> str:
         kept = "newest of each key" if topic.is_compacted else _age(topic.retention_ms)
         limit = int(topic_config(topic)["max.message.bytes"]) / (1 << 20)
         count = partitions_of(name, TopicSettings())
-        key = "as it was" if name == "deadletter" else KEYS[topic.key]
-        rows.append((name, key, "1" if count == 1 else "`partitions`", kept, f"{limit:.0f} MiB"))
+        rows.append((name, topic.key, "1" if count == 1 else "`partitions`", kept, f"{limit:.0f} MiB"))
     return table(("topic", "key", "partitions", "kept", "largest message"), rows)
+
+
+def roles() -> str:
+    rows = []
+    for name, role in ROLES.items():
+        writes = [one.name for one in TOPICS.values() if name in one.writers.split()]
+        reads = [one.name for one in TOPICS.values() if name in one.readers.split()]
+        groups = _codes(one.format(group="irregulars", prefix="irregulars.") for one in role.groups)
+        rows.append((name, role.who, _codes(writes) or "nothing", _codes(reads) or "nothing", groups))
+    return table(("role", "who has it", "writes", "reads", "consumer groups"), rows)
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _age(age_ms: int) -> str:
@@ -147,8 +151,14 @@ def _age(age_ms: int) -> str:
     return f"1 {unit}" if count == 1 else f"{count} {unit}s"
 
 
+@cache
+def analyzed() -> Mapping[str, Any]:
+    return analyze(read_trace(ROOT / "tests" / "recordings" / "gloo-slow-nic")).to_json()
+
+
 def analysis() -> str:
-    found = analyze(read_trace(ROOT / "tests" / "recordings" / "gloo-slow-nic")).to_json()
+    """What `analyze --json` prints, with the first fields of verdicts: an example of a verdict has all of them."""
+    found = {**analyzed(), "verdicts": [_first(one, VERDICT_SHOWN) for one in analyzed()["verdicts"]]}
     return block("json", json.dumps(found, ensure_ascii=False, indent=2))
 
 
@@ -232,6 +242,7 @@ def change_message() -> str:
 
 MAKERS: Mapping[str, Callable[[], str]] = {
     "topics": topics,
+    "roles": roles,
     **{f"message {name}": partial(json_message, name) for name in ("jobs", "heartbeats", "verdicts", "alerts")},
     **{
         f"message {name}": partial(arrow_message, name) for name in ("commops", "bandwidth", "iterations", "evidence")
@@ -252,22 +263,9 @@ MAKERS: Mapping[str, Callable[[], str]] = {
 
 EXAMPLES: Mapping[str, str] = {
     **{
-        f"{name}.json": f"message {name}"
-        for name in (
-            "jobs",
-            "verdicts",
-            "alerts",
-            "actions",
-            "bandwidth",
-            "iterations",
-            "heartbeats",
-            "evidence",
-            "membership",
-            "notices",
-            "mutes",
-            "feedback",
-            "thresholds",
-        )
+        f"{name.removeprefix('message ')}.json": name
+        for name in MAKERS
+        if name.startswith("message ") and name != "message commops"  # the page on topics shows that one itself
     },
     "analysis.json": "analysis",
     **{f"notice-{name}.json": f"notice {name}" for name in ("alertmanager", "pagerduty", "slack", "webhook")},
@@ -303,16 +301,13 @@ _COST_AND_STEP = {
 
 
 def made_schemas() -> dict[str, str]:
-    """The schemas that name kinds, as `messages.kinds` lists them.
+    """The schema of verdicts, with the kinds of `messages.kinds`, and that of alerts.
 
     That of alerts is that of verdicts, with an alert's own fields: a verdict's are written down once.
     """
-    verdicts, actions = (json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("verdicts", "actions"))
+    verdicts = json.loads((SCHEMAS / "verdicts.json").read_text())
     verdicts["properties"]["kind"]["enum"] = list(VERDICT_KINDS)
-    for of_suspect in (verdicts["properties"]["suspects"], actions["properties"]["actions"]):
-        one = of_suspect["items"]["properties"]["device"]
-        one.get("properties", {"device": one})["device"]["enum"] = list(DEVICE_KINDS)
-    found = {"verdicts": verdicts, "actions": actions, "alerts": _alerts_schema(deepcopy(verdicts))}
+    found = {"verdicts": verdicts, "alerts": _alerts_schema(deepcopy(verdicts))}
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in found.items()}
 
 

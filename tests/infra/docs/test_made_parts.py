@@ -24,7 +24,7 @@ def test_a_file_of_examples_is_as_the_code_makes_it(file: str) -> None:
     assert (DOCS / "examples" / file).read_text() == example(file), "run: python -m tests.infra.docs.made_parts"
 
 
-def test_schemas_that_name_kinds_list_those_of_the_code() -> None:
+def test_the_schemas_of_verdicts_and_alerts_are_as_the_code_makes_them() -> None:
     for name, schema in made_schemas().items():
         assert (SCHEMAS / f"{name}.json").read_text() == schema, "run: python -m tests.infra.docs.made_parts"
 

@@ -1,4 +1,4 @@
-"""What infra/docs/verdict-json.md says of kinds, devices and events is what can come out."""
+"""What infra/docs/verdict-json.md says of kinds and events is what can come out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import re
 import jsonschema
 
 from irregulars.infra.docs_site.made_parts import SCHEMAS, fill
-from irregulars.messages.judgements import DEVICES
 from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.sinks.alerts import ALERTING_EVENTS
-from tests.infra.docs.made_parts import DOCS
+from tests.infra.docs.made_parts import DOCS, analyzed
 
 PAGE = fill((DOCS / "verdict-json.md").read_text())
 
@@ -23,11 +22,6 @@ def test_every_kind_has_its_line_in_their_order() -> None:
     assert tuple(kinds) == tuple(VERDICT_KINDS)
 
 
-def test_every_device_is_named() -> None:
-    for page in (PAGE, fill((DOCS / "glossary.md").read_text())):
-        assert [device for device in DEVICES if f"`{device}`" not in page] == []
-
-
 def test_every_event_says_whether_it_gives_an_alert() -> None:
     events = dict(re.findall(r"^\| `(\w+)` \| .* \| (yes|no) \|$", PAGE, re.MULTILINE))
     schema = json.loads((SCHEMAS / "verdicts.json").read_text())
@@ -35,13 +29,9 @@ def test_every_event_says_whether_it_gives_an_alert() -> None:
     assert {event for event, answer in events.items() if answer == "yes"} == set(ALERTING_EVENTS)
 
 
-def test_the_verdict_that_is_shown_follows_the_schema() -> None:
+def test_the_verdict_of_which_the_first_fields_are_shown_follows_the_schema() -> None:
     assert "(examples/analysis.json)" in PAGE
-    text = (DOCS / "examples" / "analysis.json").read_text()
     schema = json.loads((SCHEMAS / "verdicts.json").read_text())
-    (verdict,) = json.loads(text)["verdicts"]
+    (verdict,) = analyzed()["verdicts"]
     jsonschema.validate({"schema": "verdicts", "version": 1, **verdict}, schema)
-    assert set(verdict) == set(schema["properties"]) - {"schema", "version"} - {
-        "detector",
-        "thresholds",
-    }  # both only where there is something to say
+    assert set(verdict) <= set(schema["properties"])

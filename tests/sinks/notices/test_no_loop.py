@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from irregulars.kafka.access_roles import rights_of
-from irregulars.kafka.topics import TopicSettings
-from irregulars.streams.stages.rank_stage import RANK_TOPICS
+from irregulars.kafka.topics import RANK_TOPICS, TopicSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 TOPICS = TopicSettings("")

@@ -15,7 +15,7 @@ from irregulars.errors import RecordError
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.outbox import Outbox
-from irregulars.kafka.topics import group_key, rank_key
+from irregulars.kafka.topics import RANK_TOPICS, group_key, rank_key
 from irregulars.messages.announcements import Announcement, Communicator, encode_announcement
 from irregulars.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.messages.evidence import encode_evidence
@@ -28,7 +28,7 @@ from irregulars.streams.snapshots.records import MonitorRecord, PositionRecord, 
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
-from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services, Stage
 from irregulars.streams.stages.stream_time import StreamTime
