@@ -30,7 +30,7 @@ from irregulars.producers.importers.clog_lines import (
     TimeCounts,
 )
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
-from irregulars.producers.importers.imported import ImportedJob, RankRows
+from irregulars.producers.importers.imported import ENDED_NS, ITERATION, SEQUENCES, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
 UNTOLD: Final = "calls on communicators whose members nothing tells"
@@ -172,12 +172,8 @@ def given_up(
 MOST_CALLS: Final = 8_000_000  # of all ranks together, 65 bytes each
 _CALL: Final = Struct("=4qd?3q")  # a communicator's place among the names, and the rest of a `Call`
 _MS_NS: Final = 1_000_000
-_SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a number above begins again at 0, as on all ranks
 # A rank may end these before all others have called them: an end proves nothing about the other ranks.
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
-_ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
-# Number of the only iteration where the durations of operators are unknown: then none can be judged.
-ITERATION: Final = 0
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
 NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"
@@ -337,9 +333,9 @@ def add_calls(
         elapsed_ns = np.nan if call.end_ms is None else float((call.end_ms - start_ms) * _MS_NS)
         iteration = UNKNOWN
         if trusted == UNCLEAR:
-            iteration, elapsed_ns = ITERATION, np.nan if call.end_ms is None else _ENDED_NS
+            iteration, elapsed_ns = ITERATION, np.nan if call.end_ms is None else ENDED_NS
         id, start_ns = communicators[group].id, start_ms * _MS_NS
-        rows.add(id, call.operator, call.number % _SEQUENCES, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
+        rows.add(id, call.operator, call.number % SEQUENCES, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
 
 
 def _notes(

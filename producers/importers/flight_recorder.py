@@ -29,11 +29,10 @@ from irregulars.producers.importers.groups import (
     operator_of,
     ranks_of,
 )
-from irregulars.producers.importers.imported import Array, ImportedJob, RankRows
+from irregulars.producers.importers.imported import ENDED_NS, ITERATION, Array, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
 UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may name
-ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
 _LARGEST: Final = (1 << 63) - 1
@@ -317,7 +316,6 @@ def _integer(value: Any) -> int | None:
     return None
 
 
-ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
 # Number of the first send or recv of a pair from which on both dumps hold all (`begin_of_both`); where that is not
 # known, of the first one that never ended. The recorder's own numbers differ at the two ends. Those that both have
 # completed are the same but for the last one: NCCL ends a small send before it is received.

@@ -20,6 +20,9 @@ from irregulars.producers.trace.job_file import RankLocation
 Array = np.ndarray
 # Operators of one rank: more would not fit into memory beside those of the other ranks of a host.
 MOST_ROWS: Final = 8_000_000
+SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a number above begins again at 0, as on all ranks
+ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
+ITERATION: Final = 0  # of sources that know no iterations, and whose times can not be judged: all counts as one
 _INTEGERS: Final = ("communicator", "operator", "sequence", "peer", "start_ns", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
 _ROW: Final = Struct("=6q2d")
