@@ -80,15 +80,10 @@ def import_trace(
         imported = replace(imported, left_out=tuple(left_out))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
-    write_imported(with_hosts(imported, hosts or {}), directory, fabric)
+    places = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
+    places = {rank: replace(one, host=(hosts or {}).get(rank, one.host)) for rank, one in places.items()}
+    write_imported(replace(imported, places=places), directory, fabric)
     return imported
-
-
-def with_hosts(imported: ImportedJob, hosts: Mapping[int, str]) -> ImportedJob:
-    """Place ranks on hosts that people named."""
-    known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
-    places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
-    return replace(imported, places=places)
 
 
 def replace_names(one: LeftOut, scratch: Path) -> LeftOut:
@@ -153,12 +148,11 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     def share_groups(dump: Dump) -> Dump:
         return replace(dump, groups={name: groups.setdefault(one, one) for name, one in dump.groups.items()})
 
-    of_dumps = files.get("flight-recorder", [])
-    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True, keep=share_groups) if of_dumps else ([], [])
+    of_dumps, of_logs = (files.get(kind, []) for kind in _JOINED)
+    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True, keep=share_groups)
     who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
     dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
-    of_logs = files.get("watchdog", [])
-    read_logs, broken_logs = read_each(of_logs, read_log_file) if of_logs else ([], [])
+    read_logs, broken_logs = read_each(of_logs, read_log_file)
     broken += broken_logs
     cut = [f"{path.name} breaks off, and its lines before count: {reason}" for path, reason in read_logs if reason]
     known = {group for dump in dumps for group in dump.groups.values()}
@@ -382,7 +376,7 @@ def take_anything(source: Path, scratch: Path) -> Taken:
         return Taken(traces[0], _lines(source, found, None, TRACE, others, left_out))
     job = jobs[chosen]
     left_out += [replace_names(one, unpacked) for one in job.left_out]
-    write_imported(with_hosts(job, {}), made)
+    write_imported(job, made)
     return Taken(made, _lines(source, found, job, chosen, others, left_out))
 
 
@@ -397,7 +391,7 @@ def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[
         try:
             jobs[kind] = read_hang(together, name) if kind in together else KINDS[kind](files, name)
         except InputError as error:
-            failed.append(LeftOut(f"{counted(len(files), _NOUNS[kind])}", str(error)))
+            failed.append(LeftOut(counted(len(files), _NOUNS[kind]), str(error)))
     return jobs, failed
 
 

@@ -26,13 +26,7 @@ from irregulars.messages.records import (
     Header,
 )
 from irregulars.producers.importers.imported import ENDED_NS, ITERATION, SEQUENCES, ImportedJob, RankRows
-from irregulars.producers.importers.ras_answers import (
-    UNKNOWN_HOST,
-    Answer,
-    RasCommunicator,
-    Worker,
-    unknown_worker,
-)
+from irregulars.producers.importers.ras_answers import UNKNOWN_HOST, Answer, RasCommunicator, Worker, unknown_worker
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.job_file import RankLocation
 
