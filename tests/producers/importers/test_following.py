@@ -345,10 +345,13 @@ def test_a_log_that_grows_beside_traces_does_not_hold_them_up(folder: Path) -> N
         source.close()
 
 
-def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(folder: Path) -> None:
+def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "MOST_WAIT_S", 0.5)
     captures(folder, 0, 3)
     with growing(folder / "rank-7.json"):
-        reader = NewFileReader(folder, "job", read_kineto, settle_s=0.3, most_wait_s=0.5)
+        reader = NewFileReader(folder, "job", read_kineto, settle_s=0.3)
         deadline_s, piece = time.monotonic() + DEADLINE_S, None
         while piece is None and time.monotonic() < deadline_s:
             piece = reader.read({}, None)
