@@ -347,7 +347,7 @@ def test_lines_of_a_killed_start_are_not_told_of_the_newer_one() -> None:
     assert reports.ranks.keys() == {*range(62), 65, 70}
 
 
-def test_lines_that_ray_left_out_are_nobody_s_where_they_are_too_few_or_not_all_ranks_are_known(tmp_path: Path) -> None:
+def test_lines_that_ray_left_out_are_nobody_s_where_too_few_are_or_ranks_are_not_known(tmp_path: Path) -> None:
     for lines in ([RAY[0], RAY[1].replace("3x", "2x"), *RAY[2:]], RAY[1:]):
         imported = hang_of(tmp_path, lines)
         assert sorted(imported.ranks) == [0, 3]
