@@ -115,53 +115,43 @@ def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
     assert verdicts(tmp_path, *(dump(entry(7, "completed", duration_ms=2.0)) for _ in range(3))) == []
 
 
-def rounds(rank: int, states: list[tuple[str, str]], first: int = 0) -> dict[str, Any]:
-    """Return the dump of an end of a pipeline 0 -> 1: each round a batch goes forth and a gradient comes back."""
+def rounds(rank: int, states: list[tuple[str, str]], first: int = 0, collective: int | None = None) -> dict[str, Any]:
+    """Return the dump of an end of a pipeline 0 -> 1: each round a batch goes forth and a gradient comes back.
+
+    `first`: number of its first entry. `collective`: place of a collective that has ended; None: there is none.
+    """
     names = ("nccl:send 0->1", "nccl:recv 0<-1") if rank == 0 else ("nccl:recv 1<-0", "nccl:send 1->0")
     calls = [(name, state) for own in states for name, state in zip(names, own, strict=True) if state]
     more = {"is_p2p": True, "collective_seq_id": 0}
-    return dump(*(
-        entry(first + at, state, name, p2p_seq_id=first + at + 1, **more) for at, (name, state) in enumerate(calls)
-    ))  # fmt: skip
+    made = [entry(n, state, name, p2p_seq_id=n + 1, **more) for n, (name, state) in enumerate(calls, first)]
+    if collective is not None:
+        made.insert(collective, entry(9, "completed"))
+    return dump(*made)
 
 
-DONE = ("completed", "completed")
+DONE, SENT = ("completed", "completed"), ("completed", "scheduled")
 
 
-@pytest.mark.parametrize("enqueued", ["scheduled", ""])
-def test_a_receiver_that_stopped_is_named_though_the_send_to_it_has_ended(tmp_path: Path, enqueued: str) -> None:
-    """NCCL ends a small send before it is received: the sender has no open one from which to count."""
-    sender = rounds(0, [DONE, DONE, ("completed", "scheduled")])
-    receiver = rounds(1, [DONE, DONE, ("scheduled", enqueued)])
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
-
-
-def test_a_sender_that_never_sent_is_named_where_its_receiver_waits(tmp_path: Path) -> None:
-    sender = rounds(0, [DONE, DONE, DONE])
-    receiver = rounds(1, [DONE, DONE, DONE, ("scheduled", "")])
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (0,))
-
-
-def test_ends_of_which_one_has_lost_its_first_entries_count_from_the_first_open_one(tmp_path: Path) -> None:
-    sender = rounds(0, [DONE, ("completed", "scheduled")], first=4)
-    receiver = rounds(1, [DONE] * 3 + [("completed", "")])
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
-
-
-@pytest.mark.parametrize("enqueued", ["scheduled", ""])
-def test_rings_that_have_wrapped_count_from_the_newest_collective_that_both_have_ended(
-    tmp_path: Path, enqueued: str
+@pytest.mark.parametrize(
+    ("sender", "receiver", "stopped"),
+    [
+        # NCCL ends a small send before it is received: the sender has no open one from which to count.
+        (rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, ("scheduled", "scheduled")]), 1),
+        (rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, ("scheduled", "")]), 1),
+        (rounds(0, [DONE] * 3), rounds(1, [DONE, DONE, DONE, ("scheduled", "")]), 0),
+        # One has lost its first entries: both count from the first open one.
+        (rounds(0, [DONE, SENT], first=4), rounds(1, [DONE, DONE, DONE, ("completed", "")]), 1),
+        # Each ring begins at another call: both count from the newest collective that both have ended. Counted from
+        # the open ones each end waited for a recv of the other.
+        (rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, ("scheduled", "scheduled")], 70, 4), 1),
+        (rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, ("scheduled", "")], 70, 4), 1),
+    ],
+)
+def test_the_end_of_a_pipeline_that_stopped_is_named(
+    tmp_path: Path, sender: dict[str, Any], receiver: dict[str, Any], stopped: int
 ) -> None:
-    """Each ring begins at another call, and counted from the open ones each end waited for a recv of the other."""
-    sender = rounds(0, [DONE, DONE, ("completed", "scheduled")], first=40)
-    receiver = rounds(1, [DONE, DONE, DONE, ("scheduled", enqueued)], first=70)
-    for one, at in ((sender, 2), (receiver, 4)):
-        one["entries"].insert(at, entry(9, "completed"))
     (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (stopped,))
 
 
 def test_the_dump_of_another_rank_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
