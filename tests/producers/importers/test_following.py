@@ -28,7 +28,7 @@ from irregulars.streams.local_pipeline import LocalPipeline
 from tests.producers.importers import clog_lines
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.test_flight_recorder import dump, entry
-from tests.producers.importers.test_kineto_trace import kernel, step, trace_file
+from tests.producers.importers.test_kineto_trace import NAMED, kernel, step, trace_file
 
 DEADLINE_S = 60.0
 OLD_NS = 1_700_000_000_000_000_000
@@ -68,9 +68,8 @@ def log_of(rank: int, first: int, past: int) -> bytes:
 
 
 def captures(folder: Path, first: int, past: int) -> None:
-    named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank in (0, 1):
-        events = [e for n in range(first, past) for e in (step(n, 1e4 * n, 9e3), kernel(1e4 * n + 1, 2, n, **named))]
+        events = [e for n in range(first, past) for e in (step(n, 1e4 * n, 9e3), kernel(1e4 * n + 1, 2, n, **NAMED))]
         trace_file(folder, rank, events)
         (folder / f"rank-{rank}.json.gz").rename(folder / f"rank-{rank}.{first}.json.gz")
 
@@ -82,33 +81,21 @@ def age(path: Path, at: int) -> None:
 # --- the protocol of sources ----------------------------------------------------------------------------------------
 
 
-def test_a_followed_log_is_a_source(folder: Path) -> None:
-    for rank in (0, 1):
-        (folder / f"host-pid{rank}.log").write_bytes(
-            log_of(rank, 0, 300) + lines(marker(rank, 1, 2), collective(301, 5), *[pair("Send", 1 - rank)] * 2)
-        )
-    check_source(lambda position: opened("nccl-inspector", folder, position))
-
-
-def test_followed_traces_are_a_source(folder: Path) -> None:
-    for at, first in enumerate((0, 150)):
-        captures(folder, first, first + 150)
-        for path in folder.glob(f"*.{first}.json.gz"):
-            age(path, at)
-    check_source(lambda position: opened("kineto", folder, position))
-
-
-def test_followed_dumps_are_a_source(folder: Path) -> None:
-    for rank in (0, 1):
-        listed = [entry(n, "completed", duration_ms=1.0) for n in range(120)]
-        (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed, entry(120))))
-    check_source(lambda position: opened("flight-recorder", folder, position))
-
-
-def test_followed_clogs_are_a_source(folder: Path) -> None:
-    for rank in (0, 1):
-        (folder / f"{rank}.log").write_bytes(clog_lines.log(*clog_lines.steady(rank, calls=300)))
-    check_source(lambda position: opened("clog", folder, position, world_size=None))
+@pytest.mark.parametrize("kind", following.KINDS)
+def test_followed_files_of_each_kind_are_a_source(folder: Path, kind: str) -> None:
+    if kind == "kineto":
+        for first in (0, 150):
+            captures(folder, first, first + 150)
+    for rank in (0, 1) if kind != "kineto" else ():
+        ended = [entry(n, "completed", duration_ms=1.0) for n in range(120)]
+        own = {
+            "nccl-inspector": log_of(rank, 0, 300)
+            + lines(marker(rank, 1, 2), collective(301, 5), *[pair("Send", 1 - rank)] * 2),
+            "flight-recorder": json.dumps(dump(*ended, entry(120))).encode(),
+            "clog": clog_lines.log(*clog_lines.steady(rank, calls=300)),
+        }
+        (folder / f"rank_{rank}").write_bytes(own[kind])
+    check_source(lambda position: opened(kind, folder, position, world_size=None if kind == "clog" else 2))
 
 
 # --- growing, rotation, restart -------------------------------------------------------------------------------------
@@ -130,41 +117,26 @@ def test_lines_come_as_they_are_appended_and_half_a_line_waits(folder: Path) -> 
     assert len(set(column(records, "sequence", 0))) == 10
 
 
-@pytest.mark.parametrize("is_copied", [False, True])
-def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, is_copied: bool) -> None:
-    """The log is renamed and a new one begun, or copied away and cut to nothing."""
+@pytest.mark.parametrize("how", ["renamed", "copied", "packed"])
+def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    """The log is renamed and a new one begun, or copied away or packed, and cut to nothing."""
     path = folder / "host-pid0.log"
     path.write_bytes(log_of(0, 0, 40))
     source = opened("nccl-inspector", folder, ends_when_idle=False)
     records = drain(source, lambda polled: rows_of(polled) == 40)
-    if is_copied:
-        path.write_bytes(log_of(0, 50, 55))
-    else:
+    if how == "renamed":
         with path.open("ab") as stream:
             stream.write(log_of(0, 40, 50))
         path.rename(folder / "host-pid0.log.1")
-        path.write_bytes(log_of(0, 50, 55))
-    wanted = 5 if is_copied else 15
-    records += drain(source, lambda polled: rows_of(polled) == wanted)
+    elif how == "packed":
+        (folder / "host-pid0.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.write_bytes(log_of(0, 50, 55))
+    records += drain(source, lambda polled: rows_of(polled) == (15 if how == "renamed" else 5))
     with path.open("ab") as stream:
         stream.write(log_of(0, 55, 56))  # when this has come, whatever would be read twice has come too
     records += drain(source, lambda polled: any(c >> 4 == 55 for c in sequences(polled)))
     source.close()
-    assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(50 if is_copied else 40, 56)]
-
-
-def test_a_log_that_is_packed_when_it_is_rotated_is_no_heap_of_unusable_lines(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = folder / "host-pid0.log"
-    path.write_bytes(log_of(0, 0, 40))
-    source = opened("nccl-inspector", folder, ends_when_idle=False)
-    records = drain(source, lambda polled: rows_of(polled) == 40)
-    (folder / "host-pid0.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
-    path.write_bytes(log_of(0, 50, 55))
-    records += drain(source, lambda polled: rows_of(polled) == 5)
-    source.close()
-    assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(50, 55)]
+    assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(40 if how == "renamed" else 50, 56)]
     assert caplog.records == []
 
 
