@@ -237,16 +237,6 @@ def test_a_billion_references_do_not_fill_the_memory(tmp_path: Path) -> None:
     try_import(tmp_path, "flight-recorder", pickle.dumps(whole, 2))
 
 
-def test_a_bad_file_among_good_ones_is_left_out_and_named(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "rank-0.json").write_bytes(trace_bytes())
-    (tmp_path / "in" / "rank-1.json").write_bytes(trace_bytes()[:-9])
-    imported = import_trace("kineto", tmp_path / "in", tmp_path / "out")
-    assert list(imported.ranks) == [0]
-    assert [(one.name, one.rank) for one in imported.left_out] == [(str(tmp_path / "in" / "rank-1.json"), 1)]
-    assert imported.left_out[0].reason.startswith("must be a complete")
-
-
 @pytest.mark.parametrize("kind", VALID)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / NAMES[kind])
