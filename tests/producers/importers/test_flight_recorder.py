@@ -88,29 +88,6 @@ def as_json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def test_who_did_not_arrive_is_named(tmp_path: Path) -> None:
-    (verdict,) = verdicts(tmp_path, dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7)))
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
-    assert (
-        verdict.evidence
-        == "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce 7 on default_pg"
-    )
-
-
-def test_the_status_shows_that_a_rank_without_entries_has_left(tmp_path: Path) -> None:
-    """Rank 1 has nothing to show, and has completed what rank 2 never came out of."""
-    left = dump(pg_status={"0": {"last_completed_collective": "7"}, "1": {"last_completed_collective": -1}})
-    (verdict,) = verdicts(tmp_path, dump(entry(7, "completed")), left, dump(entry(7)))
-    assert verdict.suspects[0].ranks == (2,)
-    assert "ended on other ranks and never on rank 2" in verdict.evidence
-
-
-def test_all_in_one_operator_and_nobody_out_is_a_hang_too(tmp_path: Path) -> None:
-    (verdict,) = verdicts(tmp_path, *(dump(entry(7)) for _ in range(3)))
-    assert (verdict.kind, verdict.suspects) == ("hang", ())
-    assert verdict.evidence.startswith("ranks 0, 1, 2 stand in all_reduce 7 on default_pg, and nobody is missing")
-
-
 def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
     assert verdicts(tmp_path, *(dump(entry(7, "completed", duration_ms=2.0)) for _ in range(3))) == []
 
@@ -130,28 +107,37 @@ def rounds(rank: int, states: list[tuple[str, str]], first: int = 0, collective:
 
 
 DONE, SENT = ("completed", "completed"), ("completed", "scheduled")
+BOTH_OPEN, OPEN = ("scheduled", "scheduled"), ("scheduled", "")
+STATUS = {"0": {"last_completed_collective": "7"}, "1": {"last_completed_collective": -1}}
 
 
 @pytest.mark.parametrize(
-    ("sender", "receiver", "stopped"),
+    ("dumps", "ranks", "words"),
     [
+        ([dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7))], (1,),
+         "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce 7 on default_pg"),
+        # Rank 1 has nothing to show but its status: it has completed what rank 2 never came out of.
+        ([dump(entry(7, "completed")), dump(pg_status=STATUS), dump(entry(7))], (2,),
+         "ended on other ranks and never on rank 2"),
+        ([dump(entry(7))] * 3, (), "ranks 0, 1, 2 stand in all_reduce 7 on default_pg, and nobody is missing"),
         # NCCL ends a small send before it is received: the sender has no open one from which to count.
-        (rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, ("scheduled", "scheduled")]), 1),
-        (rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, ("scheduled", "")]), 1),
-        (rounds(0, [DONE] * 3), rounds(1, [DONE, DONE, DONE, ("scheduled", "")]), 0),
+        ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, BOTH_OPEN])], (1,), ""),
+        ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, OPEN])], (1,), ""),
+        ([rounds(0, [DONE, DONE, DONE]), rounds(1, [DONE, DONE, DONE, OPEN])], (0,), ""),
         # One has lost its first entries: both count from the first open one.
-        (rounds(0, [DONE, SENT], first=4), rounds(1, [DONE, DONE, DONE, ("completed", "")]), 1),
+        ([rounds(0, [DONE, SENT], first=4), rounds(1, [DONE, DONE, DONE, ("completed", "")])], (1,), ""),
         # Each ring begins at another call: both count from the newest collective that both have ended. Counted from
         # the open ones each end waited for a recv of the other.
-        (rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, ("scheduled", "scheduled")], 70, 4), 1),
-        (rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, ("scheduled", "")], 70, 4), 1),
+        ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, BOTH_OPEN], 70, 4)], (1,), ""),
+        ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, OPEN], 70, 4)], (1,), ""),
     ],
-)
-def test_the_end_of_a_pipeline_that_stopped_is_named(
-    tmp_path: Path, sender: dict[str, Any], receiver: dict[str, Any], stopped: int
+)  # fmt: skip
+def test_the_rank_that_is_waited_for_is_named_if_it_is_known(
+    tmp_path: Path, dumps: list[dict[str, Any]], ranks: tuple[int, ...], words: str
 ) -> None:
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (stopped,))
+    (verdict,) = verdicts(tmp_path, *dumps)
+    assert (verdict.kind, tuple(rank for one in verdict.suspects[:1] for rank in one.ranks)) == ("hang", ranks)
+    assert words in verdict.evidence
 
 
 def test_the_dump_of_another_rank_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
