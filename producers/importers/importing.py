@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -341,19 +341,11 @@ _NOUNS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A trace directory to judge, and lines about the files that it was made of."""
-
-    directory: Path
-    lines: tuple[str, ...] = ()  # at most six, for people
-
-
-def take_anything(source: Path, scratch: Path) -> Taken:
+def take_anything(source: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
     """Make a trace directory of a source: a file, a folder with sub-folders or an archive, of one kind or several.
 
-    `scratch`: an empty folder; the caller removes it when the trace was read.
-    Raises InputError if nothing in it can be judged.
+    Return its folder, and at most six lines for people about the files that it was made of. `scratch`: an empty
+    folder; the caller removes it when the trace was read. Raises InputError if nothing in it can be judged.
     """
     unpacked, made = scratch / "unpacked", scratch / "made"
     unpacked.mkdir()
@@ -369,15 +361,13 @@ def take_anything(source: Path, scratch: Path) -> Taken:
         raise InputError(_nothing_usable(source, found, left_out))
     hung = [kind for kind, job in jobs.items() if kind in _HANG_KINDS and job.has_open]
     timed = sorted((kind for kind in jobs if kind not in _HANG_KINDS), key=lambda kind: -len(jobs[kind].ranks))
-    # Last comes evidence of a hang in which all has ended: it times nothing, and is used where there is nothing else.
-    order = [*hung, *([TRACE] if traces else []), *timed, *jobs]
-    chosen, others = order[0], [kind for kind in dict.fromkeys(order[1:]) if kind != order[0]]
-    if chosen == TRACE:
-        return Taken(traces[0], _lines(source, found, None, TRACE, others, left_out))
-    job = jobs[chosen]
-    left_out += [replace_names(one, unpacked) for one in job.left_out]
-    write_imported(job, made)
-    return Taken(made, _lines(source, found, job, chosen, others, left_out))
+    # The first one is judged. Last comes evidence of a hang in which all has ended: it times nothing.
+    chosen, *others = dict.fromkeys([*hung, *([TRACE] if traces else []), *timed, *jobs])
+    job = jobs.get(chosen)
+    if job is not None:  # a trace directory is used as it is
+        left_out += [replace_names(one, unpacked) for one in job.left_out]
+        write_imported(job, made)
+    return traces[0] if job is None else made, _lines(source, found, job, chosen, others, left_out)
 
 
 def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[LeftOut]]:

@@ -55,8 +55,8 @@ def training(times: float, slow: int = 13, first: int = 0, noise: float = 0.02) 
 
 def judged(tmp_path: Path, text: str) -> tuple[list[Verdict], str]:
     (tmp_path / "train.log").write_text(text)
-    taken = take_anything(tmp_path / "train.log", tmp_path)
-    return analyze(read_trace(taken.directory)).verdicts, "\n".join(taken.lines)
+    made, lines = take_anything(tmp_path / "train.log", tmp_path)
+    return analyze(read_trace(made)).verdicts, "\n".join(lines)
 
 
 @pytest.mark.parametrize(("times", "first", "iterations"), [(1.3, 0, (100, 2401)), (1.5, 12, (1300, 2401))])

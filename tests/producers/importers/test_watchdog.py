@@ -313,13 +313,13 @@ def test_a_rank_whose_own_log_holds_no_line_of_a_watchdog_is_missing(tmp_path: P
     logs.mkdir()
     for rank in range(4):
         (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 3 else "step 651 loss 2.1\n")
-    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path).directory)).verdicts
+    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path)[0])).verdicts
     assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((3,), 0.9)
     # Of many such logs most ranks were ended before their watchdog fired.
     for rank in range(24):
         (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 13 else "step 651 loss 2.1\n")
     (tmp_path / "again").mkdir()
-    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path / "again").directory)).verdicts
+    (verdict,) = analyze(read_trace(take_anything(logs, tmp_path / "again")[0])).verdicts
     assert verdict.suspects == ()
     for rank in range(4, 24):
         (logs / f"train-{rank}.log").unlink()
@@ -425,6 +425,6 @@ def test_a_packed_log_that_is_cut_counts_up_to_there(tmp_path: Path) -> None:
         path.write_bytes(whole[: int(share * len(whole))])
         scratch = tmp_path / f"scratch-{share}"
         scratch.mkdir()
-        taken = take_anything(path, scratch)
-        assert any("note: train.log.gz breaks off, and its lines before count" in line for line in taken.lines)
+        _, lines = take_anything(path, scratch)
+        assert any("note: train.log.gz breaks off, and its lines before count" in line for line in lines)
         assert sorted(read_hang({"watchdog": [path]}, "job").ranks) == [0, 1]
