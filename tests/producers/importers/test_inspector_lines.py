@@ -14,6 +14,7 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.importers.inspector_job import LiveLog
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.producers.importers.inspector_lines import START_US, collective, context, lines, marker, pair, proxy_step
+from tests.producers.importers.test_following import append
 
 
 def imported(tmp_path: Path, *logs: bytes) -> tuple[ImportedJob, Trace]:
@@ -196,10 +197,8 @@ def test_of_processes_that_were_all_found_at_once_the_one_that_wrote_last_is_cou
             (tmp_path / f"{9 - start}.{rank}.log").write_bytes(written(start, rank))
     reading = Reading(tmp_path)
     assert len(sends_of(reading.read(), 0)) == 9
-    with (tmp_path / "7.1.log").open("ab") as stream:
-        stream.write(lines(marked(2, 1, 1, 0, 100), collective(5, 5)))
+    append(tmp_path / "7.1.log", lines(marked(2, 1, 1, 0, 100), collective(5, 5)))
     assert reading.read() is not None
     assert len(reading.stand["live"]["ranks"]) == 2
-    with (tmp_path / "7.0.log").open("ab") as stream:
-        stream.write(lines(marked(2, 0, 1, 1, 200), collective(5, 5), pair("Send", 1)))
+    append(tmp_path / "7.0.log", lines(marked(2, 0, 1, 1, 200), collective(5, 5), pair("Send", 1)))
     assert sends_of(reading.read(), 0) == [3]
