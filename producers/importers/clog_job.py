@@ -56,7 +56,7 @@ def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]
     for (text, size), found in sorted(_joined(logs).items(), key=lambda one: -one[0][1]):
         if len(found) == len(logs):
             return Ranks(_distinct(found, f"of {text}"), size, text)
-    if None in named.values() or len(named) < len(logs):
+    if None in named.values():
         raise InputError("logs must all have a new_comm line of one communicator, or names that end with their rank; "
                          "got neither: register the hook with the world's communicator")  # fmt: skip
     ranks = _distinct({name: rank for name, rank in named.items() if rank is not None}, "by the files' names")

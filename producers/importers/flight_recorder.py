@@ -326,19 +326,12 @@ NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them f
 def job_of_dumps(
     dumps: Iterable[Dump], job: str, *, is_whole: bool = True, dumped_ns: Mapping[int, int] | None = None
 ) -> ImportedJob:
-    """Join the dumps of a job.
+    """Join the dumps of a job, each of another rank.
 
     `is_whole`: whether these are the dumps of all ranks. `dumped_ns`: when the dump of each rank was written, where
-    that is known: then the iteration is marked, and ends before. Raises InputError if there is none, or two are of
-    the same rank.
+    that is known: then the iteration is marked, and ends before.
     """
-    by_rank: dict[int, Dump] = {}
-    for dump in dumps:
-        if dump.rank in by_rank:
-            raise InputError(f"dumps must be of different ranks; got two of rank {dump.rank}")
-        by_rank[dump.rank] = dump
-    if not by_rank:
-        raise InputError("dumps must be at least one; got none")
+    by_rank = {dump.rank: dump for dump in dumps}
     known = {group for dump in by_rank.values() for group in dump.groups.values()}
     world_size = 1 + max(*by_rank, *(rank for group in known for rank in group.ranks), -1)
     communicators = communicators_of(known, world_size, is_whole=is_whole)

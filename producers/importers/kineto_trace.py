@@ -492,7 +492,7 @@ class EventReader:
         self._stream, self._wanted, self._block_bytes = stream, tuple(wanted), block_bytes
         self._rest = b""
         self._head = b""
-        self.events = self.unreadable = 0  # all events, and the wanted ones among them that are no JSON
+        self.unreadable = 0  # wanted events that are no JSON
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the wanted events.
@@ -568,7 +568,6 @@ class EventReader:
                 yield event
             else:
                 self.unreadable += 1
-        self.events += len(pasts)
         self._rest = block[past:]
         if not is_over and len(self._rest) > MAX_EVENT_BYTES:
             raise InputError(f"an event must be at most {MAX_EVENT_BYTES} bytes; got more")
