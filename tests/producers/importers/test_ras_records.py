@@ -243,9 +243,3 @@ def test_it_is_over_when_all_have_launched_it_or_the_communicator_is_gone() -> N
     del job.groups["0x4e0104c2022fa2f9"]
     told.look()
     assert told.watch.find_over(found) == found
-
-
-def test_the_world_is_the_communicator_of_all_ranks() -> None:
-    answer = read_answer(PlayedJob().answer())
-    assert find_world(answer, 4) is answer.communicators[0]
-    assert find_world(answer, 8) is None
