@@ -247,30 +247,23 @@ def test_without_such_a_communicator_the_files_names_tell_or_nobody_does() -> No
         ranks_of_logs(logs, dict.fromkeys(logs, 1))
 
 
-def test_the_ranks_of_a_split_are_those_inside_of_its_parent() -> None:
-    """The page calls them global; the source checks them against the parent's size."""
-    splits = [Split("world", "odd", (3, 2)), Split("odd_2", "one", (1,))]
-    groups = groups_of_log([WORLD], splits, 2, 4, {})
-    assert groups["odd_2"] is not None
-    assert groups["odd_2"].ranks == (3, 2)
-    assert groups["one_1"] is not None
-    assert groups["one_1"].ranks == (2,)
-
-
-def test_a_name_that_means_two_groups_on_one_rank_means_none() -> None:
-    splits = [Split("world", "part", (2, 3)), Split("world", "part", (2, 1)), Split("world", "part", (2, 3))]
-    groups = groups_of_log([WORLD], splits, 2, 4, {})
-    assert groups["part"] is None
-    assert [groups[name] and groups[name].ranks for name in ("part_2", "part_1")] == [(2, 3), (2, 1)]
-    same = groups_of_log([WORLD], [Split("world", "p", (0, 2)), Split("world", "p", (0, 2, 3))], 2, 4, {})
-    assert same["p_0"] is None
-
-
-@pytest.mark.parametrize("ranks", [(0, 1), (2, 9), (2, 2)])
-def test_a_split_of_others_or_of_ranks_that_are_none_gives_nothing(ranks: tuple[int, ...]) -> None:
-    assert groups_of_log([WORLD], [Split("world", "x", ranks), Split("nowhere", "y", (2,))], 2, 4, {}).keys() == {
-        "world"
-    }
+@pytest.mark.parametrize(
+    ("splits", "groups"),
+    [
+        # The page calls the ranks of a split line global; the source checks them against the parent's size.
+        ([Split("world", "odd", (3, 2)), Split("odd_2", "one", (1,))],
+         {"odd": (3, 2), "odd_2": (3, 2), "one": (2,), "one_1": (2,)}),
+        # A name that means two groups on one rank means none.
+        ([Split("world", "part", (2, 3)), Split("world", "part", (2, 1)), Split("world", "part", (2, 3))],
+         {"part": None, "part_2": (2, 3), "part_1": (2, 1)}),
+        ([Split("world", "p", (0, 2)), Split("world", "p", (0, 2, 3))], {"p": None, "p_0": None}),
+        # Parts of other ranks, of ranks that are none, and of no communicator that is known
+        *(([Split("world", "x", ranks), Split("nowhere", "y", (2,))], {}) for ranks in ((0, 1), (2, 9), (2, 2))),
+    ],
+)  # fmt: skip
+def test_split_lines_name_groups_of_a_rank(splits: list[Split], groups: dict[str, tuple[int, ...] | None]) -> None:
+    found = groups_of_log([WORLD], splits, 2, 4, {})
+    assert {name: own and own.ranks for name, own in found.items()} == {"world": (0, 1, 2, 3), **groups}
 
 
 def test_a_communicator_made_apart_is_known_if_all_of_its_members_are_here() -> None:
