@@ -64,14 +64,12 @@ def test_both_injected_ranks_are_the_first_suspects(shared_trace: Shared, tmp_pa
     assert verdict.suspects[0].ranks == tuple(map(int, listed[1].split(",")))
 
 
-def test_json_says_the_same_as_a_pickle(shared_trace: Shared, tmp_path: Path) -> None:
-    folder = shared_trace("raw/flight-recorder/lock_gil_2nd")
-    source = tmp_path / "json"
-    source.mkdir()
-    for path in folder.glob("_dump_*"):
-        (source / f"{path.name}.json").write_text(json.dumps(as_json(load_plain(path.read_bytes()))))
-    import_trace("flight-recorder", folder, tmp_path / "a", "job")
-    import_trace("flight-recorder", source, tmp_path / "b", "job")
+def test_json_says_the_same_as_a_pickle(shared_trace: Shared, folder: Path, tmp_path: Path) -> None:
+    source = shared_trace("raw/flight-recorder/lock_gil_2nd")
+    for path in source.glob("_dump_*"):
+        (folder / f"{path.name}.json").write_text(json.dumps(as_json(load_plain(path.read_bytes()))))
+    import_trace("flight-recorder", source, tmp_path / "a", "job")
+    import_trace("flight-recorder", folder, tmp_path / "b", "job")
     assert (tmp_path / "a" / "job.json").read_bytes() == (tmp_path / "b" / "job.json").read_bytes()
     assert (tmp_path / "a" / "commops.parquet").read_bytes() == (tmp_path / "b" / "commops.parquet").read_bytes()
 

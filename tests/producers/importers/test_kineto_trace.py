@@ -68,13 +68,10 @@ def test_gloo_annotations_find_their_groups(shared_trace: Shared, tmp_path: Path
     assert [n.iteration for n in analyze(trace).iterations if n.is_irregular] == [13, 14, 15, 16]
 
 
-def test_traces_without_groups_count_by_stream(shared_trace: Shared, tmp_path: Path) -> None:
-    folder = shared_trace("raw/hta")
-    source = tmp_path / "sampled"
-    source.mkdir()
-    for path in folder.glob("sampled_rank-*"):
-        (source / path.name).write_bytes(path.read_bytes())
-    trace = imported(source, tmp_path)
+def test_traces_without_groups_count_by_stream(shared_trace: Shared, folder: Path, tmp_path: Path) -> None:
+    for path in shared_trace("raw/hta").glob("sampled_rank-*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    trace = imported(folder, tmp_path)
     assert trace.world_size == 128
     assert {rank: len(batch) for rank, batch in trace.commops.items()} == {0: 10, 1: 10}
     assert {c.id for c in trace.announcements[0].communicators} == {"stream 84", "stream 203"}
@@ -213,17 +210,14 @@ def test_what_holds_no_collectives_is_refused(tmp_path: Path, value: str, messag
         import_trace("kineto", tmp_path / "trace.json", tmp_path / "out")
 
 
-def test_hosts_are_read_off_the_names_that_torch_gives(tmp_path: Path) -> None:
-    source = tmp_path / "traces"
-    source.mkdir()
+def test_hosts_are_read_off_the_names_that_torch_gives(folder: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
-        trace_file(source, rank, [step(0, 0, 9), kernel(2, 5, 1, **NAMED)])
-    written = sorted(source.iterdir())
-    for at, path in enumerate(written):
-        path.rename(source / f"node-{at}_471{at}.1694128201545.pt.trace.json")
-    assert [one.host for one in imported(source, tmp_path).announcements] == ["node-0", "node-1"]
-    (source / "node-1_4711.1694128201545.pt.trace.json").rename(source / "rank1.json")
-    assert [one.host for one in imported(source, tmp_path).announcements] == [None, None]
+        trace_file(folder, rank, [step(0, 0, 9), kernel(2, 5, 1, **NAMED)])
+    for at, path in enumerate(sorted(folder.iterdir())):
+        path.rename(folder / f"node-{at}_471{at}.1694128201545.pt.trace.json")
+    assert [one.host for one in imported(folder, tmp_path).announcements] == ["node-0", "node-1"]
+    (folder / "node-1_4711.1694128201545.pt.trace.json").rename(folder / "rank1.json")
+    assert [one.host for one in imported(folder, tmp_path).announcements] == [None, None]
 
 
 @pytest.mark.parametrize(
