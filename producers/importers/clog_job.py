@@ -83,16 +83,6 @@ def _distinct(ranks: dict[str, int], where: str) -> dict[str, int]:
     return ranks
 
 
-def whole_communicators(logs: Mapping[str, LogParser], ranks: Ranks) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Global ranks of communicators that were made apart, by name and size; only those of which all logs are here."""
-    whole = {}
-    for (text, size), found in _joined(logs).items():
-        in_order = sorted((comm_rank, ranks.of[name]) for name, comm_rank in found.items())
-        if [comm_rank for comm_rank, _ in in_order] == list(range(size)):
-            whole[text, size] = tuple(rank for _, rank in in_order)
-    return whole
-
-
 def groups_of_log(
     members: Sequence[Membership],
     splits: Iterable[Split],
@@ -103,7 +93,8 @@ def groups_of_log(
     """Communicators of one rank by the names that its log gives them; None where one name means several.
 
     The calls of a part are logged under its name, on gloo and NCCL with the part's smallest rank behind it; the ranks
-    of a split line are those inside of the parent.
+    of a split line are those inside of the parent. `whole`: global ranks of communicators that were made apart, by name
+    and size.
 
     Examples
     --------
@@ -300,7 +291,12 @@ def _require_ends(parsers: Mapping[str, LogParser]) -> None:
 
 def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, dict[str, ProcessGroup | None]]:
     """Communicators of each log, by the names that it gives them."""
-    whole = whole_communicators(parsers, ranks)
+    # Of those that were made apart, only those of which all logs are here
+    whole = {}
+    for (text, size), found in _joined(parsers).items():
+        in_order = sorted((comm_rank, ranks.of[name]) for name, comm_rank in found.items())
+        if [comm_rank for comm_rank, _ in in_order] == list(range(size)):
+            whole[text, size] = tuple(rank for _, rank in in_order)
     return {
         name: groups_of_log(parser.members, parser.splits, ranks.of[name], ranks.world_size, whole)
         for name, parser in parsers.items()
@@ -421,8 +417,9 @@ class LiveClog:
 
         Of two logs of one rank the earlier one is not read any more; its counts, which show the backend, stay.
         """
-        newest, size = self._ranks().of, self._size()
-        earlier = {file for file, one in self._parsers.items() if file not in newest and _told(one, size) is not None}
+        newest = self._ranks()
+        others = {file: one for file, one in self._parsers.items() if file not in newest.of}
+        earlier = {file for file, one in others.items() if _told(one, newest.world_size) is not None}
         kept = {file: one for file, one in self._parsers.items() if file in files and file not in earlier}
         return {
             "parsers": {file: parser.state() for file, parser in sorted(kept.items())},
@@ -436,26 +433,18 @@ class LiveClog:
         return TimeCounts.of_all([self._times_of_earlier, *looks])
 
     def _ranks(self) -> Ranks:
-        """Return the global ranks that are known; of two logs of one rank the one that was begun last counts."""
-        size = self._size()
-        found: dict[int, str] = {}
-        # In the order of their begin: a restarted rank's log takes the place of its earlier one.
-        for file, parser in self._in_order():
-            told = _told(parser, size)
-            if told is not None:
-                found[told.comm_rank] = file
-        return Ranks({file: rank for rank, file in found.items()}, size or 1, None)
+        """Return the global ranks that are known; of two logs of one rank the one that was begun last counts.
 
-    def _size(self) -> int | None:
-        """Return the size of the job; if it was not given, that of the first communicator of the oldest log."""
-        named = (one.size for _, parser in self._in_order() for one in parser.members)
-        return next(named, None) if self._world_size is None else self._world_size
-
-    def _in_order(self) -> list[tuple[str, LogParser]]:
-        """Return the logs in the order in which they were begun."""
-        return sorted(self._parsers.items(), key=lambda one: (one[1].base_ms or 0, one[0]))
+        If the size of the job was not given, it is that of the first communicator of the oldest log.
+        """
+        in_order = sorted(self._parsers.items(), key=lambda one: (one[1].base_ms or 0, one[0]))
+        size = self._world_size or next((one.size for _, parser in in_order for one in parser.members), 1)
+        # A restarted rank's log takes the place of its earlier one.
+        told = ((file, _told(parser, size)) for file, parser in in_order)
+        found = {one.comm_rank: file for file, one in told if one is not None}
+        return Ranks({file: rank for rank, file in found.items()}, size, None)
 
 
-def _told(parser: LogParser, size: int | None) -> Membership | None:
+def _told(parser: LogParser, size: int) -> Membership | None:
     """Return the membership that holds a log's global rank, in the communicator of that size; None: not yet known."""
     return next((one for one in parser.members if one.size == size), None)

@@ -18,13 +18,14 @@ from irregulars.producers.importers import clog_job as job_of_clog
 from irregulars.producers.importers.clog_job import (
     RUNNING_MS,
     Log,
+    groups_of_job,
     groups_of_log,
     job_of_logs,
     ranks_of_logs,
     read_log,
-    whole_communicators,
 )
 from irregulars.producers.importers.clog_lines import LogParser, Membership, Split
+from irregulars.producers.importers.groups import ProcessGroup
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -269,11 +270,9 @@ def test_split_lines_name_groups_of_a_rank(splits: list[Split], groups: dict[str
 def test_a_communicator_made_apart_is_known_if_all_of_its_members_are_here() -> None:
     logs = {str(rank): log_of(Membership("w", rank, 4), Membership("half", rank % 2, 2)) for rank in (1, 2)}
     logs["0"] = log_of(Membership("w", 0, 4), Membership("third", 0, 3))
-    ranks = ranks_of_logs(logs, dict.fromkeys(logs))
-    whole = whole_communicators(logs, ranks)
-    assert whole == {("half", 2): (2, 1)}
-    assert groups_of_log(logs["2"].members, (), 2, 4, whole)["half"] is not None
-    assert "third" not in groups_of_log(logs["0"].members, (), 0, 4, whole)
+    groups = groups_of_job(logs, ranks_of_logs(logs, dict.fromkeys(logs)))
+    assert groups["2"]["half"] == ProcessGroup("2", "half", (2, 1))
+    assert "third" not in groups["0"]
 
 
 def logs_of(*all_lines: list[str]) -> dict[str, Log]:
