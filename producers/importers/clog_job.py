@@ -93,8 +93,8 @@ def groups_of_log(
     """Communicators of one rank by the names that its log gives them; None where one name means several.
 
     The calls of a part are logged under its name, on gloo and NCCL with the part's smallest rank behind it; the ranks
-    of a split line are those inside of the parent. `whole`: global ranks of communicators that were made apart, by name
-    and size.
+    of a split line are those inside of the parent. `whole`: global ranks of communicators that were made apart, by
+    name and size.
 
     Examples
     --------
