@@ -115,7 +115,7 @@ def job_of_operations(
     dropped: Mapping[Process, int],
     skipped: Mapping[str, int],
     job: str,
-    waited_us: Mapping[Connection, Sequence[int]] | None = None,
+    waited_us: Mapping[Connection, Sequence[int]],
 ) -> ImportedJob:
     """Join the operators of a job's processes; those of one process in the order of its log.
 
@@ -130,32 +130,22 @@ def job_of_operations(
     rows: dict[int, RankRows] = {rank: RankRows() for rank in ranks.of.values()}
     of_comm_rank = {(text, m.comm_rank): ranks.of[p] for text, found in members.items() for p, m in found.items()}
     _add_rows(rows, whole, ranks.of, communicators, Counter(), of_comm_rank)
-    notes = [NOTE_NO_ITERATIONS]
-    startless = sum(one.start_ns == UNKNOWN for one in whole)
-    if startless:
-        notes.append(NOTE_NO_STARTS.format(count=startless, all=len(whole)))
-    if not ranks.is_known:
-        notes.append(NOTE_RANKS)
-    if any(len(found) < _size(found) for found in members.values()):
-        notes.append(NOTE_PARTS)
-    lacking = whole.lacking()
-    if lacking:
-        notes.append(
-            NOTE_GAPS.format(count=lacking.total(), ranks=name_ranks(sorted(ranks.of[one] for one in lacking)))
-        )
-    if waited_us:
-        notes.append(_note_waits(waited_us, ranks, of_comm_rank))
+    startless, lacking = sum(one.start_ns == UNKNOWN for one in whole), whole.lacking()
+    gaps = {"count": lacking.total(), "ranks": name_ranks([ranks.of[one] for one in lacking])}
+    notes = {
+        NOTE_NO_ITERATIONS: True, NOTE_NO_STARTS.format(count=startless, all=len(whole)): startless,
+        NOTE_RANKS: not ranks.is_known, NOTE_PARTS: any(len(own) < _size(own) for own in members.values()),
+        NOTE_GAPS.format(**gaps): lacking,
+        _note_waits(waited_us, ranks, of_comm_rank): waited_us,
+    }  # fmt: skip
     lost = {process: max(dropped.get(process, 0), lacking[process]) for process in ranks.of}
+    places = {rank: RankLocation(host=process.host, lost_rows=lost[process] or None)
+              for process, rank in ranks.of.items()}  # fmt: skip
     return ImportedJob(
-        job=job,
-        world_size=ranks.world_size,
+        job=job, world_size=ranks.world_size,
         clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
-        communicators={one.id: one for one in communicators.values()},
-        ranks=rows,
-        places={rank: RankLocation(host=process.host, lost_rows=lost[process] or None)
-                for process, rank in ranks.of.items()},
-        notes=notes,
-        skipped=dict(skipped),
+        communicators={one.id: one for one in communicators.values()}, ranks=rows, places=places,
+        notes=[note for note, is_so in notes.items() if is_so], skipped=dict(skipped),
     )  # fmt: skip
 
 
@@ -175,7 +165,7 @@ def _note_waits(
     parts = []
     for wait in range(3):
         own_us = {name: us for (at, name), us in sums.items() if at == wait}
-        most = max(own_us, key=lambda name: own_us[name])
+        most = max(own_us, key=lambda name: own_us[name], default="")
         whole_us = sum(own_us.values())
         # Of one or two, one always has half.
         if len(own_us) > 2 and own_us[most] > whole_us / 2:
