@@ -132,6 +132,9 @@ def test_proxies_tell_what_sends_waited_for(tmp_path: Path) -> None:
     ]
     job, _ = imported(tmp_path / "alike", *alike)
     assert "by the proxies' clocks no rank and no way stands out in what sends waited for" in job.notes
+    # Of the only log that is here no receiver is known.
+    alone = lines(marker(0, 1, size=4, proxy=1), collective(1, 9), proxy_step(1, 5, 3, 9))
+    assert imported(tmp_path / "alone", alone)[0].notes[-1] == job.notes[-1]
 
 
 def test_a_log_that_can_not_be_read_is_left_out_and_named(tmp_path: Path) -> None:
