@@ -272,7 +272,7 @@ def job_of_logs(
         skipped.update(parser.skipped)
     return ImportedJob(
         job=job, world_size=ranks.world_size, clock="per_host",
-        communicators={one.id: one for one in communicators.values()}, ranks=dict(sorted(rows.items())),
+        communicators=communicators.values(), ranks=dict(sorted(rows.items())),
         places={ranks.of[name]: RankLocation(lost_rows=parser.lost) for name, parser in parsers.items()},
         notes=_notes(parsers, ranks, trusted, open_calls, is_going_on=is_going_on), skipped=dict(skipped),
     )  # fmt: skip
@@ -402,8 +402,7 @@ class LiveClog:
         rows = {rank: own for rank, own in rows.items() if len(own) or own.unusable}
         if not rows:
             return None
-        ids = {one.id: one for one in communicators.values()}
-        return ImportedJob(self._job, ranks.world_size, "per_host", ids, rows)
+        return ImportedJob(self._job, ranks.world_size, "per_host", communicators.values(), rows)
 
     def skipped(self) -> Counter[str]:
         """Count unusable lines and calls that are missing, by reason."""

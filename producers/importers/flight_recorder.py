@@ -355,16 +355,11 @@ def job_of_dumps(
         ranks[rank].add_iteration(ITERATION, first_ns, int(start_ns.max() if len(start_ns) else until_ns) - first_ns)
     skipped = sum(dump.skipped for dump in by_rank.values())
     return ImportedJob(
-        job=job,
-        world_size=world_size,
-        clock="per_host",
-        communicators={one.id: one for one in communicators.values()},
-        ranks=ranks,
+        job=job, world_size=world_size, clock="per_host", communicators=communicators.values(), ranks=ranks,
         places={rank: RankLocation(lost_rows=0) for rank in by_rank},  # the ring drops the oldest: a tail is complete
-        notes=(NOTE_TIMES,),
-        complete_until_ns=dumped_ns or {},
+        notes=(NOTE_TIMES,), complete_until_ns=dumped_ns or {},
         skipped={"no operator that we know, or part of one that ended": skipped} if skipped else {},
-    )
+    )  # fmt: skip
 
 
 def begin_of_both(one: Dump, other: Dump, ids: Mapping[int, Mapping[str, str]]) -> int | None:

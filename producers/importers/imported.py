@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -164,7 +164,7 @@ class ImportedJob:
     job: str
     world_size: int
     clock: str
-    communicators: Mapping[str, Communicator]
+    communicators: Collection[Communicator]
     ranks: Mapping[int, RankRows]  # rows of each logged rank; a rank that logged nothing has empty ones
     places: Mapping[int, RankLocation] = field(default_factory=dict)
     notes: Sequence[str] = ()  # limits of this source that a person must know, a sentence each
@@ -182,7 +182,7 @@ class ImportedJob:
     def announcements(self) -> Iterator[Announcement]:
         """Yield one of each logged rank."""
         members: dict[int, list[Communicator]] = {}
-        for communicator in sorted(self.communicators.values(), key=lambda one: one.id):
+        for communicator in sorted(self.communicators, key=lambda one: one.id):
             for rank in communicator.ranks:
                 members.setdefault(rank, []).append(communicator)
         for rank, rows in sorted(self.ranks.items()):

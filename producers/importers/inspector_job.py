@@ -144,7 +144,7 @@ def job_of_operations(
     return ImportedJob(
         job=job, world_size=ranks.world_size,
         clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
-        communicators={one.id: one for one in communicators.values()}, ranks=rows, places=places,
+        communicators=communicators.values(), ranks=rows, places=places,
         notes=[note for note, is_so in notes.items() if is_so], skipped=dict(skipped),
     )  # fmt: skip
 
@@ -280,7 +280,7 @@ class LiveLog:
         _add_rows(ranks, known, self._ranks, communicators, self._counted, self._members)
         return ImportedJob(
             job=self._job, world_size=self._world_size, clock="per_host",
-            communicators={one.id: one for one in communicators.values()}, ranks=ranks,
+            communicators=communicators.values(), ranks=ranks,
             places={rank: RankLocation(host=process.host) for process, rank in self._ranks.items()},
         )  # fmt: skip
 

@@ -172,15 +172,10 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
             where = f", GPU {worker.gpu} of process {worker.pid} on {worker.host}," if is_told else ""
             notes.append(f"rank {rank}{where} is out of reach, dead or in error by RAS's own words")
     return ImportedJob(
-        job=job,
-        world_size=world_size,
-        clock="per_host",
-        communicators={one.id: one for one in communicators_of(members, world_size)},
-        ranks=ranks,
-        places=places,
-        notes=(*notes, NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
+        job=job, world_size=world_size, clock="per_host", communicators=communicators_of(members, world_size),
+        ranks=ranks, places=places, notes=(*notes, NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
         skipped={"communicators that make no sense": unusable} if unusable else {},
-    )
+    )  # fmt: skip
 
 
 def _with_all_workers(answer: Answer, world_size: int) -> Answer:

@@ -90,7 +90,7 @@ def test_splits_become_communicators_with_kinds_and_peers_become_global(tmp_path
             lines += [line for c in (1, 2, 3) for line in (event(c, "Q", n), event(c, "S", n), event(c, "E", n + 1))]
         logs.append(log(*lines))
     job, trace = imported(tmp_path, *logs)
-    assert {(one.id, one.kind, one.ranks) for one in job.communicators.values()} == {
+    assert {(one.id, one.kind, one.ranks) for one in job.communicators} == {
         ("main", "world", (0, 1, 2, 3)), ("tp#0", "tp", (0, 1)), ("tp#2", "tp", (2, 3)), ("pp#0", "pp", (0, 2)),
         ("pp#1", "pp", (1, 3)),
     }  # fmt: skip
