@@ -8,7 +8,6 @@ piece, and the same piece can be read again after a restart.
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import os
 import threading
@@ -23,6 +22,8 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
+
+import msgspec
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
@@ -81,21 +82,14 @@ class _Progress:
     totals: dict[str, list[int | None]] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        names = self.__slots__
-        return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":"), sort_keys=True)
+        return msgspec.json.encode(self, order="sorted").decode()
 
     @classmethod
     def of_text(cls, text: str) -> _Progress:
         try:
-            values = json.loads(text)
-            progress = cls(**values)
-            is_good = all(isinstance(getattr(progress, n), dict) for n in ("before", "announced", "totals"))
-            is_good &= type(progress.rows) is int and isinstance(progress.after, (dict, type(None)))
-        except (ValueError, TypeError, RecursionError):
-            is_good = False
-        if not is_good:
-            raise InputError(f"position must be one of a followed source; got {text[:80]!r}")
-        return progress
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise InputError(f"position must be one of a followed source; got {text[:80]!r}") from None
 
 
 class FollowingSource:
