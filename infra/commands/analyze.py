@@ -100,10 +100,10 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
         from irregulars.producers.importers.importing import take_anything
 
         with TemporaryDirectory(prefix="irregulars-analyze-") as scratch:
-            taken = take_anything(directory, Path(scratch))
-            for line in taken.lines:
+            made, lines = take_anything(directory, Path(scratch))
+            for line in lines:
                 say(printable(line))
-            trace = read_trace(taken.directory, without=without)
+            trace = read_trace(made, without=without)
     report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:

@@ -30,7 +30,7 @@ from irregulars.producers.importers.clog_lines import (
     TimeCounts,
 )
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
-from irregulars.producers.importers.imported import ImportedJob, RankRows
+from irregulars.producers.importers.imported import ENDED_NS, ITERATION, SEQUENCES, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
 UNTOLD: Final = "calls on communicators whose members nothing tells"
@@ -56,7 +56,7 @@ def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]
     for (text, size), found in sorted(_joined(logs).items(), key=lambda one: -one[0][1]):
         if len(found) == len(logs):
             return Ranks(_distinct(found, f"of {text}"), size, text)
-    if None in named.values() or len(named) < len(logs):
+    if None in named.values():
         raise InputError("logs must all have a new_comm line of one communicator, or names that end with their rank; "
                          "got neither: register the hook with the world's communicator")  # fmt: skip
     ranks = _distinct({name: rank for name, rank in named.items() if rank is not None}, "by the files' names")
@@ -83,16 +83,6 @@ def _distinct(ranks: dict[str, int], where: str) -> dict[str, int]:
     return ranks
 
 
-def whole_communicators(logs: Mapping[str, LogParser], ranks: Ranks) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Global ranks of communicators that were made apart, by name and size; only those of which all logs are here."""
-    whole = {}
-    for (text, size), found in _joined(logs).items():
-        in_order = sorted((comm_rank, ranks.of[name]) for name, comm_rank in found.items())
-        if [comm_rank for comm_rank, _ in in_order] == list(range(size)):
-            whole[text, size] = tuple(rank for _, rank in in_order)
-    return whole
-
-
 def groups_of_log(
     members: Sequence[Membership],
     splits: Iterable[Split],
@@ -103,7 +93,8 @@ def groups_of_log(
     """Communicators of one rank by the names that its log gives them; None where one name means several.
 
     The calls of a part are logged under its name, on gloo and NCCL with the part's smallest rank behind it; the ranks
-    of a split line are those inside of the parent.
+    of a split line are those inside of the parent. `whole`: global ranks of communicators that were made apart, by
+    name and size.
 
     Examples
     --------
@@ -172,12 +163,8 @@ def given_up(
 MOST_CALLS: Final = 8_000_000  # of all ranks together, 65 bytes each
 _CALL: Final = Struct("=4qd?3q")  # a communicator's place among the names, and the rest of a `Call`
 _MS_NS: Final = 1_000_000
-_SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a number above begins again at 0, as on all ranks
 # A rank may end these before all others have called them: an end proves nothing about the other ranks.
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
-_ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
-# Number of the only iteration where the durations of operators are unknown: then none can be judged.
-ITERATION: Final = 0
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
 NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"
@@ -285,7 +272,7 @@ def job_of_logs(
         skipped.update(parser.skipped)
     return ImportedJob(
         job=job, world_size=ranks.world_size, clock="per_host",
-        communicators={one.id: one for one in communicators.values()}, ranks=dict(sorted(rows.items())),
+        communicators=communicators.values(), ranks=dict(sorted(rows.items())),
         places={ranks.of[name]: RankLocation(lost_rows=parser.lost) for name, parser in parsers.items()},
         notes=_notes(parsers, ranks, trusted, open_calls, is_going_on=is_going_on), skipped=dict(skipped),
     )  # fmt: skip
@@ -304,7 +291,12 @@ def _require_ends(parsers: Mapping[str, LogParser]) -> None:
 
 def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, dict[str, ProcessGroup | None]]:
     """Communicators of each log, by the names that it gives them."""
-    whole = whole_communicators(parsers, ranks)
+    # Of those that were made apart, only those of which all logs are here
+    whole = {}
+    for (text, size), found in _joined(parsers).items():
+        in_order = sorted((comm_rank, ranks.of[name]) for name, comm_rank in found.items())
+        if [comm_rank for comm_rank, _ in in_order] == list(range(size)):
+            whole[text, size] = tuple(rank for _, rank in in_order)
     return {
         name: groups_of_log(parser.members, parser.splits, ranks.of[name], ranks.world_size, whole)
         for name, parser in parsers.items()
@@ -337,9 +329,9 @@ def add_calls(
         elapsed_ns = np.nan if call.end_ms is None else float((call.end_ms - start_ms) * _MS_NS)
         iteration = UNKNOWN
         if trusted == UNCLEAR:
-            iteration, elapsed_ns = ITERATION, np.nan if call.end_ms is None else _ENDED_NS
+            iteration, elapsed_ns = ITERATION, np.nan if call.end_ms is None else ENDED_NS
         id, start_ns = communicators[group].id, start_ms * _MS_NS
-        rows.add(id, call.operator, call.number % _SEQUENCES, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
+        rows.add(id, call.operator, call.number % SEQUENCES, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
 
 
 def _notes(
@@ -410,8 +402,7 @@ class LiveClog:
         rows = {rank: own for rank, own in rows.items() if len(own) or own.unusable}
         if not rows:
             return None
-        ids = {one.id: one for one in communicators.values()}
-        return ImportedJob(self._job, ranks.world_size, "per_host", ids, rows)
+        return ImportedJob(self._job, ranks.world_size, "per_host", communicators.values(), rows)
 
     def skipped(self) -> Counter[str]:
         """Count unusable lines and calls that are missing, by reason."""
@@ -425,8 +416,9 @@ class LiveClog:
 
         Of two logs of one rank the earlier one is not read any more; its counts, which show the backend, stay.
         """
-        newest, size = self._ranks().of, self._size()
-        earlier = {file for file, one in self._parsers.items() if file not in newest and _told(one, size) is not None}
+        newest = self._ranks()
+        others = {file: one for file, one in self._parsers.items() if file not in newest.of}
+        earlier = {file for file, one in others.items() if _told(one, newest.world_size) is not None}
         kept = {file: one for file, one in self._parsers.items() if file in files and file not in earlier}
         return {
             "parsers": {file: parser.state() for file, parser in sorted(kept.items())},
@@ -440,26 +432,18 @@ class LiveClog:
         return TimeCounts.of_all([self._times_of_earlier, *looks])
 
     def _ranks(self) -> Ranks:
-        """Return the global ranks that are known; of two logs of one rank the one that was begun last counts."""
-        size = self._size()
-        found: dict[int, str] = {}
-        # In the order of their begin: a restarted rank's log takes the place of its earlier one.
-        for file, parser in self._in_order():
-            told = _told(parser, size)
-            if told is not None:
-                found[told.comm_rank] = file
-        return Ranks({file: rank for rank, file in found.items()}, size or 1, None)
+        """Return the global ranks that are known; of two logs of one rank the one that was begun last counts.
 
-    def _size(self) -> int | None:
-        """Return the size of the job; if it was not given, that of the first communicator of the oldest log."""
-        named = (one.size for _, parser in self._in_order() for one in parser.members)
-        return next(named, None) if self._world_size is None else self._world_size
-
-    def _in_order(self) -> list[tuple[str, LogParser]]:
-        """Return the logs in the order in which they were begun."""
-        return sorted(self._parsers.items(), key=lambda one: (one[1].base_ms or 0, one[0]))
+        If the size of the job was not given, it is that of the first communicator of the oldest log.
+        """
+        in_order = sorted(self._parsers.items(), key=lambda one: (one[1].base_ms or 0, one[0]))
+        size = self._world_size or next((one.size for _, parser in in_order for one in parser.members), 1)
+        # A restarted rank's log takes the place of its earlier one.
+        told = ((file, _told(parser, size)) for file, parser in in_order)
+        found = {one.comm_rank: file for file, one in told if one is not None}
+        return Ranks({file: rank for rank, file in found.items()}, size, None)
 
 
-def _told(parser: LogParser, size: int | None) -> Membership | None:
+def _told(parser: LogParser, size: int) -> Membership | None:
     """Return the membership that holds a log's global rank, in the communicator of that size; None: not yet known."""
     return next((one for one in parser.members if one.size == size), None)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
+from irregulars.producers.importers.groups import MAX_RANKS, name_of
 
 _OPERATORS: Final = {
     "all_reduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "send": "send", "recv": "recv",
@@ -35,9 +36,7 @@ _BYTES: Final = {
     "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
     "fp8e4m3": 1, "fp8e5m2": 1,
 }  # fmt: skip
-_WORD: Final = re.compile(r"[^\w.:#-]")
 _COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)  # no more digits than a float holds exactly
-_MOST_NAME: Final = 100
 
 
 class Signature(NamedTuple):
@@ -63,7 +62,7 @@ def read_signature(fields: list[str]) -> Signature | None:
     known = _OPERATORS.get(listed[0]) if listed else None
     operator = None if known is None else OPERATOR_CODES[known]
     peer = _count(named.get("peer", "")) if operator in P2P else UNKNOWN
-    if operator in P2P and not 0 <= peer < _MOST_RANKS:
+    if operator in P2P and not 0 <= peer < MAX_RANKS:
         return None
     # The payload is the rank's input, or its output where it only receives.
     given = "out" if operator == RECV else "in"
@@ -74,15 +73,6 @@ def read_signature(fields: list[str]) -> Signature | None:
     )
     is_async = named.get("async_op") == "t"
     return Signature(name_of(communicator[len("comm=") :]), operator, peer, size_bytes, is_async)
-
-
-def name_of(text: str) -> str:
-    """Return a communicator's name without characters that no id may hold.
-
-    >>> name_of("tp 0")
-    'tp_0'
-    """
-    return _WORD.sub("_", text[:_MOST_NAME])
 
 
 def _count(text: str) -> int:
@@ -96,7 +86,6 @@ MOST_OPEN: Final = 100_000
 MOST_SIGNATURES: Final = 200_000
 MOST_MEMBERSHIPS: Final = 2_000
 MOST_LISTED: Final = 1 << 21  # ranks in all split lines of a log
-_MOST_RANKS: Final = 1 << 20
 _MOST_LOST: Final = 1 << 40
 # Threads write lines a moment after they looked at the clock; more than that, and the clock was put back.
 _BACKWARDS_MS: Final = 100
@@ -319,7 +308,7 @@ class LogParser:
             if not named.get("comm") or not _RANKS.fullmatch(f"{rank},{size}"):
                 return False
             one = Membership(name_of(named["comm"]), int(rank), int(size))
-            if not one.comm_rank < one.size <= _MOST_RANKS:
+            if not one.comm_rank < one.size <= MAX_RANKS:
                 return False
             # Two ranks that write into one file: their calls can't be told apart any more.
             if any(other[::2] == one[::2] and other.comm_rank != one.comm_rank for other in self.members):

@@ -29,11 +29,10 @@ from irregulars.producers.importers.groups import (
     operator_of,
     ranks_of,
 )
-from irregulars.producers.importers.imported import Array, ImportedJob, RankRows
+from irregulars.producers.importers.imported import ENDED_NS, ITERATION, Array, ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
 UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may name
-ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
 _LARGEST: Final = (1 << 63) - 1
@@ -317,7 +316,6 @@ def _integer(value: Any) -> int | None:
     return None
 
 
-ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
 # Number of the first send or recv of a pair from which on both dumps hold all (`begin_of_both`); where that is not
 # known, of the first one that never ended. The recorder's own numbers differ at the two ends. Those that both have
 # completed are the same but for the last one: NCCL ends a small send before it is received.
@@ -328,19 +326,12 @@ NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them f
 def job_of_dumps(
     dumps: Iterable[Dump], job: str, *, is_whole: bool = True, dumped_ns: Mapping[int, int] | None = None
 ) -> ImportedJob:
-    """Join the dumps of a job.
+    """Join the dumps of a job, each of another rank.
 
     `is_whole`: whether these are the dumps of all ranks. `dumped_ns`: when the dump of each rank was written, where
-    that is known: then the iteration is marked, and ends before. Raises InputError if there is none, or two are of
-    the same rank.
+    that is known: then the iteration is marked, and ends before.
     """
-    by_rank: dict[int, Dump] = {}
-    for dump in dumps:
-        if dump.rank in by_rank:
-            raise InputError(f"dumps must be of different ranks; got two of rank {dump.rank}")
-        by_rank[dump.rank] = dump
-    if not by_rank:
-        raise InputError("dumps must be at least one; got none")
+    by_rank = {dump.rank: dump for dump in dumps}
     known = {group for dump in by_rank.values() for group in dump.groups.values()}
     world_size = 1 + max(*by_rank, *(rank for group in known for rank in group.ranks), -1)
     communicators = communicators_of(known, world_size, is_whole=is_whole)
@@ -364,16 +355,11 @@ def job_of_dumps(
         ranks[rank].add_iteration(ITERATION, first_ns, int(start_ns.max() if len(start_ns) else until_ns) - first_ns)
     skipped = sum(dump.skipped for dump in by_rank.values())
     return ImportedJob(
-        job=job,
-        world_size=world_size,
-        clock="per_host",
-        communicators={one.id: one for one in communicators.values()},
-        ranks=ranks,
+        job=job, world_size=world_size, clock="per_host", communicators=communicators.values(), ranks=ranks,
         places={rank: RankLocation(lost_rows=0) for rank in by_rank},  # the ring drops the oldest: a tail is complete
-        notes=(NOTE_TIMES,),
-        complete_until_ns=dumped_ns or {},
+        notes=(NOTE_TIMES,), complete_until_ns=dumped_ns or {},
         skipped={"no operator that we know, or part of one that ended": skipped} if skipped else {},
-    )
+    )  # fmt: skip
 
 
 def begin_of_both(one: Dump, other: Dump, ids: Mapping[int, Mapping[str, str]]) -> int | None:

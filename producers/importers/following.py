@@ -8,7 +8,6 @@ piece, and the same piece can be read again after a restart.
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import os
 import threading
@@ -23,6 +22,8 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
+
+import msgspec
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
@@ -81,30 +82,23 @@ class _Progress:
     totals: dict[str, list[int | None]] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        names = self.__slots__
-        return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":"), sort_keys=True)
+        return msgspec.json.encode(self, order="sorted").decode()
 
     @classmethod
     def of_text(cls, text: str) -> _Progress:
         try:
-            values = json.loads(text)
-            progress = cls(**values)
-            is_good = all(isinstance(getattr(progress, n), dict) for n in ("before", "announced", "totals"))
-            is_good &= type(progress.rows) is int and isinstance(progress.after, (dict, type(None)))
-        except (ValueError, TypeError, RecursionError):
-            is_good = False
-        if not is_good:
-            raise InputError(f"position must be one of a followed source; got {text[:80]!r}")
-        return progress
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise InputError(f"position must be one of a followed source; got {text[:80]!r}") from None
 
 
 class FollowingSource:
     """Follows files; `follow` makes one for each kind.
 
-    `interval_s`: time between two looks for new rows. `has_watermarks`: whether a rank's rows come in order of their
-    ends, piece after piece. `ends_when_idle`: whether to end when everything that is there was read; else the source
-    never ends. `world_size`: ranks that the job has, and that all log: one node sees its own alone. None: those seen.
-    `has_late_groups`: whether files name communicators one by one, so that the first pieces wait for all of them.
+    `interval_s`: time between two looks for new rows. `are_logs`: whether the files are logs: rows of a rank then may
+    come in another order than that of their ends, and the first pieces wait for communicators, which logs name one by
+    one. `ends_when_idle`: whether to end when everything that is there was read; else the source never ends.
+    `world_size`: ranks that the job has, and that all log: one node sees its own alone. None: those seen.
     """
 
     def __init__(
@@ -113,12 +107,11 @@ class FollowingSource:
         *,
         position: str | None = None,
         interval_s: float = 1.0,
-        has_watermarks: bool = False,
+        are_logs: bool = False,
         ends_when_idle: bool = False,
         world_size: int | None = None,
-        has_late_groups: bool = False,
     ) -> None:
-        self._reader, self._interval_s, self._has_watermarks = reader, interval_s, has_watermarks
+        self._reader, self._interval_s, self._are_logs = reader, interval_s, are_logs
         self._ends_when_idle, self._world_size = ends_when_idle, world_size
         self._progress = _Progress() if position is None else _Progress.of_text(position)
         self._waiting: list[Announcement] = []
@@ -131,7 +124,7 @@ class FollowingSource:
         self._grown_s = time.monotonic()  # when they told of a communicator or a member last
         self._rows_s: float | None = None  # when the first rows came
         # Whether the first pieces wait for communicators that later ones tell
-        self._is_holding = has_late_groups and not self._progress.announced
+        self._is_holding = are_logs and not self._progress.announced
         # One piece ahead of `poll`: a piece holds all rows of some traces or dumps.
         self._pieces: Queue[_Ready | None] = Queue(maxsize=1)
         self._stop = threading.Event()
@@ -269,7 +262,7 @@ class FollowingSource:
     def _cut(self, batch: Batch) -> Iterator[Batch]:
         """Cut a batch behind its rank's earlier ones; rows that are older than the rank's watermark are left out."""
         rows, watermark_ns = self._total(batch)
-        if self._has_watermarks and watermark_ns is not None:
+        if not self._are_logs and watermark_ns is not None:
             event_ns = event_times_ns(batch)
             is_late = (event_ns != UNKNOWN) & (event_ns <= watermark_ns)
             if is_late.any():
@@ -292,7 +285,7 @@ class FollowingSource:
         rest = len(batch) - len(taken)
         self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
         until_ns = None
-        if self._has_watermarks:  # a watermark never falls; a rank that never had one gets none
+        if not self._are_logs:  # a watermark never falls; a rank that never had one gets none
             known = [ns for ns in (self._total(batch)[1], taken.header.watermark_ns) if ns is not None]
             until_ns = max(known, default=None)
         taken = Batch(replace(taken.header, watermark_ns=until_ns), taken.columns)
@@ -349,8 +342,8 @@ def follow(
     else:
         reader = LogReader(directory, job, partial(LiveLog, job, world_size))
     return FollowingSource(
-        reader, position=position, interval_s=interval_s, has_watermarks=kind in ("kineto", "flight-recorder"),
-        ends_when_idle=ends_when_idle, world_size=world_size, has_late_groups=kind in ("nccl-inspector", "clog"),
+        reader, position=position, interval_s=interval_s, are_logs=isinstance(reader, LogReader),
+        ends_when_idle=ends_when_idle, world_size=world_size,
     )  # fmt: skip
 
 
@@ -377,10 +370,9 @@ class NewFileReader:
         read: Callable[[list[Path], str], ImportedJob],
         settle_s: float,
         choose: Callable[[list[Path]], list[Path]] = list,
-        most_wait_s: float = MOST_WAIT_S,
     ) -> None:
         self._directory, self._job, self._read, self._settle_s = Directory(directory), job, read, settle_s
-        self._choose, self._most_wait_s = choose, most_wait_s
+        self._choose = choose
         self._refused_ns = -1  # up to then nothing could be read: it is not tried again
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
@@ -410,7 +402,7 @@ class NewFileReader:
         settled_ns = now_ns - round(self._settle_s * 1e9) if past_ns is None else past_ns
         found = {path: at for path, at in changes.items() if at <= settled_ns}
         if past_ns is None and found and len(found) < len(changes):  # more of this capture may come
-            is_late = min(found.values()) < now_ns - round((self._settle_s + self._most_wait_s) * 1e9)
+            is_late = min(found.values()) < now_ns - round((self._settle_s + MOST_WAIT_S) * 1e9)
             return found if is_late else {}
         return found
 

@@ -87,6 +87,7 @@ def bytes_of_tensors(shapes: Any, types: Any) -> float:
 
 MAX_RANKS: Final = 1 << 20
 _WORDS: Final = re.compile(r"[a-z]+")
+_NO_WORD: Final = re.compile(r"[^\w.:#-]")
 
 
 class ProcessGroup(NamedTuple):
@@ -137,6 +138,15 @@ def communicators_of(
             text = f"{text}[{' '.join(f'{first}:{past}:{step}' for first, past, step in runs)}]"
         made[group] = Communicator(text, kind_of(group, world_size), group.ranks)
     return made
+
+
+def name_of(text: str) -> str:
+    """Return a communicator's name, of at most 100 characters, without those that no id may hold.
+
+    >>> name_of("tp 0")
+    'tp_0'
+    """
+    return _NO_WORD.sub("_", text[:100])
 
 
 def ranks_of(value: Any) -> tuple[int, ...] | None:

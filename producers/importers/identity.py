@@ -122,13 +122,13 @@ def identify(claims: Sequence[Claim]) -> Identified:
     """
     ranks = [rank_of_name(claim.path) if claim.rank is None else claim.rank for claim in claims]
     notes: tuple[str, ...] = ()
-    size = max((claim.world_size or 0 for claim in claims), default=0)
+    size = max((claim.world_size or 0 for claim in claims), default=0)  # of the job; 0: not known
     is_named = all(claim.rank is None for claim in claims) and None not in ranks
     if size and is_named and sorted(rank for rank in ranks if rank is not None) == list(range(1, size + 1)):
         ranks = [(rank or 0) - 1 for rank in ranks]
         notes = (f"names count ranks from 1 to {size}: rank 0 is that of 1",)
     if has_twice(ranks):
-        named, spread = _told_by_names(claims, ranks), _local_ranks(claims, ranks)
+        named, spread = _told_by_names(claims, ranks, size), _local_ranks(claims, ranks, size)
         if named is not None:
             ranks = list(named)
             notes = ("files of one time say that they are of the same rank: their names, which differ, were taken",)
@@ -168,16 +168,15 @@ def has_twice(ranks: Iterable[int | None]) -> bool:
     return any(count > 1 for rank, count in Counter(ranks).items() if rank is not None)
 
 
-def _told_by_names(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
+def _told_by_names(claims: Sequence[Claim], ranks: Sequence[int | None], world_size: int) -> list[int] | None:
     """Return the ranks in the files' names if these can tell files of the same own rank apart; else None."""
     named = [rank for claim in claims if (rank := rank_of_name(claim.path)) is not None]
-    sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_each = len(named) == len(claims) and not has_twice(named)
-    is_possible = is_each and max(named) < max(sizes, default=MAX_RANKS) and not _has_copies(claims)
+    is_possible = is_each and max(named) < (world_size or MAX_RANKS) and not _has_copies(claims)
     return named if is_possible and _are_of_one_time(claims, ranks) else None
 
 
-def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
+def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None], world_size: int) -> list[int] | None:
     """Number local ranks of several hosts through; None where they are not that.
 
     ``node-1/rank_0, node-1/rank_1, node-2/rank_0, node-2/rank_1`` are the ranks 0 to 3.
@@ -194,14 +193,13 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
     for host, rank in sorted((host, rank) for host, rank in zip(hosts, ranks, strict=True) if rank is not None):
         of_host[host].append(rank)
     size = len(next(iter(of_host.values()), ()))
-    sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1
-    if not is_alike or (sizes and max(sizes) < size * len(of_host)) or not _are_of_one_time(claims, ranks):
+    if not is_alike or 0 < world_size < size * len(of_host) or not _are_of_one_time(claims, ranks):
         return None
     if any(map(_PLACE.search, of_host)):  # tp0_dp1: nothing tells which of them counts faster
         return None
     # Copies of one host's files in several folders look like hosts, unless the job is known to be that large.
-    if not sizes and _has_copies(claims):
+    if not world_size and _has_copies(claims):
         return None
     first = {host: at * size for at, host in enumerate(of_host)}
     return [first[host] + (rank or 0) for host, rank in zip(hosts, ranks, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -20,6 +20,9 @@ from irregulars.producers.trace.job_file import RankLocation
 Array = np.ndarray
 # Operators of one rank: more would not fit into memory beside those of the other ranks of a host.
 MOST_ROWS: Final = 8_000_000
+SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a number above begins again at 0, as on all ranks
+ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
+ITERATION: Final = 0  # of sources that know no iterations, and whose times can not be judged: all counts as one
 _INTEGERS: Final = ("communicator", "operator", "sequence", "peer", "start_ns", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
 _ROW: Final = Struct("=6q2d")
@@ -161,7 +164,7 @@ class ImportedJob:
     job: str
     world_size: int
     clock: str
-    communicators: Mapping[str, Communicator]
+    communicators: Collection[Communicator]
     ranks: Mapping[int, RankRows]  # rows of each logged rank; a rank that logged nothing has empty ones
     places: Mapping[int, RankLocation] = field(default_factory=dict)
     notes: Sequence[str] = ()  # limits of this source that a person must know, a sentence each
@@ -179,7 +182,7 @@ class ImportedJob:
     def announcements(self) -> Iterator[Announcement]:
         """Yield one of each logged rank."""
         members: dict[int, list[Communicator]] = {}
-        for communicator in sorted(self.communicators.values(), key=lambda one: one.id):
+        for communicator in sorted(self.communicators, key=lambda one: one.id):
             for rank in communicator.ranks:
                 members.setdefault(rank, []).append(communicator)
         for rank, rows in sorted(self.ranks.items()):

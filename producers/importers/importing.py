@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,15 +80,10 @@ def import_trace(
         imported = replace(imported, left_out=tuple(left_out))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
-    write_imported(with_hosts(imported, hosts or {}), directory, fabric)
+    places = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
+    places = {rank: replace(one, host=(hosts or {}).get(rank, one.host)) for rank, one in places.items()}
+    write_imported(replace(imported, places=places), directory, fabric)
     return imported
-
-
-def with_hosts(imported: ImportedJob, hosts: Mapping[int, str]) -> ImportedJob:
-    """Place ranks on hosts that people named."""
-    known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
-    places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
-    return replace(imported, places=places)
 
 
 def replace_names(one: LeftOut, scratch: Path) -> LeftOut:
@@ -153,12 +148,11 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     def share_groups(dump: Dump) -> Dump:
         return replace(dump, groups={name: groups.setdefault(one, one) for name, one in dump.groups.items()})
 
-    of_dumps = files.get("flight-recorder", [])
-    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True, keep=share_groups) if of_dumps else ([], [])
+    of_dumps, of_logs = (files.get(kind, []) for kind in _JOINED)
+    read, broken = read_each(of_dumps, read_dump_file, in_parallel=True, keep=share_groups)
     who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
     dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
-    of_logs = files.get("watchdog", [])
-    read_logs, broken_logs = read_each(of_logs, read_log_file) if of_logs else ([], [])
+    read_logs, broken_logs = read_each(of_logs, read_log_file)
     broken += broken_logs
     cut = [f"{path.name} breaks off, and its lines before count: {reason}" for path, reason in read_logs if reason]
     known = {group for dump in dumps for group in dump.groups.values()}
@@ -347,19 +341,11 @@ _NOUNS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A trace directory to judge, and lines about the files that it was made of."""
-
-    directory: Path
-    lines: tuple[str, ...] = ()  # at most six, for people
-
-
-def take_anything(source: Path, scratch: Path) -> Taken:
+def take_anything(source: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
     """Make a trace directory of a source: a file, a folder with sub-folders or an archive, of one kind or several.
 
-    `scratch`: an empty folder; the caller removes it when the trace was read.
-    Raises InputError if nothing in it can be judged.
+    Return its folder, and at most six lines for people about the files that it was made of. `scratch`: an empty
+    folder; the caller removes it when the trace was read. Raises InputError if nothing in it can be judged.
     """
     unpacked, made = scratch / "unpacked", scratch / "made"
     unpacked.mkdir()
@@ -375,15 +361,13 @@ def take_anything(source: Path, scratch: Path) -> Taken:
         raise InputError(_nothing_usable(source, found, left_out))
     hung = [kind for kind, job in jobs.items() if kind in _HANG_KINDS and job.has_open]
     timed = sorted((kind for kind in jobs if kind not in _HANG_KINDS), key=lambda kind: -len(jobs[kind].ranks))
-    # Last comes evidence of a hang in which all has ended: it times nothing, and is used where there is nothing else.
-    order = [*hung, *([TRACE] if traces else []), *timed, *jobs]
-    chosen, others = order[0], [kind for kind in dict.fromkeys(order[1:]) if kind != order[0]]
-    if chosen == TRACE:
-        return Taken(traces[0], _lines(source, found, None, TRACE, others, left_out))
-    job = jobs[chosen]
-    left_out += [replace_names(one, unpacked) for one in job.left_out]
-    write_imported(with_hosts(job, {}), made)
-    return Taken(made, _lines(source, found, job, chosen, others, left_out))
+    # The first one is judged. Last comes evidence of a hang in which all has ended: it times nothing.
+    chosen, *others = dict.fromkeys([*hung, *([TRACE] if traces else []), *timed, *jobs])
+    job = jobs.get(chosen)
+    if job is not None:  # a trace directory is used as it is
+        left_out += [replace_names(one, unpacked) for one in job.left_out]
+        write_imported(job, made)
+    return traces[0] if job is None else made, _lines(source, found, job, chosen, others, left_out)
 
 
 def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[LeftOut]]:
@@ -397,7 +381,7 @@ def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[
         try:
             jobs[kind] = read_hang(together, name) if kind in together else KINDS[kind](files, name)
         except InputError as error:
-            failed.append(LeftOut(f"{counted(len(files), _NOUNS[kind])}", str(error)))
+            failed.append(LeftOut(counted(len(files), _NOUNS[kind]), str(error)))
     return jobs, failed
 
 

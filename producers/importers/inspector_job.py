@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -115,7 +115,7 @@ def job_of_operations(
     dropped: Mapping[Process, int],
     skipped: Mapping[str, int],
     job: str,
-    waited_us: Mapping[Connection, Sequence[int]] | None = None,
+    waited_us: Mapping[Connection, Sequence[int]],
 ) -> ImportedJob:
     """Join the operators of a job's processes; those of one process in the order of its log.
 
@@ -129,35 +129,23 @@ def job_of_operations(
     communicators = _communicators(members, ranks)
     rows: dict[int, RankRows] = {rank: RankRows() for rank in ranks.of.values()}
     of_comm_rank = {(text, m.comm_rank): ranks.of[p] for text, found in members.items() for p, m in found.items()}
-    log = RowMaker(ranks, communicators, Counter(), of_comm_rank)
-    for one in whole:
-        log.add(rows[ranks.of[one.process]], one)
-    notes = [NOTE_NO_ITERATIONS]
-    startless = sum(one.start_ns == UNKNOWN for one in whole)
-    if startless:
-        notes.append(NOTE_NO_STARTS.format(count=startless, all=len(whole)))
-    if not ranks.is_known:
-        notes.append(NOTE_RANKS)
-    if any(len(found) < _size(found) for found in members.values()):
-        notes.append(NOTE_PARTS)
-    lacking = whole.lacking()
-    if lacking:
-        notes.append(
-            NOTE_GAPS.format(count=lacking.total(), ranks=name_ranks(sorted(ranks.of[one] for one in lacking)))
-        )
-    if waited_us:
-        notes.append(_note_waits(waited_us, ranks, of_comm_rank))
+    _add_rows(rows, whole, ranks.of, communicators, Counter(), of_comm_rank)
+    startless, lacking = sum(one.start_ns == UNKNOWN for one in whole), whole.lacking()
+    gaps = {"count": lacking.total(), "ranks": name_ranks([ranks.of[one] for one in lacking])}
+    notes = {
+        NOTE_NO_ITERATIONS: True, NOTE_NO_STARTS.format(count=startless, all=len(whole)): startless,
+        NOTE_RANKS: not ranks.is_known, NOTE_PARTS: any(len(own) < _size(own) for own in members.values()),
+        NOTE_GAPS.format(**gaps): lacking,
+        _note_waits(waited_us, ranks, of_comm_rank): waited_us,
+    }  # fmt: skip
     lost = {process: max(dropped.get(process, 0), lacking[process]) for process in ranks.of}
+    places = {rank: RankLocation(host=process.host, lost_rows=lost[process] or None)
+              for process, rank in ranks.of.items()}  # fmt: skip
     return ImportedJob(
-        job=job,
-        world_size=ranks.world_size,
+        job=job, world_size=ranks.world_size,
         clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
-        communicators={one.id: one for one in communicators.values()},
-        ranks=rows,
-        places={rank: RankLocation(host=process.host, lost_rows=lost[process] or None)
-                for process, rank in ranks.of.items()},
-        notes=notes,
-        skipped=dict(skipped),
+        communicators=communicators.values(), ranks=rows, places=places,
+        notes=[note for note, is_so in notes.items() if is_so], skipped=dict(skipped),
     )  # fmt: skip
 
 
@@ -177,7 +165,7 @@ def _note_waits(
     parts = []
     for wait in range(3):
         own_us = {name: us for (at, name), us in sums.items() if at == wait}
-        most = max(own_us, key=lambda name: own_us[name])
+        most = max(own_us, key=lambda name: own_us[name], default="")
         whole_us = sum(own_us.values())
         # Of one or two, one always has half.
         if len(own_us) > 2 and own_us[most] > whole_us / 2:
@@ -213,39 +201,35 @@ def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communica
     return {identity: made[group] for identity, group in groups.items()}
 
 
-class RowMaker:
-    """Turns operators of processes into rows of ranks.
+def _add_rows(
+    rows: Mapping[int, RankRows],
+    operations: Iterable[Operation],
+    ranks: Mapping[Process, int],
+    communicators: Mapping[str, Communicator],
+    counted: Counter[tuple[Any, ...]],
+    members: Mapping[tuple[str, int], int],
+) -> None:
+    """Add operators of processes as rows of their ranks.
 
     `counted`: sends and recvs of each pair so far, by host, process id, communicator, peer and operator; is changed.
     `members`: global rank of each rank inside of each communicator, as far as it is known.
     """
-
-    def __init__(
-        self,
-        ranks: ProcessRanks,
-        communicators: Mapping[str, Communicator],
-        counted: Counter[tuple[Any, ...]],
-        members: Mapping[tuple[str, int], int],
-    ) -> None:
-        self._ranks, self._communicators = ranks, communicators
-        self._counted, self._members = counted, members
-
-    def add(self, rows: RankRows, one: Operation) -> None:
-        """Add one operator."""
-        communicator = self._communicators[one.member.communicator]
+    for one in operations:
+        own = rows[ranks[one.process]]
+        communicator = communicators[one.member.communicator]
         # Batches carry a sequence in 32 bits: of a longer job the numbers begin again.
         peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
         if one.operator in P2P:
             if len(communicator.ranks) == one.member.size:
                 peer = communicator.ranks[one.peer]
             else:  # unknown where the log of the other end is not here
-                peer = self._members.get((one.member.communicator, one.peer), UNKNOWN)
+                peer = members.get((one.member.communicator, one.peer), UNKNOWN)
             direction = (*one.process, one.member.communicator, one.peer, one.operator)
-            sequence, self._counted[direction] = self._counted[direction], self._counted[direction] + 1
-            if peer == UNKNOWN or peer == self._ranks.of[one.process]:
-                rows.unusable += 1
-                return
-        rows.add(communicator.id, one.operator, sequence, peer, one.start_ns, one.elapsed_ns, one.size_bytes)
+            sequence, counted[direction] = counted[direction], counted[direction] + 1
+            if peer == UNKNOWN or peer == ranks[one.process]:
+                own.unusable += 1
+                continue
+        own.add(communicator.id, one.operator, sequence, peer, one.start_ns, one.elapsed_ns, one.size_bytes)
 
 
 class LiveLog:
@@ -292,15 +276,11 @@ class LiveLog:
             place = one.member.communicator, one.member.comm_rank
             self._members[place], self._process_of[place] = self._ranks[one.process], one.process
         communicators = self._communicators(known)
-        maker = RowMaker(
-            ProcessRanks(self._ranks, self._world_size, True), communicators, self._counted, self._members
-        )
-        ranks: dict[int, RankRows] = {}
-        for one in known:
-            maker.add(ranks.setdefault(self._ranks[one.process], RankRows()), one)
+        ranks = {rank: RankRows() for rank in {self._ranks[one.process] for one in known}}
+        _add_rows(ranks, known, self._ranks, communicators, self._counted, self._members)
         return ImportedJob(
             job=self._job, world_size=self._world_size, clock="per_host",
-            communicators={one.id: one for one in communicators.values()}, ranks=ranks,
+            communicators=communicators.values(), ranks=ranks,
             places={rank: RankLocation(host=process.host) for process, rank in self._ranks.items()},
         )  # fmt: skip
 

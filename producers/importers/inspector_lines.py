@@ -8,7 +8,6 @@ Records of proxies hold the waits of each step of a send, by the clock of a CPU 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,13 +17,12 @@ import orjson
 
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.importers.groups import MAX_RANKS, operator_of
+from irregulars.producers.importers.groups import MAX_RANKS, name_of, operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3", "v4.4")
 MAX_LINE_BYTES: Final = 1 << 20  # more than any line of NCCL Inspector or clog has
 # Beyond it floats no longer hold each µs; as a time it is in the year 2255.
 _MOST_US: Final = 1 << 53
-_WORD: Final = re.compile(r"[^\w.:#-]")
 
 
 class Process(NamedTuple):
@@ -193,8 +191,8 @@ class LogParser:
         if not 0 <= comm_rank < size <= MAX_RANKS or pid < 0:
             return None, None
         self.written_us = max(self.written_us, _count(metadata.get("dump_timestamp_us")))
-        named = _WORD.sub("_", name[:100]) if isinstance(name, str) and name != "unknown" else ""
-        return Process(host[:200], pid), Membership(_WORD.sub("_", identity[:100]), named, comm_rank, size)
+        named = name_of(name) if isinstance(name, str) and name != "unknown" else ""
+        return Process(host[:200], pid), Membership(name_of(identity), named, comm_rank, size)
 
 
 def _times(told: Mapping[str, Any], elapsed_us: float) -> tuple[int, float]:

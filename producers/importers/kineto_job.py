@@ -151,7 +151,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         notes.append(NOTE_STREAMS)
     return ImportedJob(
         job=job, world_size=world_size, clock=_clock(by_rank),
-        communicators={one.id: one for one in communicators.values()}, ranks=ranks,
+        communicators=communicators.values(), ranks=ranks,
         places={rank: RankLocation(host=one.host, lost_rows=lost.get(rank)) for rank, one in by_rank.items()},
         notes=notes,
         skipped=dict(skipped),

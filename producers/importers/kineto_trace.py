@@ -276,20 +276,14 @@ class TraceParser:
         calls = list(self._kernel_calls(groups, skipped))
         self._count_unseen(calls, skipped)
         calls += self._gloo_calls(skipped)
+        calls.sort(key=lambda call: (call.start_ns, call.issued_ns or 0))
+        steps = []
+        for number, span in sorted(self._steps.items()):
+            start_ns = self._since_epoch(span.start_ns)
+            steps.append(span._replace(start_ns=start_ns, end_ns=start_ns + span.end_ns - span.start_ns, peer=number))
         host = properties.get("host_name")
-        return Capture(
-            rank=rank,
-            world_size=world_size,
-            host=host[:200] if isinstance(host, str) and host else None,
-            groups=tuple(groups.values()),
-            steps=[
-                span._replace(start_ns=start_ns, end_ns=start_ns + span.end_ns - span.start_ns, peer=number)
-                for number, span in sorted(self._steps.items())
-                for start_ns in [self._since_epoch(span.start_ns)]
-            ],
-            calls=sorted(calls, key=lambda call: (call.start_ns, call.issued_ns or 0)),
-            skipped=skipped,
-        )
+        host = host[:200] if isinstance(host, str) and host else None
+        return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped)
 
     def _since_epoch(self, time_ns: int) -> int:
         """Return a time of the trace in ns since the epoch; all that no row may have are the first of these."""
@@ -492,7 +486,7 @@ class EventReader:
         self._stream, self._wanted, self._block_bytes = stream, tuple(wanted), block_bytes
         self._rest = b""
         self._head = b""
-        self.events = self.unreadable = 0  # all events, and the wanted ones among them that are no JSON
+        self.unreadable = 0  # wanted events that are no JSON
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the wanted events.
@@ -568,7 +562,6 @@ class EventReader:
                 yield event
             else:
                 self.unreadable += 1
-        self.events += len(pasts)
         self._rest = block[past:]
         if not is_over and len(self._rest) > MAX_EVENT_BYTES:
             raise InputError(f"an event must be at most {MAX_EVENT_BYTES} bytes; got more")

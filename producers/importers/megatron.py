@@ -228,7 +228,7 @@ class MegatronLog:
         self._add_results(ranks)
         notes = [*self.replays, *self._told(), *([NOTE_REPORTS] if self._reports else [])]
         return ImportedJob(
-            job=name, world_size=world_size, clock="shared", communicators={world.id: world}, ranks=ranks,
+            job=name, world_size=world_size, clock="shared", communicators=[world], ranks=ranks,
             places={rank: result.place for (rank, _), result in self._results.items()}, notes=notes,
         )  # fmt: skip
 

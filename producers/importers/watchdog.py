@@ -283,7 +283,7 @@ class WatchdogLog:
                 self._process(int(named[-1]), group).open[_UNNUMBERED_CALL] = _Call(operator)
                 self._described[group] = group
                 self._sizes[group] = self._bounded(int(found[3]))
-                self._place(group, inside, int(named[-1]))
+                self._start.in_group.setdefault(group, {})[inside] = int(named[-1])
 
     def _read_messages(self, block: bytes) -> None:
         """Read the messages that begin with a rank: each reaches to the next one."""
@@ -376,7 +376,7 @@ class WatchdogLog:
         has_torch_prefix = prefix is not None and prefix[1] is not None
         rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
         group = _DEFAULT if is_default else group
-        self._place(group, inside, rank)
+        self._start.in_group.setdefault(group, {})[inside] = rank
         return self._process(rank, group)
 
     def _process(self, rank: int, group: str) -> _Process:
@@ -388,10 +388,6 @@ class WatchdogLog:
 
     def _hear(self, rank: int) -> None:
         self._start.heard.add(self._bounded(rank))
-
-    def _place(self, group: str, inside: int, rank: int) -> None:
-        """Keep which rank of the job a rank in a group is."""
-        self._start.in_group.setdefault(group, {})[inside] = rank
 
     def _bounded(self, rank: int) -> int:
         if rank >= MAX_RANKS:

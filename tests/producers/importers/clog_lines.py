@@ -70,17 +70,14 @@ def steady(rank: int, size: int = 2, calls: int = 60, late_ms: int = 0, *, has_s
 # --- whole jobs -----------------------------------------------------------------------------------------------------
 
 
-BACKENDS = ("gpu", "gloo", "nccl", "ncclx")
-"""How starts and ends become lines.
-
-gpu: when they happen, as a reader of the published page would think. gloo: a call that blocks returns at the end, and
-start and end are logged then; those of one that doesn't are logged by its thread. nccl, ncclx: looked at by a
-watchdog every 1000 or 100 ms, and at each further call.
-"""
-
-
 def write_logs(trace: Trace, folder: Path, backend: str = "gloo") -> None:
-    """Write what each rank of a recorded or simulated job would have logged: milliseconds, cut, not rounded."""
+    """Write what each rank of a recorded or simulated job would have logged: milliseconds, cut, not rounded.
+
+    `backend`: how starts and ends become lines. ``gpu``: when they happen, as a reader of the published page would
+    think. ``gloo``: a call that blocks returns at the end, and start and end are logged then; those of one that
+    doesn't are logged by its thread. ``nccl``, ``ncclx``: looked at by a watchdog every 1000 or 100 ms, and at each
+    further call.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     first_ns = min(int(batch.columns["start_ns"].min()) for batch in trace.commops.values())
     base_ms = first_ns // 1_000_000 - 1000
@@ -132,16 +129,10 @@ def _lines_of(trace: Trace, rank: int, names: dict[str, str], members: dict[str,
     for key, at in zip(keys, order.tolist(), strict=True):
         is_open = np.isnan(columns["elapsed_ns"][at])
         rows.append((numbers[key], columns["start_ns"][at], None if is_open else int(ends[at]), key in apart))
-    events = _as_logged(rows, backend)
-    for work, (ns, number, kind) in zip(_works(events), events, strict=True):
-        yield event(number, kind, ns // 1_000_000 - base_ms, work)
-
-
-def _works(events: list[tuple[int, int, str]]) -> Iterable[int | None]:
     work = 0
-    for _, _, kind in events:
+    for ns, number, kind in _as_logged(rows, backend):
         work += kind == "Q"
-        yield work if kind == "Q" else None
+        yield event(number, kind, ns // 1_000_000 - base_ms, work if kind == "Q" else None)
 
 
 def _as_logged(rows: list[tuple[int, int, int | None, bool]], backend: str) -> list[tuple[int, int, str]]:

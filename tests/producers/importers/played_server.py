@@ -11,8 +11,8 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 KINDS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -112,14 +112,14 @@ class PlayedServer:
     """Listens on a free port of the loopback interface, and answers as RAS does, until the block ends.
 
     `job`: what `STATUS` tells of; None: nothing, the connection is closed.
-    `protocol`, `knows_json`: what the handshake says; NCCL before 2.28.7 refuses ``SET FORMAT``.
+    `replies`: answers to the other commands; NCCL before 2.28.7 refuses ``SET FORMAT``.
     `sends`: how an answer goes out; to be replaced by tests of slow, cut and endless ones.
     `asked`: how many times it was asked.
     """
 
-    def __init__(self, job: PlayedJob | None = None, protocol: int = 2) -> None:
-        self.job, self.protocol, self.knows_json = job, protocol, True
-        self.greeting: bytes | None = None
+    def __init__(self, job: PlayedJob | None = None) -> None:
+        self.job = job
+        self.replies = {"CLIENT PROTOCOL 2": b"SERVER PROTOCOL 2\n", "SET FORMAT JSON": b"OK\n"}
         self.sends: Callable[[socket.socket, bytes], None] = lambda connection, answer: connection.sendall(answer)
         self.asked = 0
         self.commands: list[str] = []
@@ -135,15 +135,6 @@ class PlayedServer:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(5)
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Let the job be over meanwhile: nobody answers."""
-        job, self.job = self.job, None
-        try:
-            yield
-        finally:
-            self.job = job
 
     def _serve(self) -> None:
         while True:
@@ -162,15 +153,9 @@ class PlayedServer:
                 self.commands.append(command)
                 if self.job is None:
                     return
-                if command.upper() in ("STATUS", "VERBOSE STATUS"):
+                if command == "STATUS":
                     self.asked += 1
                     self.sends(connection, self.job.answer())
                     return
-                connection.sendall(self._reply(command))
-
-    def _reply(self, command: str) -> bytes:
-        if command.upper().startswith("CLIENT PROTOCOL "):
-            return self.greeting or f"SERVER PROTOCOL {self.protocol}\n".encode()
-        if command.upper() == "SET FORMAT JSON" and self.knows_json:
-            return b"OK\n"
-        return f"ERROR: Unknown command {command}\n".encode()
+                unknown = f"ERROR: Unknown command {command}\n".encode()
+                connection.sendall(self.replies.get(command.upper(), unknown))

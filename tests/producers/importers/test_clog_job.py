@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,14 @@ from irregulars.producers.importers import clog_job as job_of_clog
 from irregulars.producers.importers.clog_job import (
     RUNNING_MS,
     Log,
-    given_up,
+    groups_of_job,
     groups_of_log,
     job_of_logs,
     ranks_of_logs,
     read_log,
-    whole_communicators,
 )
 from irregulars.producers.importers.clog_lines import LogParser, Membership, Split
+from irregulars.producers.importers.groups import ProcessGroup
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -73,10 +72,7 @@ def test_calls_that_block_start_when_they_are_made(tmp_path: Path) -> None:
     assert job_of_clog.NOTE_CALLS in job.notes
     arrivals, _ = arrivals_of(trace)
     assert set(arrivals.last_rank.tolist()) == {1}
-
-
-def test_the_judgement_sees_that_times_are_whole_milliseconds(tmp_path: Path) -> None:
-    _, trace = imported(tmp_path, log(*steady(0)), log(*steady(1)))
+    # The judgement sees that these are whole milliseconds.
     columns = trace.commops[0].columns
     rows = {name: columns[name] for name in ("start_ns", "elapsed_ns")} | {"rank": columns["operator"] * 0}
     assert set(logged_resolutions_ns(rows).tolist()) == {1_000_000}
@@ -94,7 +90,7 @@ def test_splits_become_communicators_with_kinds_and_peers_become_global(tmp_path
             lines += [line for c in (1, 2, 3) for line in (event(c, "Q", n), event(c, "S", n), event(c, "E", n + 1))]
         logs.append(log(*lines))
     job, trace = imported(tmp_path, *logs)
-    assert {(one.id, one.kind, one.ranks) for one in job.communicators.values()} == {
+    assert {(one.id, one.kind, one.ranks) for one in job.communicators} == {
         ("main", "world", (0, 1, 2, 3)), ("tp#0", "tp", (0, 1)), ("tp#2", "tp", (2, 3)), ("pp#0", "pp", (0, 2)),
         ("pp#1", "pp", (1, 3)),
     }  # fmt: skip
@@ -242,12 +238,6 @@ def test_the_largest_communicator_that_holds_all_logs_tells_the_ranks() -> None:
     assert (ranks.world_size, ranks.root) == (4, "w")
 
 
-def test_two_logs_of_one_rank_are_named() -> None:
-    logs = {name: log_of(Membership("w", 3, 4)) for name in ("a.log", "b.log")}
-    with pytest.raises(InputError, match=r"must be of different ranks; got two of rank 3 of w: a.log and b.log"):
-        ranks_of_logs(logs, dict.fromkeys(logs))
-
-
 def test_without_such_a_communicator_the_files_names_tell_or_nobody_does() -> None:
     logs = {"r0.log": log_of(Membership("a", 0, 1)), "r1.log": log_of(Membership("b", 0, 1))}
     ranks = ranks_of_logs(logs, {"r0.log": 0, "r1.log": 5})
@@ -258,79 +248,43 @@ def test_without_such_a_communicator_the_files_names_tell_or_nobody_does() -> No
         ranks_of_logs(logs, dict.fromkeys(logs, 1))
 
 
-def test_the_ranks_of_a_split_are_those_inside_of_its_parent() -> None:
-    """The page calls them global; the source checks them against the parent's size."""
-    splits = [Split("world", "odd", (3, 2)), Split("odd_2", "one", (1,))]
-    groups = groups_of_log([WORLD], splits, 2, 4, {})
-    assert groups["odd_2"] is not None
-    assert groups["odd_2"].ranks == (3, 2)
-    assert groups["one_1"] is not None
-    assert groups["one_1"].ranks == (2,)
-
-
-def test_groups_of_one_name_are_told_apart_by_their_split_lines() -> None:
-    first = groups_of_log([Membership("world", 0, 4)], [Split("world", "tp", (0, 1))], 0, 4, {})
-    second = groups_of_log([WORLD], [Split("world", "tp", (2, 3))], 2, 4, {})
-    assert first["tp"] != second["tp"]
-
-
-def test_a_name_that_means_two_groups_on_one_rank_means_none() -> None:
-    splits = [Split("world", "part", (2, 3)), Split("world", "part", (2, 1)), Split("world", "part", (2, 3))]
-    groups = groups_of_log([WORLD], splits, 2, 4, {})
-    assert groups["part"] is None
-    assert [groups[name] and groups[name].ranks for name in ("part_2", "part_1")] == [(2, 3), (2, 1)]
-    same = groups_of_log([WORLD], [Split("world", "p", (0, 2)), Split("world", "p", (0, 2, 3))], 2, 4, {})
-    assert same["p_0"] is None
-
-
-@pytest.mark.parametrize("ranks", [(0, 1), (2, 9), (2, 2)])
-def test_a_split_of_others_or_of_ranks_that_are_none_gives_nothing(ranks: tuple[int, ...]) -> None:
-    assert groups_of_log([WORLD], [Split("world", "x", ranks), Split("nowhere", "y", (2,))], 2, 4, {}).keys() == {
-        "world"
-    }
+@pytest.mark.parametrize(
+    ("splits", "groups"),
+    [
+        # The page calls the ranks of a split line global; the source checks them against the parent's size.
+        ([Split("world", "odd", (3, 2)), Split("odd_2", "one", (1,))],
+         {"odd": (3, 2), "odd_2": (3, 2), "one": (2,), "one_1": (2,)}),
+        # A name that means two groups on one rank means none.
+        ([Split("world", "part", (2, 3)), Split("world", "part", (2, 1)), Split("world", "part", (2, 3))],
+         {"part": None, "part_2": (2, 3), "part_1": (2, 1)}),
+        ([Split("world", "p", (0, 2)), Split("world", "p", (0, 2, 3))], {"p": None, "p_0": None}),
+        # Parts of other ranks, of ranks that are none, and of no communicator that is known
+        *(([Split("world", "x", ranks), Split("nowhere", "y", (2,))], {}) for ranks in ((0, 1), (2, 9), (2, 2))),
+    ],
+)  # fmt: skip
+def test_split_lines_name_groups_of_a_rank(splits: list[Split], groups: dict[str, tuple[int, ...] | None]) -> None:
+    found = groups_of_log([WORLD], splits, 2, 4, {})
+    assert {name: own and own.ranks for name, own in found.items()} == {"world": (0, 1, 2, 3), **groups}
 
 
 def test_a_communicator_made_apart_is_known_if_all_of_its_members_are_here() -> None:
     logs = {str(rank): log_of(Membership("w", rank, 4), Membership("half", rank % 2, 2)) for rank in (1, 2)}
     logs["0"] = log_of(Membership("w", 0, 4), Membership("third", 0, 3))
-    ranks = ranks_of_logs(logs, dict.fromkeys(logs))
-    whole = whole_communicators(logs, ranks)
-    assert whole == {("half", 2): (2, 1)}
-    assert groups_of_log(logs["2"].members, (), 2, 4, whole)["half"] is not None
-    assert "third" not in groups_of_log(logs["0"].members, (), 0, 4, whole)
-
-
-OF_TWO = Membership("world", 0, 2)
+    groups = groups_of_job(logs, ranks_of_logs(logs, dict.fromkeys(logs)))
+    assert groups["2"]["half"] == ProcessGroup("2", "half", (2, 1))
+    assert "third" not in groups["0"]
 
 
 def logs_of(*all_lines: list[str]) -> dict[str, Log]:
     return {f"{n}.log": read_log(log(*lines).splitlines(keepends=True)) for n, lines in enumerate(all_lines)}
 
 
-def found_in(logs: Mapping[str, Log]) -> dict[str, set[tuple[str, int]]]:
-    parsers = {name: one.parser for name, one in logs.items()}
-    groups = {name: groups_of_log([OF_TWO], (), 0, 2, {}) for name in logs}
-    newest = {name: one.newest_ended for name, one in logs.items()}
-    return {file: set(calls) for file, calls in given_up(parsers, groups, newest).items()}
-
-
-def timed_out(calls: int = 60) -> list[str]:
-    """The last call waits ten minutes, and is ended then."""
-    last = [event(1, "Q", 10 * calls, calls + 1), event(1, "S", 10 * calls), event(1, "E", 600_000 + 10 * calls)]
-    return [*steady(0, calls=calls), *last]
-
-
-def test_what_ended_although_a_member_never_called_it_was_given_up() -> None:
-    assert found_in(logs_of(timed_out(), steady(1))) == {"0.log": {("world", 60)}}
-
-
 @pytest.mark.parametrize("lost", ["C1|E|", ""])
-def test_a_log_that_lost_lines_or_is_just_shorter_shows_no_such_thing(lost: str) -> None:
-    assert found_in(logs_of(steady(0), steady(1))) == {}
-    assert found_in(logs_of(steady(0), steady(1)[:-12])) == {}  # more than one was called behind it
+def test_in_a_log_that_lost_lines_or_is_just_shorter_no_call_is_missed(lost: str) -> None:
     damaged = steady(1)
     damaged[40:43] = [lost]
-    assert found_in(logs_of(steady(0), damaged)) == {}
+    for other in (steady(1), steady(1)[:-12], damaged):  # of the second one, more than one was called behind it
+        assert not job_of_logs(logs_of(steady(0), other), {"0.log": 0, "1.log": 1}, "job").has_open
 
 
 def test_a_job_runs_while_its_newest_line_is_new() -> None:

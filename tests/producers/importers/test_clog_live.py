@@ -18,7 +18,7 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.clog_lines import BASE_MS, event, header, log, new_comm, signature, split, steady
-from tests.producers.importers.test_following import column, drain, messages, rows_of
+from tests.producers.importers.test_following import append, column, drain, messages, rows_of
 
 NAMES = ("operator", "sequence", "start_ns", "elapsed_ns", "size_bytes")
 
@@ -117,8 +117,7 @@ def test_other_files_and_two_logs_of_one_rank_are_told_and_left_out(
 
 def grown(folder: Path, rank: int, *, first: int, past: int) -> None:
     """Append the calls from one on to a rank's log."""
-    with (folder / f"{rank}.log").open("ab") as stream:
-        stream.write(log(*steady(rank, calls=past)[3 + 3 * first :]))
+    append(folder / f"{rank}.log", log(*steady(rank, calls=past)[3 + 3 * first :]))
 
 
 SECOND_HEADER = log(*steady(0, calls=5), *steady(0, calls=5))

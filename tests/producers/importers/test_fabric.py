@@ -85,30 +85,19 @@ def place(fabric: Fabric, host: str | None, nic: str | None, switch: str | None 
     return fabric.place(Announcement("job", 0, 3, 8, 8, (), host=host, nic=nic, switch=switch))
 
 
-def test_a_table_tells_nics_and_spines(tmp_path: Path) -> None:
-    fabric = fabric_of(TABLE, tmp_path)
-    assert fabric.leaf_of == {
-        ("node-0", "mlx5_0"): "leaf-1",
-        ("node-0", "mlx5_1"): "leaf-2",
-        ("node-1", None): "leaf-1",
-    }
-    assert (fabric.above, fabric.skipped) == (SPINES, {})
-
-
-def test_slurm_tells_hosts_and_spines(tmp_path: Path) -> None:
-    fabric = fabric_of(SLURM, tmp_path)
-    leafs = {"node-0": "leaf-1", "node-1": "leaf-1", "login": "leaf-1", "node-02": "leaf-2"}
-    assert fabric.leaf_of == {(host, None): leaf for host, leaf in leafs.items()}
-    assert (fabric.above, fabric.skipped) == (SPINES, {"key linkspeed": 1})
-
-
-def test_ibnetdiscover_tells_adapters_and_spines(tmp_path: Path) -> None:
-    fabric = fabric_of(IBNETDISCOVER, tmp_path)
-    assert fabric.leaf_of == {
-        ("node-0", None): "leaf-1", ("node-0", "mlx5_0"): "leaf-1", ("node-0", "mlx5_1"): "leaf-1",
-        ("node-1", "mlx5_0"): "leaf-1", ("node-1", "mlx5_1"): "leaf-2",
-    }  # fmt: skip
-    assert (fabric.above, fabric.skipped) == (SPINES, {"link between switches of one level": 1})
+@pytest.mark.parametrize(("text", "leaf_of", "skipped"), [
+    (TABLE, {("node-0", "mlx5_0"): "leaf-1", ("node-0", "mlx5_1"): "leaf-2", ("node-1", None): "leaf-1"}, {}),
+    (SLURM, {("node-0", None): "leaf-1", ("node-1", None): "leaf-1", ("login", None): "leaf-1",
+             ("node-02", None): "leaf-2"}, {"key linkspeed": 1}),
+    (IBNETDISCOVER, {("node-0", None): "leaf-1", ("node-0", "mlx5_0"): "leaf-1", ("node-0", "mlx5_1"): "leaf-1",
+                     ("node-1", "mlx5_0"): "leaf-1", ("node-1", "mlx5_1"): "leaf-2"},
+     {"link between switches of one level": 1}),
+])  # fmt: skip
+def test_each_form_tells_leafs_and_spines(
+    tmp_path: Path, text: str, leaf_of: dict[tuple[str, str | None], str], skipped: dict[str, int]
+) -> None:
+    fabric = fabric_of(text, tmp_path)
+    assert (fabric.leaf_of, fabric.above, fabric.skipped) == (leaf_of, SPINES, skipped)
 
 
 def test_a_rank_gets_the_switch_of_its_nic_and_what_is_above_it(tmp_path: Path) -> None:

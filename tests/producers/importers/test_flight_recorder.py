@@ -64,14 +64,12 @@ def test_both_injected_ranks_are_the_first_suspects(shared_trace: Shared, tmp_pa
     assert verdict.suspects[0].ranks == tuple(map(int, listed[1].split(",")))
 
 
-def test_json_says_the_same_as_a_pickle(shared_trace: Shared, tmp_path: Path) -> None:
-    folder = shared_trace("raw/flight-recorder/lock_gil_2nd")
-    source = tmp_path / "json"
-    source.mkdir()
-    for path in folder.glob("_dump_*"):
-        (source / f"{path.name}.json").write_text(json.dumps(as_json(load_plain(path.read_bytes()))))
-    import_trace("flight-recorder", folder, tmp_path / "a", "job")
-    import_trace("flight-recorder", source, tmp_path / "b", "job")
+def test_json_says_the_same_as_a_pickle(shared_trace: Shared, folder: Path, tmp_path: Path) -> None:
+    source = shared_trace("raw/flight-recorder/lock_gil_2nd")
+    for path in source.glob("_dump_*"):
+        (folder / f"{path.name}.json").write_text(json.dumps(as_json(load_plain(path.read_bytes()))))
+    import_trace("flight-recorder", source, tmp_path / "a", "job")
+    import_trace("flight-recorder", folder, tmp_path / "b", "job")
     assert (tmp_path / "a" / "job.json").read_bytes() == (tmp_path / "b" / "job.json").read_bytes()
     assert (tmp_path / "a" / "commops.parquet").read_bytes() == (tmp_path / "b" / "commops.parquet").read_bytes()
 
@@ -88,80 +86,56 @@ def as_json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def test_who_did_not_arrive_is_named(tmp_path: Path) -> None:
-    (verdict,) = verdicts(tmp_path, dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7)))
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
-    assert (
-        verdict.evidence
-        == "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce 7 on default_pg"
-    )
-
-
-def test_the_status_shows_that_a_rank_without_entries_has_left(tmp_path: Path) -> None:
-    """Rank 1 has nothing to show, and has completed what rank 2 never came out of."""
-    left = dump(pg_status={"0": {"last_completed_collective": "7"}, "1": {"last_completed_collective": -1}})
-    (verdict,) = verdicts(tmp_path, dump(entry(7, "completed")), left, dump(entry(7)))
-    assert verdict.suspects[0].ranks == (2,)
-    assert "ended on other ranks and never on rank 2" in verdict.evidence
-
-
-def test_all_in_one_operator_and_nobody_out_is_a_hang_too(tmp_path: Path) -> None:
-    (verdict,) = verdicts(tmp_path, *(dump(entry(7)) for _ in range(3)))
-    assert (verdict.kind, verdict.suspects) == ("hang", ())
-    assert verdict.evidence.startswith("ranks 0, 1, 2 stand in all_reduce 7 on default_pg, and nobody is missing")
-
-
 def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
     assert verdicts(tmp_path, *(dump(entry(7, "completed", duration_ms=2.0)) for _ in range(3))) == []
 
 
-def rounds(rank: int, states: list[tuple[str, str]], first: int = 0) -> dict[str, Any]:
-    """Return the dump of an end of a pipeline 0 -> 1: each round a batch goes forth and a gradient comes back."""
+def rounds(rank: int, states: list[tuple[str, str]], first: int = 0, collective: int | None = None) -> dict[str, Any]:
+    """Return the dump of an end of a pipeline 0 -> 1: each round a batch goes forth and a gradient comes back.
+
+    `first`: number of its first entry. `collective`: place of a collective that has ended; None: there is none.
+    """
     names = ("nccl:send 0->1", "nccl:recv 0<-1") if rank == 0 else ("nccl:recv 1<-0", "nccl:send 1->0")
     calls = [(name, state) for own in states for name, state in zip(names, own, strict=True) if state]
     more = {"is_p2p": True, "collective_seq_id": 0}
-    return dump(*(
-        entry(first + at, state, name, p2p_seq_id=first + at + 1, **more) for at, (name, state) in enumerate(calls)
-    ))  # fmt: skip
+    made = [entry(n, state, name, p2p_seq_id=n + 1, **more) for n, (name, state) in enumerate(calls, first)]
+    if collective is not None:
+        made.insert(collective, entry(9, "completed"))
+    return dump(*made)
 
 
-DONE = ("completed", "completed")
+DONE, SENT = ("completed", "completed"), ("completed", "scheduled")
+BOTH_OPEN, OPEN = ("scheduled", "scheduled"), ("scheduled", "")
+STATUS = {"0": {"last_completed_collective": "7"}, "1": {"last_completed_collective": -1}}
 
 
-@pytest.mark.parametrize("enqueued", ["scheduled", ""])
-def test_a_receiver_that_stopped_is_named_though_the_send_to_it_has_ended(tmp_path: Path, enqueued: str) -> None:
-    """NCCL ends a small send before it is received: the sender has no open one from which to count."""
-    sender = rounds(0, [DONE, DONE, ("completed", "scheduled")])
-    receiver = rounds(1, [DONE, DONE, ("scheduled", enqueued)])
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
-
-
-def test_a_sender_that_never_sent_is_named_where_its_receiver_waits(tmp_path: Path) -> None:
-    sender = rounds(0, [DONE, DONE, DONE])
-    receiver = rounds(1, [DONE, DONE, DONE, ("scheduled", "")])
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (0,))
-
-
-def test_ends_of_which_one_has_lost_its_first_entries_count_from_the_first_open_one(tmp_path: Path) -> None:
-    sender = rounds(0, [DONE, ("completed", "scheduled")], first=4)
-    receiver = rounds(1, [DONE] * 3 + [("completed", "")])
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
-
-
-@pytest.mark.parametrize("enqueued", ["scheduled", ""])
-def test_rings_that_have_wrapped_count_from_the_newest_collective_that_both_have_ended(
-    tmp_path: Path, enqueued: str
+@pytest.mark.parametrize(
+    ("dumps", "ranks", "words"),
+    [
+        ([dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7))], (1,),
+         "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce 7 on default_pg"),
+        # Rank 1 has nothing to show but its status: it has completed what rank 2 never came out of.
+        ([dump(entry(7, "completed")), dump(pg_status=STATUS), dump(entry(7))], (2,),
+         "ended on other ranks and never on rank 2"),
+        ([dump(entry(7))] * 3, (), "ranks 0, 1, 2 stand in all_reduce 7 on default_pg, and nobody is missing"),
+        # NCCL ends a small send before it is received: the sender has no open one from which to count.
+        ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, BOTH_OPEN])], (1,), ""),
+        ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, OPEN])], (1,), ""),
+        ([rounds(0, [DONE, DONE, DONE]), rounds(1, [DONE, DONE, DONE, OPEN])], (0,), ""),
+        # One has lost its first entries: both count from the first open one.
+        ([rounds(0, [DONE, SENT], first=4), rounds(1, [DONE, DONE, DONE, ("completed", "")])], (1,), ""),
+        # Each ring begins at another call: both count from the newest collective that both have ended. Counted from
+        # the open ones each end waited for a recv of the other.
+        ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, BOTH_OPEN], 70, 4)], (1,), ""),
+        ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, OPEN], 70, 4)], (1,), ""),
+    ],
+)  # fmt: skip
+def test_the_rank_that_is_waited_for_is_named_if_it_is_known(
+    tmp_path: Path, dumps: list[dict[str, Any]], ranks: tuple[int, ...], words: str
 ) -> None:
-    """Each ring begins at another call, and counted from the open ones each end waited for a recv of the other."""
-    sender = rounds(0, [DONE, DONE, ("completed", "scheduled")], first=40)
-    receiver = rounds(1, [DONE, DONE, DONE, ("scheduled", enqueued)], first=70)
-    for one, at in ((sender, 2), (receiver, 4)):
-        one["entries"].insert(at, entry(9, "completed"))
-    (verdict,) = verdicts(tmp_path, sender, receiver)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+    (verdict,) = verdicts(tmp_path, *dumps)
+    assert (verdict.kind, tuple(rank for one in verdict.suspects[:1] for rank in one.ranks)) == ("hang", ranks)
+    assert words in verdict.evidence
 
 
 def test_the_dump_of_another_rank_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,9 @@ from irregulars.streams.local_pipeline import LocalPipeline
 from tests.producers.importers import clog_lines
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.test_flight_recorder import dump, entry
-from tests.producers.importers.test_kineto_trace import kernel, step, trace_file
+from tests.producers.importers.test_kineto_trace import NAMED, kernel, step, trace_file
 
 DEADLINE_S = 60.0
-OLD_NS = 1_700_000_000_000_000_000
 
 
 def opened(kind: str, folder: Path, position: str | None = None, **options: Any) -> FollowingSource:
@@ -55,8 +54,9 @@ def column(records: list[Record], name: str, rank: int, schema: str = "commops")
     return np.concatenate([batch.columns[name] for batch in own]).tolist() if own else []
 
 
-def sequences(records: list[Record]) -> list[int]:
-    return [int(one) for one in column(records, "sequence", 0)]
+def numbers(records: list[Record]) -> list[int]:
+    """Return NCCL's numbers of the operators of rank 0: a sequence holds the operator's code as well."""
+    return [int(one) >> 4 for one in column(records, "sequence", 0)]
 
 
 def rows_of(records: list[Record]) -> int:
@@ -68,47 +68,35 @@ def log_of(rank: int, first: int, past: int) -> bytes:
 
 
 def captures(folder: Path, first: int, past: int) -> None:
-    named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank in (0, 1):
-        events = [e for n in range(first, past) for e in (step(n, 1e4 * n, 9e3), kernel(1e4 * n + 1, 2, n, **named))]
+        events = [e for n in range(first, past) for e in (step(n, 1e4 * n, 9e3), kernel(1e4 * n + 1, 2, n, **NAMED))]
         trace_file(folder, rank, events)
         (folder / f"rank-{rank}.json.gz").rename(folder / f"rank-{rank}.{first}.json.gz")
 
 
-def age(path: Path, at: int) -> None:
-    os.utime(path, ns=(OLD_NS + at, OLD_NS + at))
+def append(path: Path, value: bytes) -> None:
+    with path.open("ab") as stream:
+        stream.write(value)
 
 
 # --- the protocol of sources ----------------------------------------------------------------------------------------
 
 
-def test_a_followed_log_is_a_source(folder: Path) -> None:
-    for rank in (0, 1):
-        (folder / f"host-pid{rank}.log").write_bytes(
-            log_of(rank, 0, 300) + lines(marker(rank, 1, 2), collective(301, 5), *[pair("Send", 1 - rank)] * 2)
-        )
-    check_source(lambda position: opened("nccl-inspector", folder, position))
-
-
-def test_followed_traces_are_a_source(folder: Path) -> None:
-    for at, first in enumerate((0, 150)):
-        captures(folder, first, first + 150)
-        for path in folder.glob(f"*.{first}.json.gz"):
-            age(path, at)
-    check_source(lambda position: opened("kineto", folder, position))
-
-
-def test_followed_dumps_are_a_source(folder: Path) -> None:
-    for rank in (0, 1):
-        listed = [entry(n, "completed", duration_ms=1.0) for n in range(120)]
-        (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed, entry(120))))
-    check_source(lambda position: opened("flight-recorder", folder, position))
-
-
-def test_followed_clogs_are_a_source(folder: Path) -> None:
-    for rank in (0, 1):
-        (folder / f"{rank}.log").write_bytes(clog_lines.log(*clog_lines.steady(rank, calls=300)))
-    check_source(lambda position: opened("clog", folder, position, world_size=None))
+@pytest.mark.parametrize("kind", following.KINDS)
+def test_followed_files_of_each_kind_are_a_source(folder: Path, kind: str) -> None:
+    if kind == "kineto":
+        for first in (0, 150):
+            captures(folder, first, first + 150)
+    for rank in (0, 1) if kind != "kineto" else ():
+        ended = [entry(n, "completed", duration_ms=1.0) for n in range(120)]
+        own = {
+            "nccl-inspector": log_of(rank, 0, 300)
+            + lines(marker(rank, 1, 2), collective(301, 5), *[pair("Send", 1 - rank)] * 2),
+            "flight-recorder": json.dumps(dump(*ended, entry(120))).encode(),
+            "clog": clog_lines.log(*clog_lines.steady(rank, calls=300)),
+        }
+        (folder / f"rank_{rank}").write_bytes(own[kind])
+    check_source(lambda position: opened(kind, folder, position, world_size=None if kind == "clog" else 2))
 
 
 # --- growing, rotation, restart -------------------------------------------------------------------------------------
@@ -120,8 +108,7 @@ def test_lines_come_as_they_are_appended_and_half_a_line_waits(folder: Path) -> 
     path.write_bytes(whole[:-30])
     source = opened("nccl-inspector", folder, ends_when_idle=False)
     records = drain(source, lambda polled: rows_of(polled) == 9)
-    with path.open("ab") as stream:
-        stream.write(whole[-30:])
+    append(path, whole[-30:])
     records += drain(source, lambda polled: rows_of(polled) == 1)
     source.close()
     assert not source.is_exhausted
@@ -130,41 +117,24 @@ def test_lines_come_as_they_are_appended_and_half_a_line_waits(folder: Path) -> 
     assert len(set(column(records, "sequence", 0))) == 10
 
 
-@pytest.mark.parametrize("is_copied", [False, True])
-def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, is_copied: bool) -> None:
-    """The log is renamed and a new one begun, or copied away and cut to nothing."""
+@pytest.mark.parametrize("how", ["renamed", "copied", "packed"])
+def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    """The log is renamed and a new one begun, or copied away or packed, and cut to nothing."""
     path = folder / "host-pid0.log"
     path.write_bytes(log_of(0, 0, 40))
     source = opened("nccl-inspector", folder, ends_when_idle=False)
     records = drain(source, lambda polled: rows_of(polled) == 40)
-    if is_copied:
-        path.write_bytes(log_of(0, 50, 55))
-    else:
-        with path.open("ab") as stream:
-            stream.write(log_of(0, 40, 50))
+    if how == "renamed":
+        append(path, log_of(0, 40, 50))
         path.rename(folder / "host-pid0.log.1")
-        path.write_bytes(log_of(0, 50, 55))
-    wanted = 5 if is_copied else 15
-    records += drain(source, lambda polled: rows_of(polled) == wanted)
-    with path.open("ab") as stream:
-        stream.write(log_of(0, 55, 56))  # when this has come, whatever would be read twice has come too
-    records += drain(source, lambda polled: any(c >> 4 == 55 for c in sequences(polled)))
-    source.close()
-    assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(50 if is_copied else 40, 56)]
-
-
-def test_a_log_that_is_packed_when_it_is_rotated_is_no_heap_of_unusable_lines(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = folder / "host-pid0.log"
-    path.write_bytes(log_of(0, 0, 40))
-    source = opened("nccl-inspector", folder, ends_when_idle=False)
-    records = drain(source, lambda polled: rows_of(polled) == 40)
-    (folder / "host-pid0.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+    elif how == "packed":
+        (folder / "host-pid0.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.write_bytes(log_of(0, 50, 55))
-    records += drain(source, lambda polled: rows_of(polled) == 5)
+    records += drain(source, lambda polled: rows_of(polled) == (15 if how == "renamed" else 5))
+    append(path, log_of(0, 55, 56))  # when this has come, whatever would be read twice has come too
+    records += drain(source, lambda polled: 55 in numbers(polled))
     source.close()
-    assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(50, 55)]
+    assert sorted(numbers(records)) == [*range(40), *range(40 if how == "renamed" else 50, 56)]
     assert caplog.records == []
 
 
@@ -175,15 +145,13 @@ def test_a_log_that_is_missed_while_it_is_renamed_is_not_read_again(folder: Path
     source = opened("nccl-inspector", folder, ends_when_idle=False)
     records = drain(source, lambda polled: rows_of(polled) == 40)
     hidden = logs[0].rename(folder / ".renaming")  # a look that comes between two names sees neither
-    with logs[1].open("ab") as stream:
-        stream.write(log_of(1, 20, 25))
+    append(logs[1], log_of(1, 20, 25))
     records += drain(source, lambda polled: rows_of(polled) == 5)
-    with hidden.open("ab") as stream:
-        stream.write(log_of(0, 20, 30))
+    append(hidden, log_of(0, 20, 30))
     hidden.rename(folder / "host-pid0.log.1")
     records += drain(source, lambda polled: rows_of(polled) >= 10)
     source.close()
-    assert [int(sequence) >> 4 for sequence in column(records, "sequence", 0)] == list(range(30))
+    assert numbers(records) == list(range(30))
 
 
 def test_a_source_that_was_started_anew_goes_on_where_it_was(folder: Path) -> None:
@@ -193,12 +161,10 @@ def test_a_source_that_was_started_anew_goes_on_where_it_was(folder: Path) -> No
     before = drain(source, lambda polled: rows_of(polled) >= 5)
     position = source.position()
     source.close()
-    with path.open("ab") as stream:
-        stream.write(log_of(0, 20, 30))
+    append(path, log_of(0, 20, 30))
     path.rename(folder / "host-pid0.log.1")
     after = drain(opened("nccl-inspector", folder, position))
-    numbers = [int(sequence) >> 4 for sequence in column(before + after, "sequence", 0)]
-    assert numbers == list(range(30))
+    assert numbers(before + after) == list(range(30))
     assert not [record for record in after if isinstance(record, Announcement)]
     batches = [record for record in before + after if isinstance(record, Batch)]
     assert [b.header.rows_before for b in batches] == np.cumsum([0, *(len(b) for b in batches)])[:-1].tolist()
@@ -218,7 +184,7 @@ def test_ranks_of_a_log_are_announced_with_communicators_that_are_called_later(
     records = drain(opened("nccl-inspector", folder, world_size=4))
     (announced,) = [one for one in records if isinstance(one, Announcement)]
     assert [one.id for one in announced.communicators] == ["0xab", "0xcd"]
-    assert [sequence >> 4 for sequence in sequences(records)] == list(range(23))
+    assert numbers(records) == list(range(23))
 
 
 def test_ranks_of_a_log_that_grows_are_announced_when_no_communicator_has_come_for_long(
@@ -231,8 +197,7 @@ def test_ranks_of_a_log_that_grows_are_announced_when_no_communicator_has_come_f
     count, stop_s, records = 3, time.monotonic() + DEADLINE_S, list[Record]()
     while not records:
         assert time.monotonic() < stop_s
-        with path.open("ab") as stream:
-            stream.write(called("0xcd", 2, count, count + 1))
+        append(path, called("0xcd", 2, count, count + 1))
         count += 1
         records += source.poll(1)
         time.sleep(0.01)
@@ -279,7 +244,7 @@ def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: 
     """The dumps come through the monitors of the stream; rank 1 never came."""
     for rank, listed in ((0, [entry(7)]), (1, []), (2, [entry(7)])):
         (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed)))
-        age(folder / f"dump_{rank}.json", 180_000_000_000)
+        os.utime(folder / f"dump_{rank}.json", ns=(1_700_000_180_000_000_000,) * 2)
     records = drain(opened("flight-recorder", folder, world_size=3))
     pipeline = LocalPipeline("job")
     for record in records:
@@ -322,13 +287,12 @@ def growing(path: Path) -> Iterator[None]:
     """Append to a file all the time."""
     is_over = threading.Event()
 
-    def append() -> None:
+    def grow() -> None:
         while not is_over.wait(0.02):
-            with path.open("ab") as stream:
-                stream.write(b"loss 0.5\n")
+            append(path, b"loss 0.5\n")
 
     path.write_bytes(b"")
-    thread = threading.Thread(target=append)
+    thread = threading.Thread(target=grow)
     thread.start()
     try:
         yield
@@ -345,10 +309,13 @@ def test_a_log_that_grows_beside_traces_does_not_hold_them_up(folder: Path) -> N
         source.close()
 
 
-def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(folder: Path) -> None:
+def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "MOST_WAIT_S", 0.5)
     captures(folder, 0, 3)
     with growing(folder / "rank-7.json"):
-        reader = NewFileReader(folder, "job", read_kineto, settle_s=0.3, most_wait_s=0.5)
+        reader = NewFileReader(folder, "job", read_kineto, settle_s=0.3)
         deadline_s, piece = time.monotonic() + DEADLINE_S, None
         while piece is None and time.monotonic() < deadline_s:
             piece = reader.read({}, None)

@@ -130,37 +130,31 @@ def test_of_starts_that_torchrun_logs_apart_the_newest_counts(tmp_path: Path) ->
     ]
 
 
-def test_a_link_to_a_folder_is_not_entered(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    (source / "again").symlink_to(source)
-    found = gather(source, scratch(tmp_path))
+def test_a_link_to_a_folder_is_not_entered(folder: Path, tmp_path: Path) -> None:
+    (folder / "again").symlink_to(folder)
+    found = gather(folder, scratch(tmp_path))
     assert [one.reason for one in found.left_out] == ["a link to a folder"]
 
 
-def test_a_log_with_answers_of_ras_is_of_both_kinds_and_utf_16_is_text(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
+def test_a_log_with_answers_of_ras_is_of_both_kinds_and_utf_16_is_text(folder: Path, tmp_path: Path) -> None:
     answer = "NCCL version 2.26.2\nJob summary\nCommunicators... (0.01s)\n"
-    (source / "a.txt").write_text(answer + "[Rank 3] Watchdog caught collective operation timeout")
-    (source / "b.txt").write_text("[Rank 3] Watchdog caught collective operation timeout", encoding="utf-16")
-    found = gather(source, scratch(tmp_path)).files
+    (folder / "a.txt").write_text(answer + "[Rank 3] Watchdog caught collective operation timeout")
+    (folder / "b.txt").write_text("[Rank 3] Watchdog caught collective operation timeout", encoding="utf-16")
+    found = gather(folder, scratch(tmp_path)).files
     assert {kind: [path.name for path in files] for kind, files in found.items()} == {
         "nccl-ras": ["a.txt"], "watchdog": ["a.txt", "b.txt"],
     }  # fmt: skip
 
 
-def test_a_python_without_lzma_reads_the_other_archives(tmp_path: Path) -> None:
+def test_a_python_without_lzma_reads_the_other_archives(folder: Path, tmp_path: Path) -> None:
     """Python is built without it where the headers of liblzma were not there."""
-    source = tmp_path / "in"
-    source.mkdir()
-    tar_of(source / "good.tar.gz", {"dump_3": dump_bytes()})
-    tar_of(source / "packed.tar.xz", {"dump_4": dump_bytes()}, "w:xz")
+    tar_of(folder / "good.tar.gz", {"dump_3": dump_bytes()})
+    tar_of(folder / "packed.tar.xz", {"dump_4": dump_bytes()}, "w:xz")
     code = (
         "import sys; sys.modules['_lzma'] = None\n"
         "from pathlib import Path; from irregulars.producers.importers.gathering import gather\n"
         "print([p.name for p in gather(Path(sys.argv[1]), Path(sys.argv[2])).files['flight-recorder']])"
     )
-    command = [sys.executable, "-c", code, str(source), str(scratch(tmp_path))]
+    command = [sys.executable, "-c", code, str(folder), str(scratch(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == "['dump_3']", done.stderr

@@ -25,6 +25,9 @@ from tests.conftest import examples
 from tests.producers.importers.clog_lines import event, header, log, new_comm, signature, split
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.played_server import PlayedJob
+from tests.producers.importers.test_flight_recorder import dump, entry
+from tests.producers.importers.test_kineto_trace import GROUPS, NAMED, kernel, step
+from tests.producers.importers.test_watchdog import caught
 
 pytestmark = pytest.mark.slow
 
@@ -33,20 +36,13 @@ BOMB_BYTES = 384 << 20
 
 
 def dump_bytes() -> bytes:
-    one = {
-        "process_group": ["0", "default_pg"], "collective_seq_id": 3, "profiling_name": "nccl:all_reduce",
-        "pg_id": 0, "time_created_ns": 10**18, "state": "scheduled", "input_sizes": [[2]], "input_dtypes": ["Float"],
-    }  # fmt: skip
-    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    return pickle.dumps({"version": "2.9", "pg_config": groups, "pg_status": {}, "entries": [one, one]}, 2)
+    return pickle.dumps(dump(entry(3), entry(3)), 2)
 
 
 def trace_bytes() -> bytes:
-    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 1.5, "dur": 9.0, "args": {}}
-    arguments = {"Collective name": "allreduce", "Process Group Name": "0", "External id": 4, "dtype": "Float"}
-    one = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 2.25, "dur": 3.5, "args": arguments}
-    told = {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}]}
-    return json.dumps({"distributedInfo": told, "traceEvents": [step, one], "traceName": "x"}).encode()
+    told = {"rank": 0, "world_size": 2, "pg_config": GROUPS}
+    events = [step(3, 1.5, 9.0), kernel(2.25, 3.5, 4, **NAMED)]
+    return json.dumps({"distributedInfo": told, "traceEvents": events, "traceName": "x"}).encode()
 
 
 def log_bytes() -> bytes:
@@ -71,9 +67,7 @@ def answer_bytes() -> bytes:
 
 
 def watchdog_bytes() -> bytes:
-    work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 ms"
-    caught = f"Watchdog caught collective operation timeout: {work}"
-    lines = [f"[rank{rank}]:[E] [Rank {rank}] {caught}" for rank in (0, 2)]
+    lines = [f"[rank{rank}]:[E] {caught(rank)}" for rank in (0, 2)]
     return "\n".join(["epoch 1", *lines, ""]).encode()
 
 
@@ -235,16 +229,6 @@ def test_a_billion_references_do_not_fill_the_memory(tmp_path: Path) -> None:
     }
     whole = {"version": "2.9", "pg_config": groups, "entries": [one], "pg_status": value}
     try_import(tmp_path, "flight-recorder", pickle.dumps(whole, 2))
-
-
-def test_a_bad_file_among_good_ones_is_left_out_and_named(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "rank-0.json").write_bytes(trace_bytes())
-    (tmp_path / "in" / "rank-1.json").write_bytes(trace_bytes()[:-9])
-    imported = import_trace("kineto", tmp_path / "in", tmp_path / "out")
-    assert list(imported.ranks) == [0]
-    assert [(one.name, one.rank) for one in imported.left_out] == [(str(tmp_path / "in" / "rank-1.json"), 1)]
-    assert imported.left_out[0].reason.startswith("must be a complete")
 
 
 @pytest.mark.parametrize("kind", VALID)

@@ -32,8 +32,14 @@ def test_names_count_where_files_of_one_time_call_themselves_one_rank() -> None:
     assert 2 not in identify([replace(claim, world_size=2) for claim in claims]).ranks
 
 
-def test_local_ranks_of_hosts_are_numbered_through_if_the_job_is_that_large() -> None:
-    names = [f"node-{node}/rank_{rank}" for node in (2, 10) for rank in (0, 1)]
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"node-{node}/rank_{rank}" for node in (2, 10) for rank in (0, 1)],
+        [f"nccl_trace_rank_llama-worker-{pod}_{rank}" for pod in (0, 1) for rank in (0, 1)],
+    ],
+)
+def test_local_ranks_of_hosts_are_numbered_through_if_the_job_is_that_large(names: list[str]) -> None:
     of_four = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]
     assert ranks_of(*of_four) == dict(enumerate(names))
     assert identify(of_four).notes
@@ -60,12 +66,6 @@ def test_names_may_count_all_ranks_of_the_job_from_1() -> None:
 def test_places_in_dimensions_are_not_local_ranks() -> None:
     names = [f"tp{tp}_dp{dp}" for tp in (0, 1) for dp in (0, 1)]
     assert len(ranks_of(*(Claim(Path(name), digest=name.encode(), world_size=4) for name in names))) == 2
-
-
-def test_pods_with_local_ranks_in_their_names_are_hosts_too() -> None:
-    names = [f"nccl_trace_rank_llama-worker-{pod}_{rank}" for pod in (0, 1) for rank in range(2)]
-    claims = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]
-    assert ranks_of(*claims) == dict(enumerate(names))
 
 
 def test_a_copy_is_left_out_and_so_is_another_file_of_the_same_rank() -> None:

@@ -86,19 +86,29 @@ def started(shift: int, identity: str, missing: int, count: int = 9) -> list[str
     return [moved(line) for line in (*(joined(rank, identity) for rank in range(4)), *calls)]
 
 
-@pytest.mark.parametrize("mark", [[AGAIN], []])
-@pytest.mark.parametrize("identities", [("commId 0xabc ", "commId 0xdef "), ("", "")])
-def test_only_the_newest_start_of_a_job_counts(tmp_path: Path, mark: list[str], identities: tuple[str, str]) -> None:
-    lines = [*started(0, identities[0], missing=1), *mark, *started(5, identities[1], missing=2, count=4)]
+OTHER = joined(0, "commId 0xdef ").replace(":100:", ":1000:").replace("0x7fa0", "0x7fb0").replace("rank 0", "rank 3")
+
+
+@pytest.mark.parametrize(
+    ("lines", "rank", "host", "call_number"),
+    [
+        *(([*started(0, first, missing=1), *mark, *started(5, second, missing=2, count=4)], 2, "node6", 3)
+          for first, second in (("commId 0xabc ", "commId 0xdef "), ("", "")) for mark in ([AGAIN], [])),
+        # A rank without calls in the newest start has none of the one before.
+        ([*started(0, "", missing=4), *started(5, "", missing=2, count=1)], 2, "node6", 0),
+        # The world comes first: a later communicator of its size may have another order, or ranks that never joined.
+        ([*started(0, "commId 0xabc ", missing=1), OTHER], 1, "node0", 8),
+        # Colours before a host are no part of its name.
+        ([f"\x1b[33m{line.split(') ')[-1]}\x1b[0m" for line in started(0, "commId 0xabc ", missing=2)],
+         2, "node1", 8),
+    ],
+)  # fmt: skip
+def test_the_rank_that_called_less_in_the_newest_start_is_missing(
+    tmp_path: Path, lines: list[str], rank: int, host: str, call_number: int
+) -> None:
     (verdict,) = judged(tmp_path, *lines).verdicts
-    assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (2,), "node6")
-    assert "all_reduce 3" in verdict.evidence
-
-
-def test_a_rank_without_calls_in_the_newest_start_has_none_of_the_one_before(tmp_path: Path) -> None:
-    new = started(5, "", missing=2, count=1)
-    (verdict,) = judged(tmp_path, *started(0, "", missing=4), *new).verdicts
-    assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (2,), "node6")
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (rank,), host)
+    assert f"all_reduce {call_number} on" in verdict.evidence
 
 
 def test_a_start_that_was_killed_before_one_without_calls_is_not_judged(tmp_path: Path) -> None:
@@ -106,44 +116,17 @@ def test_a_start_that_was_killed_before_one_without_calls_is_not_judged(tmp_path
         judged(tmp_path, *started(0, "commId 0xabc ", missing=1), AGAIN)
 
 
-def test_a_later_communicator_of_all_ranks_does_not_renumber_the_job(tmp_path: Path) -> None:
-    """The world comes first; another communicator of its size may have another order, or ranks that never joined."""
-    lines = started(0, "commId 0xabc ", missing=1)
-    again = (
-        joined(0, "commId 0xdef ").replace(":100:", ":1000:").replace("0x7fa0", "0x7fb0").replace("rank 0", "rank 3")
-    )
-    (verdict,) = judged(tmp_path, *lines, again).verdicts
-    assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (1,), "node0")
-
-
-def test_colours_before_a_host_are_no_part_of_its_name(tmp_path: Path) -> None:
-    calls = [call(rank, count) for count in range(3) for rank in range(4) if (rank, count) != (2, 2)]
-    lines = [f"\x1b[33m{line}\x1b[0m" for line in (*map(joined, range(4)), *(one.split(") ")[1] for one in calls))]
-    (verdict,) = judged(tmp_path, *lines).verdicts
-    assert (verdict.suspects[0].ranks, verdict.suspects[0].host) == ((2,), "node1")
-
-
-ONE_VISIBLE = re.compile(r"\[1\]")  # each process sees its own GPU alone, which is its device 0
-
-
-def test_a_process_that_sees_one_gpu_is_named_by_the_machines_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_told", "gpu", "place"), [(True, 1, "node1, GPU 1"), (False, None, "node1")])
+def test_the_gpu_of_a_process_that_sees_one_alone_is_known_by_the_machine_s_index(
+    tmp_path: Path, is_told: bool, gpu: int | None, place: str
+) -> None:
+    """It is device 0 of each process."""
     calls = [call(rank, count) for count in range(3) for rank in range(4) if (rank, count) != (3, 2)]
-    joins = [re.sub(r"cudaDev (\d) ", r"cudaDev 0 nvmlDev \1 ", joined(rank)) for rank in range(4)]
-    lines = [ONE_VISIBLE.sub("[0]", line) for line in (*joins, *calls)]
+    nvml = r"cudaDev 0 nvmlDev \1 " if is_told else r"cudaDev \1 "
+    joins = [re.sub(r"cudaDev (\d) ", nvml, joined(rank)) for rank in range(4)]
+    lines = [line.replace("[1]", "[0]") for line in (*joins, *calls)]
     (verdict,) = judged(tmp_path, *lines).verdicts
-    assert (verdict.suspects[0].ranks, verdict.suspects[0].host, verdict.suspects[0].gpu) == ((3,), "node1", 1)
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].host, verdict.suspects[0].gpu) == ((3,), "node1", gpu)
     warning = "node1:103:8 [0] net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<4> with status=12"
     imported = read_hang({"watchdog": [logged(tmp_path, *lines, warning)]}, "job")
-    assert (
-        "NCCL warned on node1, GPU 1: NET/IB : Got completion from peer 10.0.0.9<4> with status=12" in imported.notes
-    )
-
-
-def test_without_the_machines_index_the_gpu_of_such_a_process_is_unknown(tmp_path: Path) -> None:
-    calls = [call(rank, count) for count in range(3) for rank in range(4) if (rank, count) != (3, 2)]
-    lines = [ONE_VISIBLE.sub("[0]", line) for line in (*map(joined, range(4)), *calls)]
-    (verdict,) = judged(tmp_path, *lines).verdicts
-    assert (verdict.suspects[0].ranks, verdict.suspects[0].host, verdict.suspects[0].gpu) == ((3,), "node1", None)
-    warning = "node1:103:8 [0] net_ib.cc:1 NCCL WARN NET/IB : Got completion"
-    imported = read_hang({"watchdog": [logged(tmp_path, *lines, warning)]}, "job")
-    assert "NCCL warned on node1: NET/IB : Got completion" in imported.notes
+    assert f"NCCL warned on {place}: NET/IB : Got completion from peer 10.0.0.9<4> with status=12" in imported.notes

@@ -18,15 +18,12 @@ def ask(server: PlayedServer, asking_s: float = 10.0) -> bytes:
     return RasClient("127.0.0.1", server.port, asking_s).ask()
 
 
-def test_it_asks_as_nccl_s_own_client_does() -> None:
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_it_asks_as_nccl_s_own_client_does_whatever_the_service_s_protocol(protocol: int) -> None:
     with PlayedServer(PlayedJob()) as server:
+        server.replies["CLIENT PROTOCOL 2"] = b"SERVER PROTOCOL %d\n" % protocol
         assert len(read_answer(ask(server)).communicators) == 3
     assert server.commands == ["CLIENT PROTOCOL 2", "SET FORMAT json", "STATUS"]
-
-
-def test_a_service_of_another_protocol_is_asked_all_the_same() -> None:
-    with PlayedServer(PlayedJob(), protocol=3) as server:
-        assert len(read_answer(ask(server)).communicators) == 3
 
 
 def test_an_answer_in_pieces_is_put_together() -> None:
@@ -40,18 +37,17 @@ def test_an_answer_in_pieces_is_put_together() -> None:
         assert len(read_answer(ask(server)).communicators) == 3
 
 
-def test_nccl_without_json_is_named() -> None:
+@pytest.mark.parametrize(
+    ("command", "reply", "error"),
+    [
+        ("SET FORMAT JSON", b"ERROR: Unknown\n", r": RAS must answer in JSON, .* since 2\.28\.7; got b'ERROR"),
+        *(("CLIENT PROTOCOL 2", one, " must") for one in (b"HTTP/1.1 400 Bad Request\r\n", b"\n", b"\0" * 3000)),
+    ],
+)
+def test_nccl_without_json_and_what_is_no_ras_are_named(command: str, reply: bytes, error: str) -> None:
     with PlayedServer(PlayedJob()) as server:
-        server.knows_json = False
-        with pytest.raises(InputError, match=r"must answer in JSON, .* since 2\.28\.7; got b'ERROR: Unknown"):
-            ask(server)
-
-
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"\n", b"\0" * 3000])
-def test_what_is_no_ras_is_named(greeting: bytes) -> None:
-    with PlayedServer(PlayedJob()) as server:
-        server.greeting = greeting
-        with pytest.raises(InputError, match=rf"127\.0\.0\.1:{server.port} must"):
+        server.replies[command] = reply
+        with pytest.raises(InputError, match=rf"127\.0\.0\.1:{server.port}{error}"):
             ask(server)
 
 

@@ -101,13 +101,18 @@ class Told:
         return self.watch.still_ns / S
 
 
+def watched(steps: int) -> tuple[PlayedJob, Told]:
+    job = PlayedJob()
+    job.step(steps)
+    return job, Told(job)
+
+
 def seen(found: list[Open]) -> set[tuple[int, str, str, int]]:
     return {(one.rank, one.communicator, OPERATORS[one.operator], one.sequence) for one in found}
 
 
 def test_ranks_wait_in_the_first_collective_that_one_has_not_launched() -> None:
-    job = PlayedJob()
-    told = Told(job)
+    job, told = watched(0)
     job.step(6)
     told.look()
     job.launch(job.world, "AllGather", 1, but=[2])
@@ -120,8 +125,7 @@ def test_ranks_wait_in_the_first_collective_that_one_has_not_launched() -> None:
 
 
 def test_a_healthy_job_moves_although_its_ranks_are_never_together() -> None:
-    job = PlayedJob()
-    told = Told(job)
+    job, told = watched(0)
     for turn in range(5):
         job.step()
         job.launch(job.world, but=[turn % 4])
@@ -131,17 +135,13 @@ def test_a_healthy_job_moves_although_its_ranks_are_never_together() -> None:
 
 
 def test_a_job_that_rests_keeps_nobody_waiting() -> None:
-    job = PlayedJob()
-    job.step(9)
-    told = Told(job)
+    _, told = watched(9)
     assert told.look() == told.look() == []
     assert told.still_s == 20
 
 
 def test_counts_that_fell_prove_no_standstill() -> None:
-    job = PlayedJob()
-    job.step(9)
-    told = Told(job)
+    job, told = watched(9)
     job.has_no_counts = True
     for _ in range(6):
         told.look()
@@ -154,9 +154,7 @@ def test_counts_that_fell_prove_no_standstill() -> None:
 
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_a_rank_that_is_gone_is_waited_for(is_ahead: bool) -> None:
-    job = PlayedJob()
-    job.step(5)
-    told = Told(job)
+    job, told = watched(5)
     job.launch(job.world, but=[] if is_ahead else [3])
     told.look()
     job.gone = {3: False}
@@ -166,9 +164,7 @@ def test_a_rank_that_is_gone_is_waited_for(is_ahead: bool) -> None:
 
 
 def test_who_joins_or_leaves_keeps_nobody_waiting() -> None:
-    job = PlayedJob()
-    job.step(5)
-    told = Told(job)
+    job, told = watched(5)
     job.launch(job.world, but=[1])
     assert told.look()
     for status in ({"init_state": 7}, {"finalize_called": True}, {"destroy_flag": True}, {"abort_flag": True}):
@@ -222,9 +218,7 @@ def test_the_largest_jobs_take_no_square_of_their_ranks() -> None:
 
 
 def test_ranks_wait_on_several_communicators() -> None:
-    job = PlayedJob()
-    job.step(5)
-    told = Told(job)
+    job, told = watched(5)
     first, second = list(job.groups)[1:]
     job.launch(first, but=[1])
     job.launch(second, "ReduceScatter", but=[2])
@@ -232,9 +226,7 @@ def test_ranks_wait_on_several_communicators() -> None:
 
 
 def test_it_is_over_when_all_have_launched_it_or_the_communicator_is_gone() -> None:
-    job = PlayedJob()
-    job.step(5)
-    told = Told(job)
+    job, told = watched(5)
     job.launch(job.world, but=[1])
     job.launch("0x4e0104c2022fa2f9", but=[1])
     found = told.look()
@@ -243,9 +235,3 @@ def test_it_is_over_when_all_have_launched_it_or_the_communicator_is_gone() -> N
     del job.groups["0x4e0104c2022fa2f9"]
     told.look()
     assert told.watch.find_over(found) == found
-
-
-def test_the_world_is_the_communicator_of_all_ranks() -> None:
-    answer = read_answer(PlayedJob().answer())
-    assert find_world(answer, 4) is answer.communicators[0]
-    assert find_world(answer, 8) is None

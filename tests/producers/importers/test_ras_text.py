@@ -77,22 +77,41 @@ def judged(folder: Path, value: str) -> Analysis:
     return analyze(read_trace(folder / "out"))
 
 
-def test_ranks_that_stand_behind_are_named_with_their_places(tmp_path: Path) -> None:
-    (verdict,) = judged(tmp_path, text(warnings=COUNTS, state="MISMATCH") * 2).verdicts
-    (suspect,) = verdict.suspects
-    assert (suspect.ranks, suspect.host, suspect.gpu) == ((4, 12), "172.16.64.210", None)
-    assert "all_gather 6650 on 27a079b828ff1a75" in verdict.evidence
-    (verdict,) = judged(tmp_path, text(warnings=ONE, state="MISMATCH") * 2).verdicts
-    assert (verdict.suspects[0].ranks, verdict.suspects[0].host) == ((7,), "node1")
-    assert "31 ranks wait" in verdict.evidence
+# A job of unequal nodes
+OUTLIER = """  Nodes  Processes         GPUs
+(total)    (total)      (total)
+      2         31           31
+
+The outlier node:
+  Node 172.16.64.213 running processes 7,8
+
+"""
+UNEQUAL = HEAD[: HEAD.index("  Nodes")] + OUTLIER + HEAD[HEAD.index("Communicators") :]
+BEHIND = text(warnings=ONE, state="MISMATCH") * 2
+# As a container writes them, with words before each line
+LOGGED = "".join(f"2026-11-27T12:00:00.{at}Z stdout {line}\n" for at, line in enumerate(BEHIND.splitlines()))
 
 
-@pytest.mark.parametrize(("errors", "rank", "host"), [(DEAD, 21, "172.16.64.213"), (FAILED, 3, "node0")])
-def test_a_process_that_is_dead_or_in_error_is_named_whatever_the_counts(
-    tmp_path: Path, errors: str, rank: int, host: str
+@pytest.mark.parametrize(
+    ("value", "ranks", "place", "words"),
+    [
+        (text(warnings=COUNTS, state="MISMATCH") * 2, (4, 12), ("172.16.64.210", None),
+         "all_gather 6650 on 27a079b828ff1a75"),
+        (BEHIND, (7,), ("node1", 7), "31 ranks wait"),
+        (LOGGED, (7,), ("node1", 7), "31 ranks wait"),
+        # A process that is dead or in error, whatever the counts
+        (text(errors=DEAD, state="INCOMPLETE"), (21,), ("172.16.64.213", 5), ""),
+        (text(errors=FAILED, state="INCOMPLETE"), (3,), ("node0", 3), ""),
+        (UNEQUAL.format(errors=DEAD, warnings="", state="INCOMPLETE"), (21,), ("172.16.64.213", 5), ""),
+    ],
+)  # fmt: skip
+def test_ranks_that_are_waited_for_are_named_with_their_places(
+    tmp_path: Path, value: str, ranks: tuple[int, ...], place: tuple[str, int | None], words: str
 ) -> None:
-    (verdict,) = judged(tmp_path, text(errors=errors, state="INCOMPLETE")).verdicts
-    assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (rank,), host)
+    (verdict,) = judged(tmp_path, value).verdicts
+    suspect = verdict.suspects[0]
+    assert (verdict.kind, suspect.ranks, (suspect.host, suspect.gpu)) == ("hang", ranks, place)
+    assert words in verdict.evidence
 
 
 def test_where_all_are_alike_it_says_so(tmp_path: Path) -> None:
@@ -101,9 +120,7 @@ def test_where_all_are_alike_it_says_so(tmp_path: Path) -> None:
     assert "all 32 are alike" in (found.unjudged_reason or "")
 
 
-def test_one_text_without_a_dead_process_is_not_enough(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must be at least two"):
-        judged(tmp_path, text(warnings=COUNTS))
+def test_a_text_that_names_no_size_of_the_job_is_refused() -> None:
     with pytest.raises(InputError, match="job summary"):
         read_text("NCCL version 2.26.2\n")
 
@@ -121,21 +138,6 @@ def test_answers_are_found_in_what_nc_and_a_shell_leave_around_them() -> None:
 def test_lines_that_end_as_those_of_windows_are_read() -> None:
     value = text(errors=DEAD, state="INCOMPLETE").encode()
     assert split_answers(value.replace(b"\n", b"\r\n")) == split_answers(value)
-
-
-def test_a_job_of_unequal_nodes_is_read(tmp_path: Path) -> None:
-    begin, past = (HEAD.index(mark) for mark in ("  Nodes", "Communicators"))
-    unequal = HEAD[:begin] + "  Nodes  Processes         GPUs\n(total)    (total)      (total)\n      2         31"
-    unequal += "           31\n\nThe outlier node:\n  Node 172.16.64.213 running processes 7,8\n\n" + HEAD[past:]
-    (verdict,) = judged(tmp_path, unequal.format(errors=DEAD, warnings="", state="INCOMPLETE")).verdicts
-    assert verdict.suspects[0].ranks == (21,)
-
-
-def test_answers_are_read_behind_the_words_that_a_container_puts_before_each_line(tmp_path: Path) -> None:
-    lines = (text(warnings=ONE, state="MISMATCH") * 2).splitlines()
-    behind = "".join(f"2026-11-27T12:00:00.{at}Z stdout {line}\n" for at, line in enumerate(lines))
-    (verdict,) = judged(tmp_path, behind).verdicts
-    assert verdict.suspects[0].ranks == (7,)
 
 
 def test_a_communicator_of_no_ranks_is_left_out() -> None:
