@@ -18,14 +18,13 @@ import pyarrow as pa
 
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
+from irregulars.infra.console.database import ConsoleDatabase, mark_seen
 from irregulars.infra.console.heat_levels import UNKNOWN, Names, Places, Values, peers_of
 from irregulars.infra.console.heat_matrix import MOST_CELLS, HeatMatrix, Quantity, extended, matrix_of, sampled
 from irregulars.words import name_kind
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
-
-    from irregulars.infra.console.database import ConsoleDatabase
 
 T = TypeVar("T")
 
@@ -424,9 +423,7 @@ class HeatMapStore:
 
     async def from_first(self, start: Start, first: int, wanted: int) -> tuple[Window, Places] | None:
         """Return the iterations from one on and the job's ranks; None: there are more than a window may have."""
-        window = await self._window(
-            (start, first, wanted, "from"), lambda c: read_window(c, start, first, _FAR, wanted)
-        )
+        window = await self.behind(start, first - 1, wanted)
         # As many as were asked for: there may be more behind them.
         if not len(window.iterations) or len(window.iterations) == wanted:
             return None
@@ -532,12 +529,8 @@ class HeatMapStore:
         reading = asyncio.create_task(self.matrix(start, quantity, edges, version))
         # asyncio itself refers to tasks only weakly: without this one the reading might vanish.
         self._begun.add(reading)
-        reading.add_done_callback(self._end)
-
-    def _end(self, reading: asyncio.Task[Any]) -> None:
-        self._begun.discard(reading)
-        if not reading.cancelled():
-            reading.exception()  # else asyncio logs that the exception was never retrieved
+        reading.add_done_callback(self._begun.discard)
+        reading.add_done_callback(mark_seen)
 
     async def marks(self, start: Start, first: int, last: int) -> list[dict[str, Any]]:
         """Return verdicts whose range touches the iterations from `first` to `last`."""
