@@ -20,6 +20,7 @@ from irregulars.infra.showing.text_page import (
     earlier_text,
     gpu_text,
     headline,
+    in_bars,
     names_of,
     others_text,
     since_text,
@@ -133,17 +134,16 @@ def times_chart(iterations: Sequence[Iteration], hang: Verdict | None = None) ->
     """
     height = 132.0
     unended = None if hang is None else hang.iterations[1] - 1
-    each = max(1, -(-len(iterations) // _MOST_BARS))
-    groups = [iterations[at : at + each] for at in range(0, len(iterations), each)]
-    longest = [max(group, key=lambda one: one.elapsed_ns) for group in groups]
+    bars = in_bars(iterations, _MOST_BARS)
     ended = [one for one in iterations if one.iteration != unended] or list(iterations)
     high = max([median_of([one.elapsed_ns for one in ended]), *(one.elapsed_ns for one in ended if one.is_irregular)])
     most = max(min(_OFF_SCALE * high, max(one.elapsed_ns for one in ended)), 1.0)
-    step = _WIDTH / len(groups)
+    step = _WIDTH / len(bars)
     parts = []
-    for at, (one, group) in enumerate(zip(longest, groups, strict=True)):
-        hung = hang if any(o.iteration == unended for o in group) else None
-        kind = _colour(any(o.has_cause for o in group) or hung is not None, any(o.is_irregular for o in group))
+    for at, bar in enumerate(bars):
+        one = max(bar, key=lambda one: one.elapsed_ns)
+        hung = hang if any(o.iteration == unended for o in bar) else None
+        kind = _colour(any(o.has_cause for o in bar) or hung is not None, any(o.is_irregular for o in bar))
         tall = height * (1.0 if hung else min(one.elapsed_ns / most, 1.0))
         title = unended_text(hung) if hung else f"iteration {one.iteration}: {duration(one.elapsed_ns)}"
         parts.append(_rect(at * step, height - tall, step * 0.85, tall, kind, title))
@@ -424,7 +424,7 @@ def _charts(screen: Screen) -> Iterator[str]:
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
     # The direction of the NIC's line, so that text and chart show the same.
-    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
+    direction = "received" if " received at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
         is_open = verdict.state == "open"
         lasted = span_of(screen.iterations, range(*verdict.iterations))

@@ -151,26 +151,24 @@ def without_text(screen: Screen) -> str:
 # --- iteration times ------------------------------------------------------------------------------------------------
 
 
-def bars_of(iterations: Sequence[Iteration], most: int) -> list[tuple[list[Iteration], float]]:
-    """Gather iterations into at most `most` bars, each with the longest time among its own, ns."""
+def in_bars(iterations: Sequence[Iteration], most: int) -> list[Sequence[Iteration]]:
+    """Gather iterations that follow one another into at most `most` bars, each to be drawn as its longest."""
     each = max(1, -(-len(iterations) // most))
-    groups = [list(iterations[at : at + each]) for at in range(0, len(iterations), each)]
-    return [(group, float(max(one.elapsed_ns for one in group))) for group in groups]
+    return [iterations[at : at + each] for at in range(0, len(iterations), each)]
 
 
 def _times(screen: Screen) -> Iterator[str]:
     if not screen.iterations:
         return
-    bars = bars_of(screen.iterations, _BLOCKS)
-    most = max(longest for _, longest in bars)
-    each = len(bars[0][0])
+    bars = in_bars(screen.iterations, _BLOCKS)
+    longest = [float(max(one.elapsed_ns for one in bar)) for bar in bars]
     shown = span((screen.iterations[0].iteration, screen.iterations[-1].iteration + 1))
-    share = "one" if each == 1 else f"the longest of {each}"
-    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
-    yield " " * _INDENT + blocks([longest for _, longest in bars], most)
+    share = "one" if len(bars[0]) == 1 else f"the longest of {len(bars[0])}"
+    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(max(longest))}")
+    yield " " * _INDENT + blocks(longest, max(longest))
     marks = "".join(
-        "^" if any(one.has_cause for one in group) else "'" if any(one.is_irregular for one in group) else " "
-        for group, _ in bars
+        "^" if any(one.has_cause for one in bar) else "'" if any(one.is_irregular for one in bar) else " "
+        for bar in bars
     )
     if marks.strip():
         yield " " * _INDENT + marks.rstrip()
