@@ -87,12 +87,9 @@ def check(
     from irregulars.detectors.plugins.loading import load_from_here
 
     made = load_from_here(detector, is_checked=True)()
-    if json:
-        reads = list(made.reads)
-        print_json({"detector": detector, "level": made.level, "against": made.against, "reads": reads})
-    else:
-        print(f"{detector} passes {len(CHECKS)} checks: scores {made.level}s against {made.against}, "
-              f"reads {', '.join(made.reads)}")  # fmt: skip
+    found = {"detector": detector, "level": made.level, "against": made.against, "reads": list(made.reads)}
+    passed = f"{detector} passes {len(CHECKS)} checks: scores {made.level}s against {made.against}"
+    print_result(json, found, [f"{passed}, reads {', '.join(made.reads)}"])
 
 
 @plugins.command()

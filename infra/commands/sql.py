@@ -134,13 +134,10 @@ def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool
     target = database_settings(settings, wait_s, is_reading=not is_writing)
     with connected(target) as client:
         found = delete_job(client, job) if is_writing else rows_of_job(client, job)
-    if json:
-        print_json({"job": job, "is_deleted": is_writing, "rows": found})
-        return
-    for table, count in found.items():
-        print(f"{count:>15,}  {table}")
     done = "deleted" if is_writing else "nothing is deleted; --write deletes them, as clickhouse_user"
-    print(printable(f"{sum(found.values()):>15,}  rows of {job} in {target.database}: {done}"))
+    lines = [f"{count:>15,}  {table}" for table, count in found.items()]
+    lines.append(f"{sum(found.values()):>15,}  rows of {job} in {target.database}: {done}")
+    print_result(json, {"job": job, "is_deleted": is_writing, "rows": found}, lines)
 
 
 def _ask(settings: Settings, wait_s: float, question: str, pairs: Sequence[str], is_writing: bool) -> Answer:

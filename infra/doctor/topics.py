@@ -12,17 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # public there, and not told to type checkers
 
 from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, TopicFacts
-from irregulars.infra.doctor.findings import (
-    Finding,
-    Level,
-    Question,
-    finding,
-    names,
-    numbers,
-    ok,
-    span,
-    unread,
-)
+from irregulars.infra.doctor.findings import Finding, Level, Question, finding, names, numbers, ok, span, unread
 from irregulars.kafka.access_roles import ROLES, Right, rights_of
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOGETHER, TOPICS, WORKER_TOPICS, TopicSettings
