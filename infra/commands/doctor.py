@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from irregulars.infra.commands.options import (
     call_of,
     open_console,
     print_json,
+    print_result,
     settings_of,
 )
 

@@ -18,6 +18,7 @@ from irregulars.infra.commands.options import (
     Database,
     Json,
     print_json,
+    print_result,
     program,
     settings_of,
     write_file,
@@ -113,18 +114,13 @@ def _described(name: str, target: str) -> dict[str, Any]:
     from irregulars.detectors.plugins.loading import load_detector
     from irregulars.errors import PluginError
 
+    known = {"name": name, "target": target}
     try:
         made = load_detector(name, is_checked=False)()
     except PluginError as error:
-        return {"name": name, "target": target, "level": None, "against": None, "about": f"unusable: {error}"}
-    about = (type(made).__doc__ or "").strip().splitlines()
-    return {
-        "name": name,
-        "target": target,
-        "level": made.level,
-        "against": made.against,
-        "about": about[0] if about else "",
-    }
+        return {**known, "level": None, "against": None, "about": f"unusable: {error}"}
+    about = (type(made).__doc__ or "").strip().partition("\n")[0]
+    return {**known, "level": made.level, "against": made.against, "about": about}
 
 
 def backtest(

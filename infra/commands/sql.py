@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import (
+    ClickHouseUrl,
+    Database,
+    Json,
+    open_console,
+    print_json,
+    print_result,
+    settings_of,
+)
 from irregulars.printing import broken, counted, printable, printable_lines
 
 if TYPE_CHECKING:
