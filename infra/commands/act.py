@@ -92,9 +92,9 @@ def kubernetes(
     """
     from irregulars.sinks.notices.actions.kubernetes import KubernetesApi, KubernetesNodes, api_access
 
-    nodes = KubernetesNodes(KubernetesApi(api_access(os.environ, server, token_file, ca_file)))
+    access = api_access(os.environ, server, token_file, ca_file)
     feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
-    _run(feed, nodes, most_nodes, least_probability, is_acting, is_ending)
+    _run(feed, KubernetesNodes(KubernetesApi(access)), most_nodes, least_probability, is_acting, is_ending)
 
 
 @act.command()

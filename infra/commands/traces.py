@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars import stopping
+from irregulars.errors import InputError
 from irregulars.infra.commands.options import (
     Bootstrap,
     Json,
@@ -245,8 +246,6 @@ def simulate(
     Example: irregulars simulate out --shape fsdp --set dp=128 --preset field
     --fault slow_rank:rank=5,from=60,factor=1.5,shape=ramp,over=20
     """
-    from dataclasses import replace
-
     from irregulars.producers.simulator.faults import parse_fault
     from irregulars.producers.simulator.presets import with_preset, with_shape, with_values
     from irregulars.producers.simulator.settings import SimulatorSettings
@@ -274,7 +273,6 @@ def print_keys(formatter: Any) -> None:
 def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from irregulars.errors import InputError
     from irregulars.producers.simulator.source import simulate_trace
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -366,8 +364,6 @@ def hosts_of(options: Sequence[str]) -> dict[int, str]:
 
     Raises `InputError` if an option has another form, or a rank two hosts.
     """
-    from irregulars.errors import InputError
-
     found: dict[int, str] = {}
     for one in options:
         match = _HOST.fullmatch(one)
