@@ -7,7 +7,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from irregulars.infra.doctor.findings import Finding, Level, Question, finding, 
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings, keep_days
 from irregulars.printing import counted
-from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.connection import DatabaseSettings, connected, translated
 from irregulars.sinks.migrate import shipped_migrations
 from irregulars.sinks.tables import TABLES
 
@@ -79,7 +78,7 @@ def read_database(settings: Settings, question: Question, on_step: Callable[[str
         obstacle = Obstacle("clickhouse_unusable", str(error))
         return DatabaseFacts(settings.clickhouse_url, settings.clickhouse_user, obstacle)
     try:
-        with _connected(own) as client:
+        with connected(own) as client:
             return _Reading(client, own).read(settings)
     except IrregularsError as error:
         return DatabaseFacts(own.address, own.user, _obstacle(error, _reason(error), own))
@@ -166,21 +165,11 @@ def _reader(settings: Settings, writer: DatabaseSettings, *, has_tables: bool) -
         return None, None
     try:
         own = database_settings(settings, 0.0, is_reading=True)
-        with _connected(own) as client, translated(own):
+        with connected(own) as client:
             client.query("SELECT version FROM schema_migrations LIMIT 1" if has_tables else "SELECT 1")
     except IrregularsError as error:
         return settings.clickhouse_reader_user, _reason(error)
     return settings.clickhouse_reader_user, None
-
-
-@contextmanager
-def _connected(own: DatabaseSettings) -> Iterator[Client]:
-    client = connect(own)
-    try:
-        yield client
-    finally:
-        client.close_connections()
-        client.close()
 
 
 def _keeps(engines: Mapping[str, Any], wanted: Mapping[str, int]) -> dict[str, tuple[str, int]]:

@@ -276,7 +276,6 @@ TO_DO: Final[Mapping[str, str]] = {
 WIDTH: Final = 80
 _STYLES: Final[dict[Level, str]] = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "cyan"}
 _INDENT: Final = 11
-_FINDING: Final = "  {level:<9}"
 
 
 def lines_of(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
@@ -298,7 +297,7 @@ def lines_of(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
             group = one.group
             yield GROUPS[group], "bold"
         level = one.level.upper() if one.level == "problem" else one.level
-        first, *others = _wrapped(f"{one.subject}: {one.text}", _FINDING.format(level=level))
+        first, *others = _wrapped(f"{one.subject}: {one.text}", f"  {level:<9}")
         yield first, _STYLES[one.level]
         yield from ((line, "") for line in others)
         if one.to_do:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -62,13 +63,12 @@ def read_topics(
     places = [(topic.name, number) for topic in there for number in range(topic.partitions)]
     begins = _offsets(admin, places, OffsetSpec.earliest(), deadline)  # type: ignore[no-untyped-call]
     ends = _offsets(admin, places, OffsetSpec.latest(), deadline)  # type: ignore[no-untyped-call]
-    since = _offsets(admin, places, OffsetSpec.for_timestamp(int((now_s - RECENT_S) * 1000)), deadline)
+    since = offsets_at(admin, places, now_s - RECENT_S, deadline)
     newest = _newest(admin, places, deadline)
     return {
-        short: topic if topic.error is not None else TopicFacts(
-            topic.name, None, topic.partitions, topic.replicas, topic.leaderless, topic.behind,
-            configs.get(topic.name), topic.operations, _of(begins, topic.name), _of(ends, topic.name),
-            _of(since, topic.name), newest.get(topic.name),
+        short: topic if topic.error is not None else replace(
+            topic, config=configs.get(topic.name), begins=_of(begins, topic.name), ends=_of(ends, topic.name),
+            since=_of(since, topic.name), newest_s=newest.get(topic.name),
         )
         for short, topic in found.items()
     }  # fmt: skip
