@@ -232,12 +232,7 @@ class DemoDatabase(Service):
             environment={"TMPDIR": str(here / "data")},  # the engine ends without a reason where it can't write there
             inherited=self._data.inherited,
         )
-        try:
-            self._child.wait_until(lambda: _answers_ping(http_port), within_s)
-        except BaseException:
-            self._child.kill()
-            self._child = None
-            raise
+        self._child.wait_until(lambda: _answers_ping(http_port), within_s)
         self.url, self.native_port = f"http://{HOST}:{http_port}", native_port
 
     def _users(self) -> str:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -141,11 +141,6 @@ def count_job(job: ScoredJob, faults: Sequence[Fault]) -> Counts:
     )
 
 
-def total(counts: Iterable[Counts]) -> Counts:
-    """Add counts up."""
-    return sum(counts, Counts())
-
-
 def _at_fault(job: ScoredJob, fault: Fault, longer: int) -> Flags:
     """Return the ranks and iterations of a fault, each of whose stretches lasts some iterations longer."""
     numbers = job.iterations
@@ -225,19 +220,11 @@ class FrameTap:
             self.frames[-1].is_taught = True
 
 
-@dataclass(slots=True)
-class Replay:
-    """Scores of a detector for a job, and their cost. `took_s`: of one core, to score and learn."""
+def replay(job: JobFrames, make: MakeDetector) -> tuple[ScoredJob, float]:
+    """Score and teach all frames of a job, as a monitor does; return the scores and the seconds of one core.
 
-    job: ScoredJob
-    rows: int
-    took_s: float = field(default=0.0)
-
-
-def replay(job: JobFrames, make: MakeDetector) -> Replay:
-    """Score and teach all frames of a job with fresh detectors, one of each stream, as a monitor does.
-
-    A detector of operators scores a rank in an iteration by the largest score of its operators.
+    Detectors are fresh, one of each stream. One of operators scores a rank in an iteration by the largest score of
+    its operators.
     """
     said: dict[tuple[int, int], float] = {}
     took_s = 0.0
@@ -259,7 +246,7 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
     matrix = np.full((len(iterations), len(ranks)), np.nan)
     for (iteration, number), score in said.items():
         matrix[np.searchsorted(iterations, iteration), np.searchsorted(ranks, number)] = score
-    return Replay(ScoredJob(iterations, ranks, matrix), job.rows, took_s)
+    return ScoredJob(iterations, ranks, matrix), took_s
 
 
 def _asked(detector: Detector, one: TaughtFrame) -> Scores:
