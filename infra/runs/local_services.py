@@ -14,14 +14,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka.admin import AdminClient
+
 from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.runs.child_process import HOST, ChildProcess, Service, free_port
 from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import kafka_security
+from irregulars.kafka.broker import client_config
 from irregulars.kafka.security import KafkaSecurity
-from irregulars.private_files import make_private_directory
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.private_files import make_private_directory, write_private_file
 
 GROUP: Final = "irregulars"
 _SESSION_S: Final = 6.0  # with the demo broker a worker joins after half of it
@@ -141,9 +147,7 @@ class LocalServices(Service):
 
     def _write_private(self, path: Path, text: str) -> Path:
         """Write a file that nobody else may read, and that goes at the end."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        write_private_file(path, text.encode())
         self._stack.callback(path.unlink, missing_ok=True)
         return path
 
@@ -167,9 +171,6 @@ class LocalServices(Service):
         self.console_link = f"http://{address}/login#{token}"
 
     def _start_worker(self, directory: Path) -> None:
-        from irregulars.infra.wiring import kafka_security
-        from irregulars.kafka.topic_admin import create_topics
-
         self._on_step("creating the topics")
         create_topics(self.settings.kafka_bootstrap, self.settings.topics(), kafka_security(self.settings))
         self._on_step("starting a worker")
@@ -180,9 +181,6 @@ class LocalServices(Service):
         # Before the first check, so that a worker that does not come up is stopped too.
         self._stack.callback(worker.stop, _STOP_S)
         self._worker = worker
-        from confluent_kafka.admin import AdminClient
-
-        from irregulars.kafka.broker import client_config
 
         admin = AdminClient(client_config(self.settings.kafka_bootstrap, {}))
         deadline = time.monotonic() + _JOIN_S
@@ -195,12 +193,8 @@ class LocalServices(Service):
             stopping.pause(_POLL_S)
 
 
-def _is_stable(admin: object) -> bool:
+def _is_stable(admin: AdminClient) -> bool:
     """Whether the group has shared out its partitions."""
-    from confluent_kafka import ConsumerGroupState, KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    assert isinstance(admin, AdminClient)
     try:
         group = admin.describe_consumer_groups([GROUP], request_timeout=5)[GROUP].result(timeout=5)
     except KafkaException:  # the coordinator is not there yet
