@@ -11,11 +11,9 @@ import pytest
 
 from irregulars.infra.runs.analysis import analyze
 from irregulars.producers.trace.directory import read_trace
-from tests.infra.test_cli import Run, refused, run
+from tests.conftest import RECORDINGS
+from tests.infra.conftest import Run, refused
 
-__all__ = ["run"]  # the fixture
-
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 APART = "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence:"
 
 

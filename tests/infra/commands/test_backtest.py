@@ -8,11 +8,10 @@ import pytest
 
 from irregulars.infra import wiring
 from tests.conftest import RECORDINGS
-from tests.infra.test_cli import Run, refused, run
+from tests.infra.conftest import Run, refused
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["run"]  # the fixture
 
 SLOW_RANK = str(RECORDINGS / "gloo-slow-rank")
 

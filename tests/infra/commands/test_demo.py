@@ -6,10 +6,8 @@ import pytest
 from rich.console import Console
 
 from irregulars.infra.commands.demo import _cost, _Standstill, bars_of, progress_line
+from tests.infra.conftest import Run, refused
 from tests.infra.showing.made_up_verdicts import verdict_of
-from tests.infra.test_cli import Run, refused, run
-
-__all__ = ["run"]  # the fixture
 
 
 def test_a_live_demo_without_torch_is_refused_before_any_service_starts(

@@ -11,9 +11,7 @@ import pytest
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.advice import advise
 from tests.conftest import find_shared_trace
-from tests.infra.test_cli import Run, refused, run
-
-__all__ = ["run"]  # the fixture
+from tests.infra.conftest import Run, refused
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.sample_frames import sample_frame
-from tests.infra.test_cli import ROOT, Run, refused, run
-
-__all__ = ["run"]  # the fixture
+from tests.conftest import ROOT
+from tests.infra.conftest import Run, refused
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,8 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.commands.show import named_by
-from tests.infra.test_cli import Run, refused, run
-
-__all__ = ["run"]  # the fixture
-
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+from tests.conftest import RECORDINGS
+from tests.infra.conftest import Run, refused
 
 
 def test_a_recording_is_shown_without_any_service(run: Run) -> None:

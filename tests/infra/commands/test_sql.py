@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 
 from irregulars.infra.commands.sql import plain_value
-from tests.infra.test_cli import Run, run
-
-__all__ = ["run"]  # the fixture
+from tests.infra.conftest import Run
 
 
 def test_the_list_shows_every_investigation_with_its_parameters(run: Run) -> None:
