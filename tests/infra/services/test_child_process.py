@@ -48,26 +48,20 @@ def test_a_child_that_ignores_sigterm_is_killed(log: Path) -> None:
     assert child.status == -signal.SIGKILL
 
 
-def test_a_child_that_ends_early_is_an_error_with_its_last_words(log: Path) -> None:
+@pytest.mark.parametrize(("command", "within_s", "words"), [
+    ([sys.executable, "-c", "raise OSError('no disk')"], 10.0,
+     "^service must come up; got an exit: OSError: no disk$"),
+    (["/nowhere/program"], 10.0, "/nowhere/program: No such file or directory"),
+    (SLEEP, 0.2, r"service must be ready within 0\.2 s"),
+])  # fmt: skip
+def test_a_child_that_does_not_come_up_is_an_error_with_its_last_words_and_leaves_nothing(
+    log: Path, command: list[str], within_s: float, words: str
+) -> None:
     log.write_text("ERROR of an earlier run\n")
-    child = ChildProcess("service", [sys.executable, "-c", "raise OSError('no disk')"], log)
-    with pytest.raises(ServiceUnavailable, match=r"^service must come up; got an exit: OSError: no disk$"):
-        child.wait_until(lambda: False, 10.0)
-
-
-def test_a_program_that_does_not_exist_is_an_error(log: Path) -> None:
-    child = ChildProcess("service", ["/nowhere/program"], log)
-    with pytest.raises(ServiceUnavailable, match="/nowhere/program: No such file or directory"):
-        child.wait_until(lambda: False, 10.0)
-
-
-def test_a_child_that_is_not_ready_in_time_is_an_error(log: Path) -> None:
-    child = ChildProcess("service", SLEEP, log)
-    try:
-        with pytest.raises(ServiceUnavailable, match=r"service must be ready within 0\.2 s"):
-            child.wait_until(lambda: False, 0.2)
-    finally:
-        child.kill()
+    child = ChildProcess("service", command, log)
+    with pytest.raises(ServiceUnavailable, match=words):
+        child.wait_until(lambda: False, within_s)
+    assert not child.is_running
 
 
 def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
@@ -86,27 +80,18 @@ def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
         children[0].kill()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])  # None: it just ends
+def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals | None) -> None:
     parent = run_parent(
         "import sys, time, pathlib; from irregulars.infra.runs.child_process import ChildProcess\n"
         f"child = ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r}))\n"
-        "print(child.pid, flush=True); time.sleep(60)"
+        f"print(child.pid, flush=True); time.sleep({60 if end else 0})"
     )
     with parent:
         child = int(first_line(parent))
-        assert wrote(log, "up")
-        parent.send_signal(end)
-    assert wait_until(lambda: not is_alive(child))
-
-
-def test_a_child_dies_with_a_parent_that_just_ends(log: Path) -> None:
-    parent = run_parent(
-        "import pathlib; from irregulars.infra.runs.child_process import ChildProcess\n"
-        f"print(ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r})).pid, flush=True)"
-    )
-    with parent:
-        child = int(first_line(parent))
+        if end is not None:
+            assert wrote(log, "up")
+            parent.send_signal(end)
     assert wait_until(lambda: not is_alive(child))
 
 

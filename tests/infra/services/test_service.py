@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from irregulars.errors import ServiceUnavailable
@@ -43,38 +45,21 @@ def test_what_does_not_come_up_is_stopped() -> None:
     assert service.happened == ["start", "stop"]
 
 
-def refusing(times: int, left: list[float]) -> None:
-    """Start what does not come up so many times."""
+@pytest.mark.parametrize(
+    ("refusals", "within_s", "tries"),
+    [(2, 60.0, 3), (9, 60.0, 3), (9, -1.0, 1)],  # the last: no try begins after the deadline
+)
+def test_a_port_that_somebody_took_is_no_reason_to_give_up_before_the_third_try(
+    refusals: int, within_s: float, tries: int
+) -> None:
+    left: list[float] = []
 
-    def start(within_s: float) -> None:
-        left.append(within_s)
-        if len(left) <= times:
+    def start(left_s: float) -> None:
+        left.append(left_s)
+        if len(left) <= refusals:
             raise ServiceUnavailable("port must be free; it is not")
 
-    start_on_free_ports(start, 60.0)
-
-
-def test_a_port_that_somebody_took_is_no_reason_to_give_up() -> None:
-    left: list[float] = []
-    refusing(2, left)
-    assert len(left) == 3
+    with nullcontext() if refusals < tries else pytest.raises(ServiceUnavailable, match="port must be free"):
+        start_on_free_ports(start, within_s)
+    assert len(left) == tries
     assert left == sorted(left, reverse=True)
-
-
-def test_after_three_tries_it_says_why() -> None:
-    left: list[float] = []
-    with pytest.raises(ServiceUnavailable, match="port must be free"):
-        refusing(9, left)
-    assert len(left) == 3
-
-
-def test_no_try_begins_after_the_deadline() -> None:
-    tries: list[float] = []
-
-    def start(within_s: float) -> None:
-        tries.append(within_s)
-        raise ServiceUnavailable("it must come up; it does not")
-
-    with pytest.raises(ServiceUnavailable):
-        start_on_free_ports(start, -1.0)
-    assert len(tries) == 1
