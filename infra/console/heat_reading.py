@@ -37,8 +37,8 @@ _SETTLED_S: Final = 15  # so long after the newest iteration was stored, s, the 
 _FAR: Final = 1 << 62  # beyond any iteration
 
 _WINDOW: Final = """
-SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
-    ifNull(reference_ns, nan) AS reference_ns, phase, toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular,
+SELECT iteration, elapsed_ns, ifNull(reference_ns, nan) AS reference_ns, phase,
+    toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular,
     ranks_reported, verdict_ids, toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration <= {last:Int64}
@@ -131,9 +131,8 @@ class Start:
 class Window:
     """Judged iterations, ascending."""
 
-    # iterations, started_ns, elapsed_ns: Of each: its number, when it began, and how long it took
+    # iterations, elapsed_ns: Of each: its number, and how long it took
     iterations: Ints
-    started_ns: Ints
     elapsed_ns: Ints
     reference_ns: Floats  # mean of the window before it; NaN: none yet
     # is_train, is_irregular: Whether its phase is training, and whether it was judged irregular
@@ -194,8 +193,8 @@ def read_window(client: Client, start: Start, first: int, last: int, limit: int 
     print_of.update(judgements.tobytes())
     print_of.update(b"settled" if columns["age_s"].min(initial=_SETTLED_S + 1) > _SETTLED_S else b"")
     return Window(
-        columns["iteration"].astype(np.int64), columns["started_ns"].astype(np.int64),
-        columns["elapsed_ns"].astype(np.int64), columns["reference_ns"].astype(np.float64),
+        columns["iteration"].astype(np.int64), columns["elapsed_ns"].astype(np.int64),
+        columns["reference_ns"].astype(np.float64),
         np.array([one == "train" for one in table.column("phase").to_pylist()], dtype=bool),
         columns["irregular"] == 1, table.column("verdict_ids").to_pylist(), print_of.hexdigest(), judgements,
         columns["age_s"] > _SETTLED_S,
