@@ -321,15 +321,12 @@ def _room(seen: DatabaseFacts) -> Iterator[Finding]:
         # A disk that reports no size is not called full.
         share = disk.free_bytes / disk.total_bytes if disk.total_bytes else 1.0
         text = f"disk {disk.name}: {size(disk.free_bytes)} of {size(disk.total_bytes)} free ({share:.0%})"
-        if share < FEW_FREE:
-            level: Level = "problem" if share < NO_FREE else "warning"
-            yield finding(level, GROUP, "disk", text, "disk_full")
-        else:
-            yield ok(GROUP, "disk", text)
+        level: Level = "problem" if share < NO_FREE else "warning" if share < FEW_FREE else "ok"
+        yield finding(level, GROUP, "disk", text, "disk_full")
     if seen.parts is not None:
         table, parts = seen.parts
-        text = f"{table} has {counted(parts, 'part')} in one partition"
         if parts >= MANY_PARTS:
+            text = f"{table} has {counted(parts, 'part')} in one partition"
             yield finding("problem" if parts >= TOO_MANY_PARTS else "warning", GROUP, "parts", text, "many_parts")
         else:
             yield ok(GROUP, "parts", f"{counted(parts, 'part')} in one partition at most ({table})")

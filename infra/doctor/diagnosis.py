@@ -332,5 +332,4 @@ def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Findi
         yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
     if seen.free_bytes is not None:
         text = f"{size(seen.free_bytes)} free for data_dir ({seen.data_directory})"
-        is_small = seen.free_bytes < LEAST_FREE_BYTES
-        yield finding("warning", GROUP, "disk", text, "disk_small") if is_small else ok(GROUP, "disk", text)
+        yield finding("warning" if seen.free_bytes < LEAST_FREE_BYTES else "ok", GROUP, "disk", text, "disk_small")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -70,16 +70,7 @@ class Counts:
     iterations: int = 0  # of the jobs
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.true + other.true,
-            self.alarmed + other.alarmed,
-            self.right + other.right,
-            self.faults + other.faults,
-            self.found + other.found,
-            self.delays + other.delays,
-            self.false_alarms + other.false_alarms,
-            self.iterations + other.iterations,
-        )
+        return Counts(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     @property
     def precision(self) -> float:
