@@ -139,16 +139,9 @@ def list_thresholds(
 
 
 def _change(
-    context: typer.Context,
-    values: dict[str, Any],
-    reason: str,
-    job: str | None,
-    begin: str | None,
-    who: str | None,
-    bootstrap: str | None,
-    topic_prefix: str | None,
-    json: bool,
-) -> None:
+    context: typer.Context, values: dict[str, Any], reason: str, job: str | None, begin: str | None, who: str | None,
+    bootstrap: str | None, topic_prefix: str | None, json: bool,
+) -> None:  # fmt: skip
     import secrets
 
     from irregulars.messages.threshold_changes import ThresholdChange

@@ -22,7 +22,7 @@ from irregulars.infra.console.rendering import NAME, Console, console_of, is_par
 from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
 from irregulars.infra.showing.from_database import CELLS, read_cells
 from irregulars.infra.showing.html_page import extremes_of, heat_map, numerics_charts, small_line, times_chart
-from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, read_bands
+from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, Band
 from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
 from irregulars.printing import counted
 from irregulars.sinks.investigations import Answer, run
@@ -39,7 +39,7 @@ JobStart = tuple[str, int]  # a job and its attempt
 
 _NEWEST: Final = """
 SELECT job, attempt, iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
-    notEmpty(verdict_ids)
+    toBool(notEmpty(verdict_ids))
 FROM iterations FINAL
 WHERE (job, attempt) IN {starts:Array(Tuple(String, Int64))} AND phase = 'train'
 ORDER BY job, attempt, iteration DESC
@@ -86,10 +86,7 @@ def newest_iterations(
         return found
     rows = client.query(_NEWEST, parameters={"starts": list(starts), "each": each}).result_rows
     for job, attempt, *values in reversed(rows):
-        iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause = values
-        found[job, attempt].append(
-            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-        )
+        found[job, attempt].append(Iteration(*values))
     return found
 
 
@@ -199,7 +196,7 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
         # The newest iterations are chosen within the question, which spares asking for their numbers first.
         rows = client.query(BANDS.replace("{wanted:Array(Int64)}", _WANTED), parameters=values).result_rows
         marks = client.query(_DOUBTS, parameters=values).result_rows if rows else ()
-        charts = numerics_charts(list(read_bands(rows)), [(first, kind) for first, kind in marks])
+        charts = numerics_charts([Band(*row) for row in rows], [(first, kind) for first, kind in marks])
         return [(title, Markup(chart), legend) for title, chart, legend in charts]
 
     return await console.database.ask(("numerics", start), read, _NUMERICS_S)

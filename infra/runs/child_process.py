@@ -131,24 +131,14 @@ class ChildProcess:
 
 
 def _start(
-    launch: Sequence[str],
-    output: int,
-    directory: Path | None,
-    environment: Mapping[str, str],
+    launch: Sequence[str], output: int, directory: Path | None, environment: Mapping[str, str],
     inherited: Iterable[int],
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[bytes]:  # fmt: skip
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            launch,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-            env=environment,
-            pass_fds=tuple(inherited),
-            process_group=0,
-            umask=_OWNER_ALONE,
-        )
+            launch, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory, env=environment,
+            pass_fds=tuple(inherited), process_group=0, umask=_OWNER_ALONE,
+        )  # fmt: skip
 
     started = _STARTER.submit(start)
     try:

@@ -82,24 +82,14 @@ class LocalServices(Service):
             self._on_step("starting the database")
             database = self._stack.enter_context(DemoDatabase(directory / "database" if self._is_kept else None))
             self.settings = replace(
-                self.settings,
-                kafka_bootstrap=broker.bootstrap,
-                **_NO_SECURITY,
-                clickhouse_url=database.url,
-                clickhouse_ca_file=None,
-                clickhouse_user=database.user,
-                clickhouse_password=database.password,
-                clickhouse_password_file=None,
-                clickhouse_reader_user=database.reader,
-                clickhouse_reader_password=database.reader_password,
-                clickhouse_reader_password_file=None,
-                clickhouse_database=database.database,
-                session_s=_SESSION_S,
-                # One broker holds one copy.
-                replicas=1,
-                metrics_listen=f"127.0.0.1:{free_port()}",
-                data_dir=directory,
-            )
+                self.settings, kafka_bootstrap=broker.bootstrap, **_NO_SECURITY,
+                clickhouse_url=database.url, clickhouse_ca_file=None, clickhouse_database=database.database,
+                clickhouse_user=database.user, clickhouse_password=database.password, clickhouse_password_file=None,
+                clickhouse_reader_user=database.reader, clickhouse_reader_password=database.reader_password,
+                clickhouse_reader_password_file=None, session_s=_SESSION_S,
+                replicas=1,  # one broker holds one copy
+                metrics_listen=f"127.0.0.1:{free_port()}", data_dir=directory,
+            )  # fmt: skip
             self._start_worker(directory)
             lines = [f'{name} = "{getattr(self.settings, name)}"\n' for name in _CONNECTION]
             self.config_file = self._write_private(directory / "connection.toml", "".join(lines))

@@ -39,7 +39,7 @@ from irregulars.infra.showing.found import (
     span_of,
     with_first_ones,
 )
-from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, bands_of, read_bands
+from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, Band, bands_of
 from irregulars.infra.showing.transfers import (
     MEMBERS,
     SHOWN,
@@ -102,7 +102,7 @@ ORDER BY position"""
 
 _ITERATIONS: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
-    has(verdict_ids, {verdict_id:String})
+    toBool(has(verdict_ids, {verdict_id:String}))
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
     AND phase = 'train'
@@ -248,12 +248,7 @@ class _Reader:
         # Its begin must be among them, and what was before it, however long it has lasted.
         rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN,
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
-        by_number = sorted(rows, key=itemgetter(0))
-        found = [
-            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in by_number
-        ]
-        iterations = with_first_ones(verdict, found)
+        iterations = with_first_ones(verdict, [Iteration(*row) for row in sorted(rows, key=itemgetter(0))])
         periods = periods_of(verdict, iterations)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, clock = self._places()
@@ -270,7 +265,7 @@ class _Reader:
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places,
             cells=read_cells(cells),
-            bin_ranks=bin_ranks, numerics=list(read_bands(bands)),
+            bin_ranks=bin_ranks, numerics=[Band(*row) for row in bands],
             ways=self._part("transfers", lambda: self._ways(periods)) if verdict.kind in TRANSFER_KINDS else (),
             standing=self._standing() if verdict.kind in STANDSTILLS else (),
             rates=self._part(_NIC_RATES, lambda: self._rates(iterations, periods)),
