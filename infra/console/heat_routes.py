@@ -158,9 +158,8 @@ class _Endpoints:
         matrix, places, order = await self._ordered(request, start)
         columns = matrix.levels.shape[0]
         per_bin = (_power(request, "ranks_per_bin"), _power(request, "iterations_per_bin"))
-        sizes = (("row", len(places.ranks)), ("column", columns))
-        tiles = (-(-max(1, size) // (each * TILE)) for (_, size), each in zip(sizes, per_bin, strict=True))
-        row, column = (_needed(request, name, 0, count - 1, 0) for (name, _), count in zip(sizes, tiles, strict=True))
+        row = _needed(request, "row", 0, max(0, len(places.ranks) - 1) // (per_bin[0] * TILE), 0)
+        column = _needed(request, "column", 0, max(0, columns - 1) // (per_bin[1] * TILE), 0)
         left = TILE * per_bin[1] * column
         skipped = _needed(request, "skipped", 0, min(TILE, -(-(columns - left) // per_bin[1])) - 1, 0)
         bins = await run_in_threadpool(matrix.tile, order.rows, per_bin, (row, column), skipped)
