@@ -17,14 +17,6 @@ from tests.infra.conftest import Run, refused
 APART = "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence:"
 
 
-def test_json_is_one_object_of_the_contract_and_nothing_else(run: Run) -> None:
-    status, out, err = run("analyze", str(RECORDINGS / "gloo-slow-nic"), "--json")
-    assert (status, err) == (0, "")
-    found = json.loads(out)
-    assert set(found) == {"job", "iterations", "rejected_rows", "irregular_iterations", "verdicts", "irregular_parts"}
-    assert found["job"] == "gloo-slow-nic"
-
-
 def test_people_read_device_chance_and_evidence(run: Run) -> None:
     status, out, _ = run("analyze", str(RECORDINGS / "gloo-slow-nic"))
     assert status == 0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.dtypes import Ints
 from irregulars.infra.console.heat_levels import Values
-from irregulars.infra.console.heat_matrix import QUANTITIES, as_slice, beyond_peers, low_of, shown_of, usual_of
+from irregulars.infra.console.heat_matrix import QUANTITIES, beyond_peers, low_of, shown_of, usual_of
 
 BEYOND = QUANTITIES["beyond"]
 STAGES = np.repeat([0, 1], 8)
@@ -83,16 +81,3 @@ def test_a_group_too_small_for_a_median_is_held_against_all() -> None:
 
 def test_without_any_cell_the_scale_still_has_a_beginning() -> None:
     assert low_of(BEYOND, np.full((2, 2), np.nan, dtype=np.float32)) == BEYOND.least
-
-
-@pytest.mark.parametrize(("numbers", "wanted"), [([3, 4, 5], slice(3, 6)), ([7], slice(7, 8))])
-def test_consecutive_numbers_are_a_slice(numbers: list[int], wanted: slice) -> None:
-    assert as_slice(np.array(numbers)) == wanted
-
-
-@pytest.mark.parametrize("numbers", [[], [1, 3], [3, 2, 1], [0, 2, 1, 3]])
-def test_other_numbers_stay_numbers(numbers: list[int]) -> None:
-    found = as_slice(np.array(numbers, dtype=np.int64))
-    assert isinstance(found, np.ndarray)
-    kept: Ints = found
-    assert kept.tolist() == numbers
