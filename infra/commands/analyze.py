@@ -104,7 +104,10 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
             for line in taken.lines:
                 say(printable(line))
             trace = read_trace(taken.directory, without=without)
-    report_rejected(trace)
+    if trace.rejected.count:
+        say(f"{rows_left_out(trace)}; the first reasons:")
+        for reason in trace.rejected.reasons:
+            print(f"  {printable(reason)}", file=sys.stderr)
     numbered = number_iterations(trace)
     if numbered.report:
         say(numbered.report)
@@ -136,14 +139,6 @@ def rows_left_out(trace: Trace) -> str:
     """Return the words that count the rows left out."""
     count = trace.rejected.count
     return f"{counted(count, 'row')} {'was' if count == 1 else 'were'} left out"
-
-
-def report_rejected(trace: Trace) -> None:
-    """Print on standard error how many rows were left out, and why the first were."""
-    if trace.rejected.count:
-        say(f"{rows_left_out(trace)}; the first reasons:")
-        for reason in trace.rejected.reasons:
-            print(f"  {printable(reason)}", file=sys.stderr)
 
 
 def show_analysis(analysis: Analysis) -> None:

@@ -218,19 +218,14 @@ class Visitor:
 
 
 class Sessions:
-    """Knows the token, and makes and reads cookies.
+    """Makes and reads cookies.
 
     A cookie is signed with a key that is made from the token. Nothing is kept: after a restart with the same token
     people stay logged in, and a new token ends all sessions.
     """
 
     def __init__(self, token: str) -> None:
-        self._token: Final = token
         self._key: Final = hmac.digest(token.encode(), b"irregulars console session", "sha256")
-
-    def lets_in(self, token: str) -> bool:
-        """Return whether a token is ours."""
-        return same_word(token, self._token)
 
     def cookie(self, name: str, now_s: float) -> str:
         """Return the cookie of a person who was let in."""

@@ -36,15 +36,6 @@ _REPLICAS: Final = "SELECT table, is_readonly, absolute_delay FROM system.replic
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """A disk of the database."""
-
-    name: str
-    free_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class DatabaseFacts:
     """Everything read from ClickHouse."""
 
@@ -61,7 +52,7 @@ class DatabaseFacts:
     edited_migrations: tuple[str, ...] = ()
     rights: Mapping[str, bool] | None = None  # by operation; None: the server does not answer that
     keeps_days: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # in force and set, where unequal
-    disks: Sequence[Disk] | None = None
+    disks: Sequence[tuple[str, int, int]] = ()  # of each its name, and its free and all its bytes
     parts: tuple[str, int] | None = None  # table with the most parts in one partition
     replicas: Mapping[str, float | None] = field(default_factory=dict)  # s behind, by table; None: read-only
     stored_s: float | None = None  # when the newest iteration was stored
@@ -119,7 +110,7 @@ class _Reading:
             edited_migrations=edited,
             rights=None if "grants" in self._unread else rights,
             keeps_days=_keeps(engines, keep_days(settings)),
-            disks=[Disk(str(name), int(free), int(total)) for name, free, total in disks] or None,
+            disks=[(str(name), int(free), int(total)) for name, free, total in disks],
             parts=(str(parts[0][0]), int(parts[0][1])) if parts else None,
             replicas={str(table): None if is_standing else float(lag) for table, is_standing, lag in replicas},
             stored_s=float(stored[0][0]) if stored and stored[0][0] else None,
@@ -317,10 +308,10 @@ def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
 
 
 def _room(seen: DatabaseFacts) -> Iterator[Finding]:
-    for disk in seen.disks or ():
+    for name, free_bytes, total_bytes in seen.disks:
         # A disk that reports no size is not called full.
-        share = disk.free_bytes / disk.total_bytes if disk.total_bytes else 1.0
-        text = f"disk {disk.name}: {size(disk.free_bytes)} of {size(disk.total_bytes)} free ({share:.0%})"
+        share = free_bytes / total_bytes if total_bytes else 1.0
+        text = f"disk {name}: {size(free_bytes)} of {size(total_bytes)} free ({share:.0%})"
         level: Level = "problem" if share < NO_FREE else "warning" if share < FEW_FREE else "ok"
         yield finding(level, GROUP, "disk", text, "disk_full")
     if seen.parts is not None:
