@@ -45,18 +45,12 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:I
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 
-_FROM: Final = """
+# With `>=` and `ASC` the iterations from one on, with `<` and `DESC` those before it
+_BESIDE: Final = """
 SELECT DISTINCT iteration
 FROM iterations
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {around:Int64}
-ORDER BY iteration
-LIMIT {limit:UInt32}"""
-
-_BEFORE: Final = """
-SELECT DISTINCT iteration
-FROM iterations
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration < {around:Int64}
-ORDER BY iteration DESC
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration %s {around:Int64}
+ORDER BY iteration %s
 LIMIT {limit:UInt32}"""
 
 _SPAN: Final = """
@@ -167,8 +161,8 @@ def read_around(client: Client, start: Start, around: int | None, limit: int) ->
     """Return up to `limit` iterations, with `around` in their middle where there are enough; None: the newest."""
     if around is None:
         return read_window(client, start, -_FAR, _FAR, limit)
-    after = _numbers(client, _FROM, start, around, limit)
-    before = _numbers(client, _BEFORE, start, around, limit)
+    after = _numbers(client, _BESIDE % (">=", "ASC"), start, around, limit)
+    before = _numbers(client, _BESIDE % ("<", "DESC"), start, around, limit)
     # Half of the places, rounded up, from `around` on; more where fewer iterations lie before it.
     ahead = min(len(after), max(-(-limit // 2), limit - len(before)))
     chosen = [*before[: limit - ahead], *after[:ahead]]
