@@ -242,7 +242,7 @@ def read_matrix(client: Client, start: Start, quantity: Quantity, window: Window
                     coming = ahead.submit(read, first + each)
                 yield first, values
 
-    return matrix_of(quantity, chunks, sample, peers_of(places), window.iterations, window.version)
+    return matrix_of(quantity, chunks, sample, peers_of(places), window.iterations)
 
 
 def extend_matrix(
@@ -253,7 +253,7 @@ def extend_matrix(
     values = np.empty((0, len(places.ranks)), dtype=np.float32)
     if len(new):
         values = _Cells(client, start, quantity.column, places.ranks).of(new, _SOME, {"some": new.tolist()})
-    return extended(base, quantity, columns, values, peers_of(places), window.version)
+    return extended(base, quantity, columns, values, peers_of(places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,12 +396,11 @@ class Changed(Exception):
 class HeatMapStore:
     """Windows, places and matrices of jobs.
 
-    `database`: Answers questions; `kept_bytes`: Bound of the matrices that are kept.
+    `database`: answers questions.
     """
 
-    def __init__(self, database: ConsoleDatabase, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, database: ConsoleDatabase) -> None:
         self._database = database
-        self._kept_bytes = kept_bytes
         self._begun: set[asyncio.Task[Any]] = set()
         self._kept: OrderedDict[Hashable, Held] = OrderedDict()
 
@@ -513,7 +512,7 @@ class HeatMapStore:
         self._kept[key] = kept
         self._kept.move_to_end(key)
         # The newest stays even if it is too large alone: its tiles are about to be asked for.
-        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
+        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > KEPT_BYTES:
             self._kept.popitem(last=False)
         return kept.matrix, places
 

@@ -210,10 +210,10 @@ class BlockWatch:
                               f"{error}. It is tried again; see also: irregulars doctor")  # fmt: skip
 
 
-def watch(settings: Settings, group: str, say: Callable[[str], None], every_s: float = EVERY_S) -> BlockWatch:
+def watch(settings: Settings, group: str, say: Callable[[str], None]) -> BlockWatch:
     """Return a watch of an installation; `group` is the consumer group of its workers."""
     question = Question(group, only=("kafka", "topics", "workers", "jobs"), within_s=15.0)
-    return BlockWatch(lambda: diagnose(LenientSettings(settings), question), say, every_s=every_s)
+    return BlockWatch(lambda: diagnose(LenientSettings(settings), question), say)
 
 
 def is_blocking(one: Finding) -> bool:

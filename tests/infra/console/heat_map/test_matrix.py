@@ -39,7 +39,7 @@ def made(values: Values, each: int = 30) -> HeatMatrix:
         for first in range(0, len(values), each):
             yield first, values[first : first + each]
 
-    return matrix_of(QUANTITIES["beyond"], chunks, values, GROUP, np.arange(len(values)) + 100, "v")
+    return matrix_of(QUANTITIES["beyond"], chunks, values, GROUP, np.arange(len(values)) + 100)
 
 
 @given(st.integers(1, 30))
@@ -51,12 +51,12 @@ def test_chunks_change_nothing(each: int) -> None:
 def test_what_is_added_is_held_against_the_same_baseline_and_the_rest_is_taken_over(kept: int, dropped: int) -> None:
     values, base = work(), made(work()[:kept])
     columns = np.array([*range(dropped, kept), *[-1] * (30 - kept)])
-    grown = extended(base, QUANTITIES["beyond"], columns, values[kept:], GROUP, "w")
+    grown = extended(base, QUANTITIES["beyond"], columns, values[kept:], GROUP)
     np.testing.assert_array_equal(grown.levels[: kept - dropped], base.levels[dropped:])
     assert grown.baseline is base.baseline
     assert grown.scale.low == base.scale.low
     assert grown.scale.high == max(grown.levels.max(), base.scale.low + 1)
-    whole = extended(base, QUANTITIES["beyond"], np.full(30, -1), values, GROUP, "w")
+    whole = extended(base, QUANTITIES["beyond"], np.full(30, -1), values, GROUP)
     np.testing.assert_array_equal(grown.levels, whole.levels[dropped:])
 
 
