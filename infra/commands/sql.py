@@ -7,6 +7,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import accumulate, groupby
@@ -171,9 +172,7 @@ def _list(json: bool) -> None:
     shipped = sorted(shipped_investigations().values(), key=lambda one: THEMES.index(one.theme))
     if json:
         print_json([{"name": one.name, "title": one.title, "theme": one.theme, "description": one.description,
-                     "empty": one.empty, "parameters": [{"name": p.name, "type": p.type, "default": p.default,
-                                                         "description": p.description} for p in one.parameters]}
-                    for one in shipped])  # fmt: skip
+                     "empty": one.empty, "parameters": list(map(asdict, one.parameters))} for one in shipped])  # fmt: skip
         return
     console = open_console()
     for theme, questions in groupby(shipped, lambda one: one.theme):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -181,8 +182,8 @@ def forget_job(
 
 
 def _print_rights(rights: Sequence[Right], begin: str, json: bool) -> None:
-    found = [{"kind": one.kind, "name": one.name, "operation": one.operation} for one in rights]
-    print_result(json, found, [f"{begin} {one.operation:<8} {one.kind} {one.name}" for one in rights])
+    lines = [f"{begin} {one.operation:<8} {one.kind} {one.name}" for one in rights]
+    print_result(json, list(map(asdict, rights)), lines)
 
 
 deadletter = typer.Typer(
