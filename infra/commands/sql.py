@@ -171,8 +171,9 @@ def _list(json: bool) -> None:
 
     shipped = sorted(shipped_investigations().values(), key=lambda one: THEMES.index(one.theme))
     if json:
-        print_json([{"name": one.name, "title": one.title, "theme": one.theme, "description": one.description,
-                     "empty": one.empty, "parameters": list(map(asdict, one.parameters))} for one in shipped])  # fmt: skip
+        names = ("name", "title", "theme", "description", "empty")
+        print_json([{name: getattr(one, name) for name in names} | {"parameters": list(map(asdict, one.parameters))}
+                    for one in shipped])  # fmt: skip
         return
     console = open_console()
     for theme, questions in groupby(shipped, lambda one: one.theme):
