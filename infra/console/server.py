@@ -238,8 +238,7 @@ def _answer(
     title = HTTPStatus(status).phrase
     answer = render(request, "error.html", status, code=status, title=title, text=text,
                     to_do=to_do or _TO_DO.get(status, ""))  # fmt: skip
-    for name, value in (headers or {}).items():
-        answer.headers[name] = value
+    answer.headers.update(headers or {})
     return answer
 
 
