@@ -303,7 +303,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen(Found):
-    """All that is shown about a verdict: the facts, of the GPUs those of the accused device, and what follows."""
+    """All that is shown about a verdict: the facts (of GPUs the accused ones alone), and conclusions from them."""
 
     device: str | None  # the first suspect in words; None: no device is accused
     summary: str

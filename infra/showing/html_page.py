@@ -15,17 +15,14 @@ from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, 
 from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
     checks_of,
-    cost_text,
-    device_text,
     earlier_text,
+    facts_of,
     gpu_text,
     headline,
     in_bars,
     names_of,
     others_text,
-    since_text,
     times_text,
-    without_text,
 )
 from irregulars.infra.showing.transfers import TRANSFER_KINDS, Way
 from irregulars.messages.judgements import Verdict
@@ -379,11 +376,7 @@ def _safe(text: object) -> str:
 
 
 def _answer(screen: Screen) -> Iterator[str]:
-    facts = {
-        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
-        "Without": without_text(screen), "Do": f"{screen.next_step}.",
-    }  # fmt: skip
-    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
+    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts_of(screen).items()]
     rows += [f"<dt>{name}</dt><dd>{_command(text)}</dd>" for name, text in checks_of(screen)]
     runbook = _safe(screen.runbook)  # no link where it is a path in the repository: it leads nowhere from here
     link = f'<a href="{runbook}">{runbook}</a>' if screen.runbook.startswith(("http", "/")) else runbook
@@ -466,7 +459,7 @@ def _command(text: str) -> str:
 def _state(screen: Screen) -> str:
     texts = [gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus]
     texts += [others_text(screen)] if screen.others else []
-    texts.append(earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+    texts.append(earlier_text(screen))
     rows = "".join(f"<p>{_safe(text)}</p>" for text in texts)
     missing = "".join(f"<p class='dim'>Not told: {_safe(text)}</p>" for text in screen.missing)
     return f"<h2>State and history</h2>{rows}{missing}\n"

@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from irregulars.infra.showing.found import Earlier, GpuState, Iteration, Screen
-from irregulars.messages.judgements import Verdict
+from irregulars.infra.showing.found import GpuState, Iteration, Screen
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import printable
 from irregulars.sinks.advice import (
@@ -77,12 +76,17 @@ def headline(screen: Screen) -> str:
 
 def _head(screen: Screen) -> Iterator[str]:
     yield from _told("Verdict", f"{title_text(screen)}  [{screen.verdict.verdict_id}]")
-    yield from _told("Device", device_text(screen))
-    yield from _told("Since", since_text(screen))
-    yield from _told("Cost", cost_text(screen))
-    if text := without_text(screen):
-        yield from _told("Without", text)
-    yield from _told("Do", f"{screen.next_step}.")
+    for label, text in facts_of(screen).items():
+        yield from _told(label, text)
+
+
+def facts_of(screen: Screen) -> dict[str, str]:
+    """Return the answer to a person who was woken, by labels: device, begin, cost and the next step."""
+    facts = {
+        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
+        "Without": without_text(screen), "Do": f"{screen.next_step}.",
+    }  # fmt: skip
+    return {label: text for label, text in facts.items() if text}
 
 
 def device_text(screen: Screen) -> str:
@@ -224,7 +228,7 @@ def _state(screen: Screen) -> Iterator[str]:
     yield from _listed("GPU", (gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus[:_GPUS_SHOWN]))
     if text := others_text(screen):
         yield from _told("Others", text)
-    yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+    yield from _told("Earlier", earlier_text(screen))
 
 
 def others_text(screen: Screen) -> str:
@@ -254,11 +258,12 @@ def gpu_text(one: GpuState, median_mhz: float) -> str:
     return ", ".join(parts)
 
 
-def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: bool) -> str:
+def earlier_text(screen: Screen) -> str:
     """Return the earlier verdicts on the device."""
-    if not verdict.suspects:
+    earlier = screen.earlier
+    if not screen.verdict.suspects:
         return "no device is accused"
-    where = "in this recording" if is_recording else "within 90 days before"
+    where = "in this recording" if screen.recording is not None else "within 90 days before"
     if not earlier:
         return f"no other verdict on this device {where}"
     shown = "; ".join(
