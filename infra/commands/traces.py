@@ -396,27 +396,23 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
 
 
 def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
-    console = open_console()
     # The contract has null where the source knows no iteration: so it stays for analyze and replay to infer.
     iterations = (
         counted(summary["iterations"], "iteration") if summary["iterations_marked"] else "no iterations marked"
     )
-    console.print(
+    lines = [
         f"{out}: {summary['ranks']} of {counted(summary['world_size'], 'rank')}, "
         f"{counted(summary['operators'], 'operator')} on {counted(summary['communicators'], 'communicator')}, "
         f"{iterations}, clock {summary['clock']}",
-        markup=False,
-    )
-    for one in late[:_LATE_SHOWN]:
-        console.print(f"  {one.text()}", markup=False)
-    for one in summary["left_out"][:_LATE_SHOWN]:
-        console.print(f"Left out {one['name']}: {one['reason']}", markup=False)
-    for reason, count in summary["skipped"].items():
-        console.print(f"Left out: {count} × {reason}", markup=False)
+        *(f"  {one.text()}" for one in late[:_LATE_SHOWN]),
+        *(f"Left out {one['name']}: {one['reason']}" for one in summary["left_out"][:_LATE_SHOWN]),
+        *(f"Left out: {count} × {reason}" for reason, count in summary["skipped"].items()),
+    ]
     if summary["unusable_rows"]:
-        console.print(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values", markup=False)
+        lines.append(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values")
     if not summary["iterations_marked"]:
-        console.print("Iterations: they are inferred from the operators when it is read.", markup=False)
-    for note in summary["notes"]:
-        console.print(f"Note: {note}.", markup=False)
-    console.print(f"Next: {program()} analyze {out}", markup=False)
+        lines.append("Iterations: they are inferred from the operators when it is read.")
+    lines += [*(f"Note: {note}." for note in summary["notes"]), f"Next: {program()} analyze {out}"]
+    console = open_console()
+    for line in lines:
+        console.print(line, markup=False)
