@@ -16,7 +16,7 @@ from irregulars.infra.commands.options import Bootstrap, TopicPrefix, kafka_of, 
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.sinks.notices.actions.actor import ActingLimits, Nodes
+    from irregulars.sinks.notices.actions.actor import Nodes
     from irregulars.sinks.notices.actions.feed import ActionFeed
 
 
@@ -59,11 +59,10 @@ def slurm(
 
     Example: irregulars act slurm --do-it --most-nodes 2
     """
-    from irregulars.sinks.notices.actions.actor import ActingLimits
     from irregulars.sinks.notices.actions.slurm import SlurmNodes
 
     feed = _open(context, bootstrap, topic_prefix, group, "slurm", is_acting)
-    _run(feed, SlurmNodes(folder), ActingLimits(most_nodes, least_probability), is_acting, is_ending)
+    _run(feed, SlurmNodes(folder), most_nodes, least_probability, is_acting, is_ending)
 
 
 @act.command()
@@ -91,18 +90,11 @@ def kubernetes(
 
     Example: irregulars act kubernetes --do-it
     """
-    from irregulars.sinks.notices.actions.actor import ActingLimits
     from irregulars.sinks.notices.actions.kubernetes import KubernetesApi, KubernetesNodes, api_access
 
     access = api_access(os.environ, server, token_file, ca_file)
     feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
-    _run(
-        feed,
-        KubernetesNodes(KubernetesApi(access)),
-        ActingLimits(most_nodes, least_probability),
-        is_acting,
-        is_ending,
-    )
+    _run(feed, KubernetesNodes(KubernetesApi(access)), most_nodes, least_probability, is_acting, is_ending)
 
 
 @act.command()
@@ -150,13 +142,16 @@ def _open(
     )  # fmt: skip
 
 
-def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, is_ending: bool) -> None:
-    from irregulars.sinks.notices.actions.actor import Actor, run_actor
+def _run(
+    feed: ActionFeed, nodes: Nodes, most_nodes: int, least_probability: float, is_acting: bool, is_ending: bool
+) -> None:
+    from irregulars.sinks.notices.actions.actor import ActingLimits, Actor, run_actor
 
     if not is_acting:
         _say("dry run    nothing is changed; --do-it acts")
     with closing(feed):
-        run_actor(feed, Actor(nodes, limits, is_acting, _say), is_ending=is_ending)
+        actor = Actor(nodes, ActingLimits(most_nodes, least_probability), is_acting, _say)
+        run_actor(feed, actor, is_ending=is_ending)
 
 
 def _say(line: str) -> None:

@@ -36,8 +36,7 @@ def alerts(
     from irregulars.infra.runs.dead_letters import follow_alerts
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    feed = follow_alerts(*kafka_of(settings),
-                         is_from_start=is_from_start, is_ending=is_ending)  # fmt: skip
+    feed = follow_alerts(*kafka_of(settings), is_from_start=is_from_start, is_ending=is_ending)
     # With --end nothing is waited for, so there is no silence to explain.
     with nullcontext() if is_ending else watch(settings, group, say):
         for message in islice(feed, limit):

@@ -104,7 +104,10 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
             for line in lines:
                 say(printable(line))
             trace = read_trace(made, without=without)
-    report_rejected(trace)
+    if trace.rejected.count:
+        say(f"{rows_left_out(trace)}; the first reasons:")
+        for reason in trace.rejected.reasons:
+            print(f"  {printable(reason)}", file=sys.stderr)
     numbered = number_iterations(trace)
     if numbered.report:
         say(numbered.report)
@@ -138,21 +141,13 @@ def rows_left_out(trace: Trace) -> str:
     return f"{counted(count, 'row')} {'was' if count == 1 else 'were'} left out"
 
 
-def report_rejected(trace: Trace) -> None:
-    """Print on standard error how many rows were left out, and why the first were."""
-    if trace.rejected.count:
-        say(f"{rows_left_out(trace)}; the first reasons:")
-        for reason in trace.rejected.reasons:
-            print(f"  {printable(reason)}", file=sys.stderr)
-
-
 def show_analysis(analysis: Analysis) -> None:
     """Print an analysis for people."""
     console = open_console()
     ranges = analysis.irregular_ranges
     count = sum(one.is_irregular is True for one in analysis.iterations)
     within = "within " if count < sum(past - first for first, past in ranges) else ""  # they join over regular ones
-    shown = ", ".join(_range(first, past) for first, past in ranges)
+    shown = ", ".join(str(first) if past - first == 1 else f"{first} to {past - 1}" for first, past in ranges)
     places = f" ({within}{shown})" if shown else ""
     judged = f"{counted(len(analysis.iterations), 'iteration')}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
@@ -199,21 +194,14 @@ def _show_irregular(console: Console, analysis: Analysis) -> None:
         console.print(f"Rank {rank} worked longest in {count} of {of} iterations, typically by {duration(by_ns)}.")
 
 
-def _range(first: int, past: int) -> str:
-    """Name a half-open range as people do, with its last iteration."""
-    return str(first) if past - first == 1 else f"{first} to {past - 1}"
-
-
 def _show_verdict(console: Console, verdict: Verdict) -> None:
     from irregulars.sinks.advice import name_device, usual_of
-    from irregulars.words import percent
+    from irregulars.words import percent, span
 
-    first, past = verdict.iterations
     times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times {usual_of(verdict)}"
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
     urgency = f" ({verdict.severity})" if verdict.severity else ""
-    where = f"in iteration{'' if past - first == 1 else 's'} {_range(first, past)}"
-    console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
+    console.print(f"\n[bold red]{verdict.kind}[/bold red] in {span(verdict.iterations)}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
         console.print(f"  {percent(suspect.probability):>4}  {plain(name_device(suspect))}")
     print(broken(f"  {printable(verdict.evidence)}", sys.stdout, "    "))
@@ -232,7 +220,6 @@ def explain(
 
     Example: irregulars explain tests/recordings/gloo-slow-nic --iteration 70 --rank 1
     """
-    from irregulars.infra.commands.analyze import read_and_report
     from irregulars.infra.runs.analysis import explain_iteration, explanation_lines
     from irregulars.infra.wiring import monitor_settings
 

@@ -179,20 +179,20 @@ class _Alerts:
         self.newest: dict[str, Verdict] = {}
         threading.Thread(target=self._follow, name="alerts", daemon=True).start()
 
-    def new_lines(self) -> list[str]:
-        """One readable line for each new alert."""
+    def print_new(self, console: Console) -> None:
+        """Print a line for each new alert."""
         from irregulars.messages.judgements import decode_verdict
         from irregulars.sinks.alerts import alert_line
 
         if self._failure is not None:
             raise self._failure
-        lines = []
         while self._messages:
             message = self._messages.popleft()
             verdict = decode_verdict(message, "alerts")
             self.newest[verdict.verdict_id] = verdict
-            lines.append(alert_line(message))
-        return lines
+            line = broken(printable(alert_line(message)), sys.stdout, _BEHIND_TIMES)
+            style = "bold red" if " OPENED " in line or " RAISED " in line else "bold"
+            console.print(line, style=style, markup=False)
 
     def _follow(self) -> None:
         from irregulars.infra.runs.dead_letters import follow_alerts
@@ -215,7 +215,7 @@ def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict 
         _follow_run(console, services, run, alerts, scene.iterations)
     deadline = time.monotonic() + _VERDICT_S
     while time.monotonic() < deadline:
-        _print_alerts(console, alerts)
+        alerts.print_new(console)
         verdicts = sorted(alerts.newest.values(), key=order)
         if verdicts and all(verdict.state == "closed" for verdict in verdicts):
             return verdicts[0]
@@ -234,7 +234,7 @@ def _follow_run(
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while run.is_running:
             services.require_running()
-            _print_alerts(console, alerts)
+            alerts.print_new(console)
             times_s = run.source.iteration_times_s()
             remark = still.remark(len(times_s), time.monotonic())
             if console.is_terminal:
@@ -288,12 +288,6 @@ def progress_line(times_s: list[float], iterations: int, width: int) -> str:
     shown = [max(times_s[at : at + each]) for at in range(0, len(times_s), each)]
     bars = "".join(_BARS[round(value / max(times_s) * (len(_BARS) - 1))] for value in shown)
     return f"iteration {len(times_s):3} of {iterations}  {bars}  {times_s[-1]:.3f} s"
-
-
-def _print_alerts(console: Console, alerts: _Alerts) -> None:
-    for line in alerts.new_lines():
-        line = broken(printable(line), sys.stdout, _BEHIND_TIMES)
-        console.print(line, style="bold red" if " OPENED " in line or " RAISED " in line else "bold", markup=False)
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from irregulars.infra.commands.options import (
     call_of,
     open_console,
     print_json,
+    print_result,
     settings_of,
 )
 
@@ -68,8 +68,8 @@ def doctor(
         findings = diagnose(found, question, status.update)
     took_s, exit_status = time.monotonic() - begin_s, status_of(findings)
     if json:
-        as_json = [asdict(one) for one in findings]
-        print_json({"status": exit_status, "took_s": round(took_s, 3), "findings": as_json})
+        told = {"status": exit_status, "took_s": round(took_s, 3)}
+        print_json(told | {"findings": [dataclasses.asdict(one) for one in findings]})
     else:
         console = open_console()
         for line, style in lines_of(findings):
@@ -90,11 +90,7 @@ def show_settings(context: typer.Context, json: Json = False) -> None:
         values[one.name] = str(value) if isinstance(value, Path) else value
         if one.metadata["is_secret"]:
             values[one.name] = "hidden" if value else None
-    if json:
-        print_json(values)
-        return
-    for one in dataclasses.fields(settings):
-        print(f"{one.name:<22} {values[one.name]}")
+    print_result(json, values, (f"{name:<22} {value}" for name, value in values.items()))
 
 
 def kit(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import (
-    Bootstrap,
-    Json,
-    TopicPrefix,
-    print_json,
-    state_log,
-)
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_result, state_log
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -54,18 +49,13 @@ def add(
 
     Example: irregulars mutes add --host node-3 --for 2h --reason "new firmware"
     """
-    import time
-
     from irregulars.sinks.notices.mutes import mute_span, new_mute
 
     span = mute_span(time.time_ns(), lasting, begin, end)
     mute = new_mute(span, reason, who, host=host, job=job, device=device, kind=kind)
     with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
         log.set_mute(mute)
-    if json:
-        print_json(asdict(mute))
-        return
-    print(printable(f"{mute.mute_id}: {mute.what()} {mute.describe()}"))
+    print_result(json, asdict(mute), [f"{mute.mute_id}: {mute.what()} {mute.describe()}"])
 
 
 @mutes.command("list")
@@ -82,8 +72,6 @@ def list_mutes(
 
     Example: irregulars mutes list --json | jq -r '.[].mute_id'
     """
-    import time
-
     from irregulars.sinks.notices.mutes import silences, utc
 
     now_ns = time.time_ns()
@@ -91,16 +79,11 @@ def list_mutes(
         known = [*log.mutes(), *silences(log.opinions())]
     found = sorted(known, key=lambda one: (one.until_ns, one.mute_id))
     shown = [one for one in found if is_all or one.until_ns > now_ns]
-    if json:
-        print_json([asdict(one) for one in shown])
-        return
+    lines = []
     for one in shown:
-        when = (
-            "" if one.is_active(now_ns) else " (over)" if one.until_ns <= now_ns else f" (from {utc(one.from_ns)} on)"
-        )
-        print(printable(f"{one.mute_id}: {one.what()} {one.describe()}{when}"))
-    if not shown:
-        print("no mutes")
+        later = " (over)" if one.until_ns <= now_ns else f" (from {utc(one.from_ns)} on)"
+        lines.append(f"{one.mute_id}: {one.what()} {one.describe()}{'' if one.is_active(now_ns) else later}")
+    print_result(json, [asdict(one) for one in shown], lines or ["no mutes"])
 
 
 @mutes.command()
@@ -114,9 +97,6 @@ def remove(
 
     Example: irregulars mutes remove m-20261125-0312-4f1c
     """
-    import time
-    from dataclasses import replace
-
     from irregulars.sinks.notices.mutes import KEPT_NS
 
     now_ns = time.time_ns()
@@ -181,20 +161,18 @@ def _show(opinions: list[Opinion], verdict_id: str | None, json: bool) -> None:
 
     own = sorted((one for one in opinions if verdict_id in (None, one.verdict_id)), key=lambda one: one.time_ns)
     silenced, records = silences(opinions), track_records(opinions)
-    if json:
-        print_json({"opinions": [asdict(one) for one in own], "silenced": [asdict(one) for one in silenced],
-                    "kinds": {kind: asdict(one) for kind, one in records.items()}})  # fmt: skip
-        return
+    lines = []
     for one in own:
         note = f": {one.note}" if one.note else ""
         about = f"{one.kind} {one.device or one.job}"
         word = {True: "right", False: "wrong", None: "withdrawn"}[one.is_right]
-        print(printable(f"{one.verdict_id} ({about}): {word}, says {one.who}{note}"))
+        lines.append(f"{one.verdict_id} ({about}): {word}, says {one.who}{note}")
     for kind, record in records.items():
-        judged = record.right + record.wrong
-        print(printable(f"{kind}: {record.right} of {judged} right; of what is told as 90% sure, "
-                        f"{record.probability(0.9):.0%} is expected here"))  # fmt: skip
-    for mute in silenced:
-        print(printable(f"Silenced: {mute.what()}, {mute.describe()}. A verdict on it that is called right ends it."))
+        judged = f"{kind}: {record.right} of {record.right + record.wrong} right"
+        lines.append(f"{judged}; of what is told as 90% sure, {record.probability(0.9):.0%} is expected here")
+    lines += [f"Silenced: {one.what()}, {one.describe()}. A verdict on it that is called right ends it."
+              for one in silenced]  # fmt: skip
     if not own:
-        print("nothing was said so far" if verdict_id is None else f"{printable(verdict_id)}: nothing is said of it")
+        lines.append("nothing was said so far" if verdict_id is None else f"{verdict_id}: nothing is said of it")
+    print_result(json, {"opinions": [asdict(one) for one in own], "silenced": [asdict(one) for one in silenced],
+                        "kinds": {kind: asdict(one) for kind, one in records.items()}}, lines)  # fmt: skip

@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +119,15 @@ def program() -> str:
 def print_json(value: Any) -> None:
     """Print one JSON value on standard output, and nothing else."""
     print(json_text(value, indent=2))
+
+
+def print_result(json: bool, value: Any, lines: Iterable[str]) -> None:
+    """Print a result: for scripts as JSON, else as lines for people, in which no name moves a cursor."""
+    if json:
+        print_json(value)
+        return
+    for line in lines:
+        print(printable(line))
 
 
 def write_file(what: str, path: Path, text: str | None) -> None:

@@ -18,6 +18,7 @@ from irregulars.infra.commands.options import (
     Database,
     Json,
     print_json,
+    print_result,
     program,
     settings_of,
     write_file,
@@ -87,12 +88,9 @@ def check(
     from irregulars.detectors.plugins.loading import load_from_here
 
     made = load_from_here(detector, is_checked=True)()
-    if json:
-        reads = list(made.reads)
-        print_json({"detector": detector, "level": made.level, "against": made.against, "reads": reads})
-    else:
-        print(f"{detector} passes {len(CHECKS)} checks: scores {made.level}s against {made.against}, "
-              f"reads {', '.join(made.reads)}")  # fmt: skip
+    found = {"detector": detector, "level": made.level, "against": made.against, "reads": list(made.reads)}
+    passed = f"{detector} passes {len(CHECKS)} checks: scores {made.level}s against {made.against}"
+    print_result(json, found, [f"{passed}, reads {', '.join(made.reads)}"])
 
 
 @plugins.command()
@@ -116,18 +114,13 @@ def _described(name: str, target: str) -> dict[str, Any]:
     from irregulars.detectors.plugins.loading import load_detector
     from irregulars.errors import PluginError
 
+    known = {"name": name, "target": target}
     try:
         made = load_detector(name, is_checked=False)()
     except PluginError as error:
-        return {"name": name, "target": target, "level": None, "against": None, "about": f"unusable: {error}"}
-    about = (type(made).__doc__ or "").strip().splitlines()
-    return {
-        "name": name,
-        "target": target,
-        "level": made.level,
-        "against": made.against,
-        "about": about[0] if about else "",
-    }
+        return {**known, "level": None, "against": None, "about": f"unusable: {error}"}
+    about = (type(made).__doc__ or "").strip().partition("\n")[0]
+    return {**known, "level": made.level, "against": made.against, "about": about}
 
 
 def backtest(

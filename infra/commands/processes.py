@@ -44,14 +44,9 @@ def worker(
     from irregulars.streams.worker.running import run_worker
 
     settings = settings_of(
-        context,
-        kafka_bootstrap=bootstrap,
-        topic_prefix=topic_prefix,
-        clickhouse_url=clickhouse_url,
-        clickhouse_database=database,
-        metrics_listen=metrics_listen,
-        web_port=web_port,
-    )
+        context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, clickhouse_url=clickhouse_url,
+        clickhouse_database=database, metrics_listen=metrics_listen, web_port=web_port,
+    )  # fmt: skip
     own = worker_settings(settings, group)  # first: a wrong plug-in shows before a broker or database is waited for
     # It asks once each time that it is opened: how long a database that is away is waited for, the worker decides.
     target = database_settings(settings, wait_s=0.0)
@@ -147,19 +142,12 @@ def notify_settings(settings: Settings) -> NotifySettings:
     from irregulars.sinks.notices.policy import Rules
     from irregulars.sinks.notices.settings import NotifySettings
 
+    rules = Rules(
+        hold_s=settings.notify_hold_s, least_gpu_hours=settings.notify_least_gpu_hours, jobs=settings.notify_jobs,
+        console_url=settings.console_url, runbook_url=runbook_url(settings),
+    )  # fmt: skip
     return NotifySettings(
-        bootstrap=settings.kafka_bootstrap,
-        topics=settings.topics(),
-        security=kafka_security(settings, is_asking=False),
-        give_up_s=settings.notify_give_up_s,
-        listen=settings.notify_listen,
-        session_s=settings.session_s,
-        stop_s=settings.stop_s,
-        rules=Rules(
-            hold_s=settings.notify_hold_s,
-            least_gpu_hours=settings.notify_least_gpu_hours,
-            jobs=settings.notify_jobs,
-            console_url=settings.console_url,
-            runbook_url=runbook_url(settings),
-        ),
-    )
+        bootstrap=settings.kafka_bootstrap, topics=settings.topics(),
+        security=kafka_security(settings, is_asking=False), give_up_s=settings.notify_give_up_s,
+        listen=settings.notify_listen, session_s=settings.session_s, stop_s=settings.stop_s, rules=rules,
+    )  # fmt: skip

@@ -7,6 +7,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import accumulate, groupby
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import (
+    ClickHouseUrl,
+    Database,
+    Json,
+    open_console,
+    print_json,
+    print_result,
+    settings_of,
+)
 from irregulars.printing import broken, counted, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -134,13 +143,10 @@ def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool
     target = database_settings(settings, wait_s, is_reading=not is_writing)
     with connected(target) as client:
         found = delete_job(client, job) if is_writing else rows_of_job(client, job)
-    if json:
-        print_json({"job": job, "is_deleted": is_writing, "rows": found})
-        return
-    for table, count in found.items():
-        print(f"{count:>15,}  {table}")
     done = "deleted" if is_writing else "nothing is deleted; --write deletes them, as clickhouse_user"
-    print(printable(f"{sum(found.values()):>15,}  rows of {job} in {target.database}: {done}"))
+    lines = [f"{count:>15,}  {table}" for table, count in found.items()]
+    lines.append(f"{sum(found.values()):>15,}  rows of {job} in {target.database}: {done}")
+    print_result(json, {"job": job, "is_deleted": is_writing, "rows": found}, lines)
 
 
 def _ask(settings: Settings, wait_s: float, question: str, pairs: Sequence[str], is_writing: bool) -> Answer:
@@ -165,9 +171,8 @@ def _list(json: bool) -> None:
 
     shipped = sorted(shipped_investigations().values(), key=lambda one: THEMES.index(one.theme))
     if json:
-        print_json([{"name": one.name, "title": one.title, "theme": one.theme, "description": one.description,
-                     "empty": one.empty, "parameters": [{"name": p.name, "type": p.type, "default": p.default,
-                                                         "description": p.description} for p in one.parameters]}
+        names = ("name", "title", "theme", "description", "empty")
+        print_json([{name: getattr(one, name) for name in names} | {"parameters": list(map(asdict, one.parameters))}
                     for one in shipped])  # fmt: skip
         return
     console = open_console()

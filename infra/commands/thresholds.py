@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -11,15 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import (
-    Bootstrap,
-    Json,
-    TopicPrefix,
-    print_json,
-    settings_of,
-    state_log,
-)
-from irregulars.printing import printable
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_result, settings_of, state_log
 
 if TYPE_CHECKING:
     from irregulars.messages.threshold_changes import ThresholdChange
@@ -121,8 +114,6 @@ def list_thresholds(
 
     Example: irregulars thresholds list --job llama-7b
     """
-    import time
-
     from irregulars.messages.threshold_changes import LIVE
 
     settings, now_ns = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix), time.time_ns()
@@ -130,44 +121,28 @@ def list_thresholds(
         changes = log.changes()
     if is_all:
         own = [one for one in changes if job is None or one.job in (None, job)]
-        if json:
-            print_json([asdict(one) for one in own])
-            return
-        print("\n".join(printable(_words(one)) for one in own) or "nobody changed anything")
+        print_result(json, list(map(asdict, own)), list(map(_words, own)) or ["nobody changed anything"])
         return
     found = in_force(changes, now_ns, job)
     later = [one for one in changes if one.values_at(now_ns) != one.values]
     changed = {one.name for one in found}
     as_set = {} if job is None else {name: getattr(settings, name) for name in LIVE if name not in changed}
-    if json:
-        own_json = {"in_force": list(map(asdict, found)), "as_set": as_set, "planned": list(map(asdict, later))}
-        print_json(own_json)
-        return
+    lines = []
     for one in found:
         by = one.change
         told = f"{_when(by)} by {by.who}: {by.reason} [{by.change_id}]"
-        print(printable(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {told}"))
-    for name, value in as_set.items():
-        print(f"as set: {name} = {value:g}")
-    for change in later:
-        print(printable(f"later: {_words(change)}"))
-    if not found and not later and job is None:
-        print("all thresholds are as set")
+        lines.append(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {told}")
+    lines += [f"as set: {name} = {value:g}" for name, value in as_set.items()]
+    lines += [f"later: {_words(change)}" for change in later]
+    values = {"in_force": list(map(asdict, found)), "as_set": as_set, "planned": list(map(asdict, later))}
+    print_result(json, values, lines or ["all thresholds are as set"])
 
 
 def _change(
-    context: typer.Context,
-    values: dict[str, Any],
-    reason: str,
-    job: str | None,
-    begin: str | None,
-    who: str | None,
-    bootstrap: str | None,
-    topic_prefix: str | None,
-    json: bool,
-) -> None:
+    context: typer.Context, values: dict[str, Any], reason: str, job: str | None, begin: str | None, who: str | None,
+    bootstrap: str | None, topic_prefix: str | None, json: bool,
+) -> None:  # fmt: skip
     import secrets
-    import time
 
     from irregulars.messages.threshold_changes import ThresholdChange
     from irregulars.sinks.notices.mutes import this_user, time_ns_of
@@ -187,10 +162,7 @@ def _change(
     change: ThresholdChange = checked(fields, ThresholdChange, "change")
     with state_log(context, bootstrap, topic_prefix, "thresholds") as log:
         log.change(change)
-    if json:
-        print_json(asdict(change))
-        return
-    print(printable(_words(change)))
+    print_result(json, asdict(change), [_words(change)])
 
 
 def _words(change: ThresholdChange) -> str:

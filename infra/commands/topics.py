@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from irregulars.errors import InputError, ServiceError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
-from irregulars.printing import printable
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_result, settings_of
 
 if TYPE_CHECKING:
-    from irregulars.infra.runs.dead_letters import DeadLetterBox
+    from irregulars.infra.runs.dead_letters import DeadLetter, DeadLetterBox
     from irregulars.kafka.access_roles import Right
 
 
@@ -48,16 +48,12 @@ def create(
     report = create_topics(*kafka_of(settings))
     # Existing topics keep their numbers of partitions, which may differ from each other.
     check_topics(*kafka_of(settings))
-    if json:
-        names = {"created": report.created, "existing": report.existing, "altered": report.altered}
-        print_json({key: list(found) for key, found in names.items()} | {"stale": dict(report.stale)})
-        return
-    for name in report.created:
-        print(f"created   {name}")
-    for name in report.existing:
-        print(f"{'altered ' if name in report.altered else 'existing'}  {name}")
-    for name, config in report.stale.items():
-        print(f"to alter  {name}  by: kafka-configs --alter --topic {name} --add-config {config}")
+    names = {"created": report.created, "existing": report.existing, "altered": report.altered}
+    lines = [f"created   {name}" for name in report.created]
+    lines += [f"{'altered ' if name in report.altered else 'existing'}  {name}" for name in report.existing]
+    lines += [f"to alter  {name}  by: kafka-configs --alter --topic {name} --add-config {config}"
+              for name, config in report.stale.items()]  # fmt: skip
+    print_result(json, {key: list(found) for key, found in names.items()} | {"stale": dict(report.stale)}, lines)
 
 
 @topics.command()
@@ -72,11 +68,8 @@ def check(
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     counts = check_topics(*kafka_of(settings))
-    if json:
-        print_json(counts)
-        return
-    for name, count in counts.items():
-        print(f"{settings.topics().name(name):<32} {count:>5} partitions")
+    lines = [f"{settings.topics().name(name):<32} {count:>5} partitions" for name, count in counts.items()]
+    print_result(json, counts, lines)
 
 
 @topics.command()
@@ -153,11 +146,8 @@ def delete(
     names = topics_there(settings.kafka_bootstrap, settings.topics(), security)
     if is_doing:
         delete_topics(settings.kafka_bootstrap, names, security)
-    if json:
-        print_json({"topics": list(names), "is_deleted": is_doing})
-        return
-    for name in names:
-        print(f"{'deleted' if is_doing else 'would delete'}  {name}")
+    lines = [f"{'deleted' if is_doing else 'would delete'}  {name}" for name in names]
+    print_result(json, {"topics": list(names), "is_deleted": is_doing}, lines)
 
 
 @topics.command("forget-job")
@@ -187,19 +177,13 @@ def forget_job(
     # Zeros first: a topic that keeps nothing of the job is listed too.
     counts = Counter({settings.topics().name(topic): 0 for topic in TOPICS})
     counts.update(settings.topics().name(one.topic) for one in kept)
-    if json:
-        print_json({"job": job, "is_deleted": is_doing, "messages": counts})
-        return
-    for name, count in counts.items():
-        print(f"{'deleted' if is_doing else 'would delete'}  {count:>7,}  {name}")
+    lines = [f"{'deleted' if is_doing else 'would delete'}  {count:>7,}  {name}" for name, count in counts.items()]
+    print_result(json, {"job": job, "is_deleted": is_doing, "messages": counts}, lines)
 
 
-def _print_rights(rights: Iterable[Right], begin: str, json: bool) -> None:
-    if json:
-        print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in rights])
-        return
-    for one in rights:
-        print(f"{begin} {one.operation:<8} {one.kind} {one.name}")
+def _print_rights(rights: Sequence[Right], begin: str, json: bool) -> None:
+    lines = [f"{begin} {one.operation:<8} {one.kind} {one.name}" for one in rights]
+    print_result(json, list(map(asdict, rights)), lines)
 
 
 deadletter = typer.Typer(
@@ -232,16 +216,13 @@ def list_letters(
     with _open(context, bootstrap, topic_prefix) as box:
         # Letters come oldest first: a bounded deque keeps the newest.
         found: deque[dict[str, Any]] = deque((one.to_json() for one in _chosen(box, topic, reason)), maxlen=limit)
-    if json:
-        print_json(list(found))
-        return
+    lines = []
     for one in found:
         place = f"{one['topic']}/{one['partition']}@{one['offset']}" if one["offset"] is not None else one["topic"]
         cut = " (cut)" if one["is_cut"] else ""
         text = f"{one['letter']}  {one['time'] or '-'}  {place}  {one['value_bytes']} bytes{cut}  {one['key'] or '-'}"
-        print(printable(f"{text}  {one['reason']}"))
-    if not found:
-        print("no dead letters")
+        lines.append(f"{text}  {one['reason']}")
+    print_result(json, list(found), lines or ["no dead letters"])
 
 
 @deadletter.command()
@@ -264,17 +245,14 @@ def show(
             value = box.original(found)[1]
         except (InputError, ServiceError):  # gone, or not ours to read: the head alone is kept
             value = found.value
-    fields = found.to_json()
-    if json:
-        encoded = None if value is None else base64.b64encode(value).decode()
-        print_json({**fields, "headers": dict(found.headers), "value_base64": encoded})
-        return
-    for name, one in fields.items():
-        print(f"{name:<12} {printable(one)}")
-    print()
-    for at in range(0, min(len(value or b""), _SHOWN_BYTES), 16):
-        part = (value or b"")[:_SHOWN_BYTES][at : at + 16]
-        print(f"{at:06x}  {part.hex(' '):<47}  {''.join(chr(code) if 32 <= code < 127 else '.' for code in part)}")
+    fields, shown = found.to_json(), (value or b"")[:_SHOWN_BYTES]
+    lines = [*(f"{name:<12} {one}" for name, one in fields.items()), ""]
+    for at in range(0, len(shown), 16):
+        part = shown[at : at + 16]
+        text = "".join(chr(code) if 32 <= code < 127 else "." for code in part)
+        lines.append(f"{at:06x}  {part.hex(' '):<47}  {text}")
+    encoded = None if value is None else base64.b64encode(value).decode()
+    print_result(json, {**fields, "headers": dict(found.headers), "value_base64": encoded}, lines)
 
 
 @deadletter.command()
@@ -307,13 +285,8 @@ def replay(
     with _open(context, bootstrap, topic_prefix) as box:
         chosen = [box.letter(one) for one in letters] if letters else list(_chosen(box, topic, reason))
         sent = 0 if is_dry else box.replay(chosen)
-    if json:
-        print_json({"chosen": [one.place for one in chosen], "sent": sent})
-        return
-    for one in chosen:
-        print(printable(f"{'would send' if is_dry else 'sent'} {one.place} to {one.topic}"))
-    if not chosen:
-        print("no dead letters")
+    lines = [f"{'would send' if is_dry else 'sent'} {one.place} to {one.topic}" for one in chosen]
+    print_result(json, {"chosen": [one.place for one in chosen], "sent": sent}, lines or ["no dead letters"])
 
 
 def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> DeadLetterBox:
@@ -323,7 +296,7 @@ def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | Non
     return DeadLetterBox(*kafka_of(settings))
 
 
-def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Any:
+def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Iterator[DeadLetter]:
     for one in box.letters():
         # By the end of its name, since the prefix may be left out.
         if (topic is None or one.topic.endswith(topic)) and (reason is None or reason in one.reason):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars import stopping
+from irregulars.errors import InputError
 from irregulars.infra.commands.options import (
     Bootstrap,
     Json,
@@ -244,8 +245,6 @@ def simulate(
     Example: irregulars simulate out --shape fsdp --set dp=128 --preset field
     --fault slow_rank:rank=5,from=60,factor=1.5,shape=ramp,over=20
     """
-    from dataclasses import replace
-
     from irregulars.producers.simulator.faults import parse_fault
     from irregulars.producers.simulator.presets import with_preset, with_shape, with_values
     from irregulars.producers.simulator.settings import SimulatorSettings
@@ -277,7 +276,6 @@ def print_keys(formatter: Any) -> None:
 def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from irregulars.errors import InputError
     from irregulars.producers.simulator.source import simulate_trace
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -369,8 +367,6 @@ def hosts_of(options: Sequence[str]) -> dict[int, str]:
 
     Raises `InputError` if an option has another form, or a rank two hosts.
     """
-    from irregulars.errors import InputError
-
     found: dict[int, str] = {}
     for one in options:
         match = _HOST.fullmatch(one)
@@ -403,27 +399,23 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
 
 
 def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
-    console = open_console()
     # The contract has null where the source knows no iteration: so it stays for analyze and replay to infer.
     iterations = (
         counted(summary["iterations"], "iteration") if summary["iterations_marked"] else "no iterations marked"
     )
-    console.print(
+    lines = [
         f"{out}: {summary['ranks']} of {counted(summary['world_size'], 'rank')}, "
         f"{counted(summary['operators'], 'operator')} on {counted(summary['communicators'], 'communicator')}, "
         f"{iterations}, clock {summary['clock']}",
-        markup=False,
-    )
-    for one in late[:_LATE_SHOWN]:
-        console.print(f"  {one.text()}", markup=False)
-    for one in summary["left_out"][:_LATE_SHOWN]:
-        console.print(f"Left out {one['name']}: {one['reason']}", markup=False)
-    for reason, count in summary["skipped"].items():
-        console.print(f"Left out: {count} × {reason}", markup=False)
+        *(f"  {one.text()}" for one in late[:_LATE_SHOWN]),
+        *(f"Left out {one['name']}: {one['reason']}" for one in summary["left_out"][:_LATE_SHOWN]),
+        *(f"Left out: {count} × {reason}" for reason, count in summary["skipped"].items()),
+    ]
     if summary["unusable_rows"]:
-        console.print(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values", markup=False)
+        lines.append(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values")
     if not summary["iterations_marked"]:
-        console.print("Iterations: they are inferred from the operators when it is read.", markup=False)
-    for note in summary["notes"]:
-        console.print(f"Note: {note}.", markup=False)
-    console.print(f"Next: {program()} analyze {out}", markup=False)
+        lines.append("Iterations: they are inferred from the operators when it is read.")
+    lines += [*(f"Note: {note}." for note in summary["notes"]), f"Next: {program()} analyze {out}"]
+    console = open_console()
+    for line in lines:
+        console.print(line, markup=False)

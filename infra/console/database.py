@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ class SharedAnswers:
     def __init__(self) -> None:
         self._kept: Final[OrderedDict[Hashable, asyncio.Task[Any]]] = OrderedDict()
 
-    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], keep_s: float = KEEP_S) -> T:
+    async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], keep_s: float = KEEP_S) -> T:
         """Return the result of `make`, or that of an equal question within `keep_s`; errors likewise.
 
         A caller that is cancelled meanwhile does not cancel it for the others.
@@ -52,16 +52,13 @@ class SharedAnswers:
                 # Only dropped, not cancelled: the requests that wait for it still get it.
                 self._kept.popitem(last=False)
 
-            async def answer() -> Any:
-                return await make()
-
             def finish(task: asyncio.Task[Any]) -> None:
                 """Drop it in time. A failure is shared too, but not for long: all would ask a sick service again."""
                 has_failed = task.cancelled() or task.exception() is not None  # asking for it marks it as seen
                 loop.call_later(min(keep_s, KEEP_S) if has_failed else keep_s, self._drop, key, task)
 
             loop = asyncio.get_running_loop()
-            task = self._kept[key] = loop.create_task(answer())
+            task = self._kept[key] = loop.create_task(make())
             task.add_done_callback(finish)
         return cast(T, await asyncio.shield(task))
 
@@ -142,7 +139,7 @@ class ConsoleDatabase:
                 async with asyncio.timeout(ANSWER_S + 2 * _MARGIN_S):
                     return await asyncio.shield(answer)
             except TimeoutError:
-                answer.add_done_callback(_mark_seen)
+                answer.add_done_callback(mark_seen)
                 raise ServiceUnavailable(
                     f"database must answer within {ANSWER_S:g} s; got nothing ({self.settings.address})"
                 ) from None
@@ -189,8 +186,8 @@ class ConsoleDatabase:
             return self._client
 
 
-def _mark_seen(answer: asyncio.Future[Any]) -> None:
-    """Retrieve the error of an answer that is no longer awaited: else asyncio logs it as never retrieved."""
+def mark_seen(answer: asyncio.Future[Any]) -> None:
+    """Retrieve the error of an answer that nobody awaits: else asyncio logs it as never retrieved."""
     if not answer.cancelled():
         answer.exception()
 
@@ -234,21 +231,9 @@ class Alert:
 
     verdict_id: str
     revision: int
-    job: str
-    kind: str
-    state: str
     severity: str | None
     summary: str
     time_ns: int | None
-
-
-def alert_of(value: bytes) -> Alert:
-    """Read a message of the topic ``alerts``; raises `RecordError`."""
-    values = decode_alert(value)
-    return Alert(
-        values["verdict_id"], values["revision"], values["job"], values["kind"], values["state"],
-        values.get("severity"), values["summary"], values.get("time_ns"),
-    )  # fmt: skip
 
 
 class RecentAlerts:
@@ -284,9 +269,12 @@ class RecentAlerts:
     def take(self, value: bytes) -> None:
         """Keep one message; one that can't be read is no alert."""
         try:
-            alert = alert_of(value)
+            values = decode_alert(value)
         except RecordError:
             return
+        alert = Alert(
+            values["verdict_id"], values["revision"], values.get("severity"), values["summary"], values.get("time_ns")
+        )
         with self._lock:
             known = self._newest.get(alert.verdict_id)
             # A late message must not replace a newer revision.
@@ -315,11 +303,6 @@ class RecentAlerts:
 
         kafka, is_over = self._kafka, self._is_over.is_set
         return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=is_over, tell=tell)
-
-
-def since_s(alert: Alert) -> float | None:
-    """Return the age of an alert's verdict, s; None: not known."""
-    return None if alert.time_ns is None else max(0.0, time.time() - alert.time_ns / 1e9)
 
 
 _SAY_S: Final = 10.0

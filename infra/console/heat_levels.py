@@ -16,6 +16,7 @@ the heat map is there to show. A tile is a header, the codes, and where in its b
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,14 +76,10 @@ class Scale:
     least: float  # value of level 1, ns or score
 
     @property
-    def low_value(self) -> float:
-        """The value of `low`, in ns or as a score."""
-        return float(values_of(np.array([self.low], dtype=np.uint16), self.least)[0])
-
-    @property
-    def high_value(self) -> float:
-        """The value of `high`, in ns or as a score."""
-        return float(values_of(np.array([self.high], dtype=np.uint16), self.least)[0])
+    def ends(self) -> tuple[float, float]:
+        """The values of `low` and `high`, in ns or as scores."""
+        low, high = values_of(np.array([self.low, self.high], dtype=np.uint16), self.least).tolist()
+        return low, high
 
     def codes_of(self, levels: Levels) -> Codes:
         """Return the code of each level: higher levels have codes that are as high or higher."""
@@ -143,45 +140,35 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
         padded = np.zeros(whole, dtype=cells.dtype)
         padded[: cells.shape[0], : cells.shape[1]] = cells
         cells = padded
-    in_column = _over_columns(cells.reshape(columns, columns_per_bin, -1))
-    in_row = _over_rows(in_column.levels.reshape(columns, rows, rows_per_bin))
-    at = in_column.at.reshape(columns, rows, rows_per_bin)
-    column = np.take_along_axis(at, in_row.at[:, :, None], axis=2)[:, :, 0]
-    return Bins(in_row.levels.T, in_row.at.T, column.T.astype(np.int64))
+    highest, in_column = _over_columns(cells.reshape(columns, columns_per_bin, -1))
+    levels, row = _over_rows(highest.reshape(columns, rows, rows_per_bin))
+    at = in_column.reshape(columns, rows, rows_per_bin)
+    column = np.take_along_axis(at, row[:, :, None], axis=2)[:, :, 0]
+    return Bins(levels.T, row.T, column.T.astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class _Largest:
-    """The largest level along an axis, and where it first stands."""
-
-    levels: Levels
-    at: Column
-
-
-def _over_columns(cells: Levels) -> _Largest:
-    """Return the largest of the middle axis: a pass over whole rows of cells for each of its places."""
+def _over_columns(cells: Levels) -> tuple[Levels, Column]:
+    """Return the largest of the middle axis, and where it first stands: one pass of whole rows for each place."""
     levels, at = cells[:, 0].copy(), np.zeros(cells[:, 0].shape, dtype=np.uint16)
     for place in range(1, cells.shape[1]):
         is_larger = cells[:, place] > levels
         np.copyto(levels, cells[:, place], where=is_larger)
         np.copyto(at, place, where=is_larger)
-    return _Largest(levels, at)
+    return levels, at
 
 
-def _over_rows(cells: Levels) -> _Largest:
-    """Return the largest of the last axis, which has at most 65,536 places.
+def _over_rows(cells: Levels) -> tuple[Levels, Column]:
+    """Return the largest of the last axis, which has at most 65,536 places, and where it first stands.
 
     Level and place in one number, level before place, so that one maximum gives both: numpy's `argmax` over a short
     axis costs ten times as much. Earlier places are the larger numbers.
     """
     if cells.shape[2] == 1:
-        return _Largest(cells[:, :, 0], np.zeros(cells.shape[:2], dtype=np.int64))
+        return cells[:, :, 0], np.zeros(cells.shape[:2], dtype=np.int64)
     keys = cells.astype(np.uint32) << np.uint32(16)
     keys |= (_LAST - np.arange(cells.shape[2])).astype(np.uint32)
     largest = keys.max(axis=2)
-    return _Largest(
-        (largest >> np.uint32(16)).astype(np.uint16), _LAST - (largest & np.uint32(_LAST)).astype(np.int64)
-    )
+    return (largest >> np.uint32(16)).astype(np.uint16), _LAST - (largest & np.uint32(_LAST)).astype(np.int64)
 
 
 HEADER: Final = struct.Struct("<ddIIII")
@@ -196,7 +183,7 @@ def tile_bytes(bins: Bins, scale: Scale, per_bin: tuple[int, int]) -> bytes:
     rows, columns = bins.levels.shape
     return b"".join(
         (
-            HEADER.pack(scale.low_value, scale.high_value, rows, columns, width, 0),
+            HEADER.pack(*scale.ends, rows, columns, width, 0),
             scale.codes_of(bins.levels).tobytes(),
             bins.row.astype(place).tobytes(),
             bins.column.astype(place).tobytes(),
@@ -334,13 +321,7 @@ def natural_key(text: str) -> tuple[tuple[int, str], ...]:
     >>> sorted(["node-10", "node-2"], key=natural_key)
     ['node-2', 'node-10']
     """
-    parts: list[str] = []
-    for sign in text:
-        is_digit = sign in "0123456789"
-        if parts and (parts[-1][-1] in "0123456789") == is_digit:
-            parts[-1] += sign
-        else:
-            parts.append(sign)
+    parts = re.findall(r"[0-9]+|[^0-9]+", text)
     return tuple((int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts)
 
 

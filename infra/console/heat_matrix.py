@@ -70,7 +70,6 @@ class Baseline:
 class HeatMatrix:
     """One quantity of all ranks in a window of iterations."""
 
-    version: str  # of the rows that it was made from: other rows, another version
     levels: Levels  # ``[iteration, rank]``
     scale: Scale  # from which level to which colours run
     baseline: Baseline  # the reference of its cells
@@ -121,7 +120,7 @@ def sampled(columns: int, most: int) -> Ints:
 
 def matrix_of(
     quantity: Quantity, chunks: Callable[[], Iterator[tuple[int, Values]]], sample: Values, group: Ints,
-    iterations: Ints, version: str,
+    iterations: Ints,
 ) -> HeatMatrix:  # fmt: skip
     """Make a matrix, a chunk of iterations at a time: cells take four bytes only while their chunk is worked on.
 
@@ -134,12 +133,10 @@ def matrix_of(
         levels[first : first + len(values)] = levels_of(shown_of(quantity, values, usual, group), quantity.least)
     low = low_of(quantity, shown_of(quantity, sample, usual, group))
     baseline = Baseline(usual, low, int(iterations[0]), int(iterations[-1]))
-    return HeatMatrix(version, levels, scale_of(levels, low, quantity.least), baseline)
+    return HeatMatrix(levels, scale_of(levels, low, quantity.least), baseline)
 
 
-def extended(
-    base: HeatMatrix, quantity: Quantity, columns: Ints, values: Values, group: Ints, version: str
-) -> HeatMatrix:
+def extended(base: HeatMatrix, quantity: Quantity, columns: Ints, values: Values, group: Ints) -> HeatMatrix:
     """Return a matrix that shares columns with another one, and its baseline.
 
     `columns`: of each iteration, its column in `base`; -1: it is new. `values`: the quantity's column of the new
@@ -149,7 +146,7 @@ def extended(
     levels = np.empty((len(columns), base.levels.shape[1]), dtype=np.uint16)
     levels[~is_new] = base.levels[columns[~is_new]]
     levels[is_new] = levels_of(shown_of(quantity, values, base.baseline.usual, group), quantity.least)
-    return HeatMatrix(version, levels, scale_of(levels, base.baseline.low, quantity.least), base.baseline)
+    return HeatMatrix(levels, scale_of(levels, base.baseline.low, quantity.least), base.baseline)
 
 
 # A group with fewer ranks has no median that a culprit would not move: all ranks are its peers instead

@@ -18,14 +18,13 @@ import pyarrow as pa
 
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
+from irregulars.infra.console.database import ConsoleDatabase, mark_seen
 from irregulars.infra.console.heat_levels import UNKNOWN, Names, Places, Values, peers_of
 from irregulars.infra.console.heat_matrix import MOST_CELLS, HeatMatrix, Quantity, extended, matrix_of, sampled
 from irregulars.words import name_kind
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
-
-    from irregulars.infra.console.database import ConsoleDatabase
 
 T = TypeVar("T")
 
@@ -38,26 +37,20 @@ _SETTLED_S: Final = 15  # so long after the newest iteration was stored, s, the 
 _FAR: Final = 1 << 62  # beyond any iteration
 
 _WINDOW: Final = """
-SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
-    ifNull(reference_ns, nan) AS reference_ns, phase, toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular,
+SELECT iteration, elapsed_ns, ifNull(reference_ns, nan) AS reference_ns, phase,
+    toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular,
     ranks_reported, verdict_ids, toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration <= {last:Int64}
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 
-_FROM: Final = """
+# With `>=` and `ASC` the iterations from one on, with `<` and `DESC` those before it
+_BESIDE: Final = """
 SELECT DISTINCT iteration
 FROM iterations
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {around:Int64}
-ORDER BY iteration
-LIMIT {limit:UInt32}"""
-
-_BEFORE: Final = """
-SELECT DISTINCT iteration
-FROM iterations
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration < {around:Int64}
-ORDER BY iteration DESC
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration %s {around:Int64}
+ORDER BY iteration %s
 LIMIT {limit:UInt32}"""
 
 _SPAN: Final = """
@@ -132,9 +125,8 @@ class Start:
 class Window:
     """Judged iterations, ascending."""
 
-    # iterations, started_ns, elapsed_ns: Of each: its number, when it began, and how long it took
+    # iterations, elapsed_ns: Of each: its number, and how long it took
     iterations: Ints
-    started_ns: Ints
     elapsed_ns: Ints
     reference_ns: Floats  # mean of the window before it; NaN: none yet
     # is_train, is_irregular: Whether its phase is training, and whether it was judged irregular
@@ -169,8 +161,8 @@ def read_around(client: Client, start: Start, around: int | None, limit: int) ->
     """Return up to `limit` iterations, with `around` in their middle where there are enough; None: the newest."""
     if around is None:
         return read_window(client, start, -_FAR, _FAR, limit)
-    after = _numbers(client, _FROM, start, around, limit)
-    before = _numbers(client, _BEFORE, start, around, limit)
+    after = _numbers(client, _BESIDE % (">=", "ASC"), start, around, limit)
+    before = _numbers(client, _BESIDE % ("<", "DESC"), start, around, limit)
     # Half of the places, rounded up, from `around` on; more where fewer iterations lie before it.
     ahead = min(len(after), max(-(-limit // 2), limit - len(before)))
     chosen = [*before[: limit - ahead], *after[:ahead]]
@@ -195,8 +187,8 @@ def read_window(client: Client, start: Start, first: int, last: int, limit: int 
     print_of.update(judgements.tobytes())
     print_of.update(b"settled" if columns["age_s"].min(initial=_SETTLED_S + 1) > _SETTLED_S else b"")
     return Window(
-        columns["iteration"].astype(np.int64), columns["started_ns"].astype(np.int64),
-        columns["elapsed_ns"].astype(np.int64), columns["reference_ns"].astype(np.float64),
+        columns["iteration"].astype(np.int64), columns["elapsed_ns"].astype(np.int64),
+        columns["reference_ns"].astype(np.float64),
         np.array([one == "train" for one in table.column("phase").to_pylist()], dtype=bool),
         columns["irregular"] == 1, table.column("verdict_ids").to_pylist(), print_of.hexdigest(), judgements,
         columns["age_s"] > _SETTLED_S,
@@ -250,7 +242,7 @@ def read_matrix(client: Client, start: Start, quantity: Quantity, window: Window
                     coming = ahead.submit(read, first + each)
                 yield first, values
 
-    return matrix_of(quantity, chunks, sample, peers_of(places), window.iterations, window.version)
+    return matrix_of(quantity, chunks, sample, peers_of(places), window.iterations)
 
 
 def extend_matrix(
@@ -261,7 +253,7 @@ def extend_matrix(
     values = np.empty((0, len(places.ranks)), dtype=np.float32)
     if len(new):
         values = _Cells(client, start, quantity.column, places.ranks).of(new, _SOME, {"some": new.tolist()})
-    return extended(base, quantity, columns, values, peers_of(places), window.version)
+    return extended(base, quantity, columns, values, peers_of(places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,12 +396,11 @@ class Changed(Exception):
 class HeatMapStore:
     """Windows, places and matrices of jobs.
 
-    `database`: Answers questions; `kept_bytes`: Bound of the matrices that are kept.
+    `database`: answers questions.
     """
 
-    def __init__(self, database: ConsoleDatabase, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, database: ConsoleDatabase) -> None:
         self._database = database
-        self._kept_bytes = kept_bytes
         self._begun: set[asyncio.Task[Any]] = set()
         self._kept: OrderedDict[Hashable, Held] = OrderedDict()
 
@@ -424,9 +415,7 @@ class HeatMapStore:
 
     async def from_first(self, start: Start, first: int, wanted: int) -> tuple[Window, Places] | None:
         """Return the iterations from one on and the job's ranks; None: there are more than a window may have."""
-        window = await self._window(
-            (start, first, wanted, "from"), lambda c: read_window(c, start, first, _FAR, wanted)
-        )
+        window = await self.behind(start, first - 1, wanted)
         # As many as were asked for: there may be more behind them.
         if not len(window.iterations) or len(window.iterations) == wanted:
             return None
@@ -523,7 +512,7 @@ class HeatMapStore:
         self._kept[key] = kept
         self._kept.move_to_end(key)
         # The newest stays even if it is too large alone: its tiles are about to be asked for.
-        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
+        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > KEPT_BYTES:
             self._kept.popitem(last=False)
         return kept.matrix, places
 
@@ -532,12 +521,8 @@ class HeatMapStore:
         reading = asyncio.create_task(self.matrix(start, quantity, edges, version))
         # asyncio itself refers to tasks only weakly: without this one the reading might vanish.
         self._begun.add(reading)
-        reading.add_done_callback(self._end)
-
-    def _end(self, reading: asyncio.Task[Any]) -> None:
-        self._begun.discard(reading)
-        if not reading.cancelled():
-            reading.exception()  # else asyncio logs that the exception was never retrieved
+        reading.add_done_callback(self._begun.discard)
+        reading.add_done_callback(mark_seen)
 
     async def marks(self, start: Start, first: int, last: int) -> list[dict[str, Any]]:
         """Return verdicts whose range touches the iterations from `first` to `last`."""

@@ -59,6 +59,7 @@ _USUAL_TIMES: Final = 2_000
 _GROWS: Final = 4  # a window that follows a job grows by a quarter before it begins anew further right
 _FOREVER: Final = "private, max-age=86400, immutable"
 _ASK_AGAIN: Final = "private, no-cache"
+_FAR: Final = 1 << 62  # beyond any iteration
 
 Answer = Callable[[Request, Start], Awaitable[Response]]
 
@@ -102,11 +103,11 @@ class _Endpoints:
         self._store = store
 
     async def window(self, request: Request, start: Start) -> Response:
-        around = _number(request, "around", None, -(1 << 62), 1 << 62)
+        around = _number(request, "around")
         wanted = _needed(request, "iterations", 1, MOST_ITERATIONS, _USUAL_ITERATIONS)
         # A browser that follows a job names its first iteration and gets its own window, up to the newest iteration.
         # Where that would be too long (None), the window begins further right.
-        begin = _number(request, "first", None, -(1 << 62), 1 << 62)
+        begin = _number(request, "first")
         grown = None
         if begin is not None:
             grown = await self._store.from_first(start, begin, wanted + wanted // _GROWS)
@@ -138,8 +139,15 @@ class _Endpoints:
         })  # fmt: skip
 
     async def rows(self, request: Request, start: Start) -> Response:
-        matrix, places, order = await self._ordered(request, start, needs_matrix=False)
-        del matrix
+        edges, quantity, version, name = _asked(request)
+        if name == "strange":
+            _, places, order = await self._ordered(request, start)
+        else:  # no cell is needed
+            window = await self._store.between(start, *edges)
+            places = await self._store.places(start, window)
+            if version_of(window, places) != Version.of_text(version, quantity.name).rows:
+                raise Changed
+            order = order_of(places, name)
         return _json(request, {
             "ranks": _compact(places.ranks[order.rows]), "borders": list(order.borders), "labels": list(order.labels),
             "gpu": places.gpu[order.rows].tolist(), "host": _named(places.host, order),
@@ -147,13 +155,11 @@ class _Endpoints:
         }, cache=_FOREVER)  # fmt: skip
 
     async def tile(self, request: Request, start: Start) -> Response:
-        matrix, places, order = await self._ordered(request, start, needs_matrix=True)
-        assert matrix is not None
+        matrix, places, order = await self._ordered(request, start)
         columns = matrix.levels.shape[0]
         per_bin = (_power(request, "ranks_per_bin"), _power(request, "iterations_per_bin"))
-        sizes = (("row", len(places.ranks)), ("column", columns))
-        tiles = (-(-max(1, size) // (each * TILE)) for (_, size), each in zip(sizes, per_bin, strict=True))
-        row, column = (_needed(request, name, 0, count - 1, 0) for (name, _), count in zip(sizes, tiles, strict=True))
+        row = _needed(request, "row", 0, max(0, len(places.ranks) - 1) // (per_bin[0] * TILE), 0)
+        column = _needed(request, "column", 0, max(0, columns - 1) // (per_bin[1] * TILE), 0)
         left = TILE * per_bin[1] * column
         skipped = _needed(request, "skipped", 0, min(TILE, -(-(columns - left) // per_bin[1])) - 1, 0)
         bins = await run_in_threadpool(matrix.tile, order.rows, per_bin, (row, column), skipped)
@@ -163,13 +169,13 @@ class _Endpoints:
         return _response(request, body, "application/octet-stream", encoding, cache=_FOREVER)
 
     async def strangest(self, request: Request, start: Start) -> Response:
-        matrix, places, order = await self._ordered(request, start, needs_matrix=True)
-        assert matrix is not None
+        matrix, places, order = await self._ordered(request, start)
         place = np.empty(len(order.rows), dtype=np.int64)
         place[order.rows] = np.arange(len(order.rows))
         found = await run_in_threadpool(matrix.strangest)
+        low, high = matrix.scale.ends
         return _json(request, {
-            "low": matrix.scale.low_value, "high": matrix.scale.high_value,
+            "low": low, "high": high,
             "cells": [
                 {"row": int(place[one.row]), "rank": int(places.ranks[one.row]), "column": one.column,
                  "value": one.value, "times": one.times, "present": one.present}
@@ -178,11 +184,9 @@ class _Endpoints:
         }, cache=_FOREVER)  # fmt: skip
 
     async def cell(self, request: Request, start: Start) -> Response:
-        iteration = _needed(request, "iteration", -(1 << 62), 1 << 62)
+        iteration = _needed(request, "iteration")
         rank = _needed(request, "rank", 0, (1 << 32) - 1)
-        # `or 0` is for type checkers: with this default it is never None.
-        first = _number(request, "first", iteration, -(1 << 62), 1 << 62) or 0
-        last = _number(request, "last", iteration, -(1 << 62), 1 << 62) or 0
+        first, last = (_needed(request, name, default=iteration) for name in ("first", "last"))
         window = await self._store.between(start, first, last)
         found = await self._store.ask(
             ("cell", start, iteration, rank, window.version),
@@ -197,8 +201,8 @@ class _Endpoints:
         return _json(request, {"iteration": iteration, "rank": rank, **found, "verdicts": verdicts})
 
     async def times(self, request: Request, start: Start) -> Response:
-        after = _number(request, "after", None, -(1 << 62), 1 << 62)
-        around = _number(request, "around", None, -(1 << 62), 1 << 62)
+        after = _number(request, "after")
+        around = _number(request, "around")
         wanted = _needed(request, "iterations", 1, MOST_TIMES, _USUAL_TIMES)
         window = (
             await self._store.times(start, around, wanted)
@@ -206,7 +210,7 @@ class _Endpoints:
         )  # fmt: skip
         oldest, newest = await self._store.span(start)
         first, last = (int(window.iterations[at]) if len(window.iterations) else newest for at in (0, -1))
-        marks = await self._store.marks(start, _needed(request, "first", -(1 << 62), 1 << 62, first), last)
+        marks = await self._store.marks(start, _needed(request, "first", default=first), last)
         microseconds, irregular = np.round(window.reference_ns / 1e3), np.flatnonzero(window.is_irregular).tolist()
         return _json(request, {
             "oldest": oldest, "newest": newest, "iterations": _compact(window.iterations),
@@ -226,21 +230,18 @@ class _Endpoints:
             ],
         })  # fmt: skip
 
-    async def _ordered(
-        self, request: Request, start: Start, *, needs_matrix: bool
-    ) -> tuple[HeatMatrix | None, Places, Order]:
-        edges = (_needed(request, "first", -(1 << 62), 1 << 62), _needed(request, "last", -(1 << 62), 1 << 62))
-        version, order = request.query_params.get("version", ""), _choice(request, "order", ORDERS)
-        quantity: Quantity = QUANTITIES[_choice(request, "quantity", QUANTITIES)]
-        if not needs_matrix and order != "strange":
-            window = await self._store.between(start, *edges)
-            places = await self._store.places(start, window)
-            if version_of(window, places) != Version.of_text(version, quantity.name).rows:
-                raise Changed
-            return None, places, order_of(places, order)
+    async def _ordered(self, request: Request, start: Start) -> tuple[HeatMatrix, Places, Order]:
+        edges, quantity, version, name = _asked(request)
         matrix, places = await self._store.matrix(start, quantity, edges, version)
-        strangeness = matrix.strangeness() if order == "strange" else None
-        return matrix, places, order_of(places, order, strangeness)
+        strangeness = matrix.strangeness() if name == "strange" else None
+        return matrix, places, order_of(places, name, strangeness)
+
+
+def _asked(request: Request) -> tuple[tuple[int, int], Quantity, str, str]:
+    """Return the window's edges, the quantity, the version and the order of rows that a request is about."""
+    edges = _needed(request, "first"), _needed(request, "last")
+    quantity = QUANTITIES[_choice(request, "quantity", QUANTITIES)]
+    return edges, quantity, request.query_params.get("version", ""), _choice(request, "order", ORDERS)
 
 
 def _named(names: Names, order: Order) -> dict[str, Any]:
@@ -254,7 +255,9 @@ def _compact(numbers: np.ndarray) -> Any:
     return numbers.tolist()
 
 
-def _number(request: Request, name: str, default: int | None, least: int, most: int) -> int | None:
+def _number(
+    request: Request, name: str, default: int | None = None, least: int = -_FAR, most: int = _FAR
+) -> int | None:
     text = request.query_params.get(name)
     if text is None or not text:
         return default
@@ -268,7 +271,7 @@ def _number(request: Request, name: str, default: int | None, least: int, most: 
     return number
 
 
-def _needed(request: Request, name: str, least: int, most: int, default: int | None = None) -> int:
+def _needed(request: Request, name: str, least: int = -_FAR, most: int = _FAR, default: int | None = None) -> int:
     number = _number(request, name, default, least, most)
     if number is None:
         raise InputError(f"{name} must be given; got none")

@@ -21,14 +21,15 @@ from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused, TopicMismatch
 from irregulars.infra.console.database import KafkaAddress, known_mutes, say_on_topic
-from irregulars.infra.console.jobs import named, seconds
 from irregulars.infra.console.rendering import (
     NAME,
     Console,
     console_of,
     incident_path,
+    named,
     read_own_form,
     render,
+    seconds,
     visitor_of,
 )
 from irregulars.infra.showing.found import Screen, gather

@@ -9,7 +9,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
@@ -19,10 +18,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import ServiceError
-from irregulars.infra.console.rendering import NAME, Console, console_of, is_part, render, table_of
+from irregulars.infra.console.rendering import NAME, Console, console_of, is_part, named, render, seconds, table_of
 from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
+from irregulars.infra.showing.from_database import CELLS, read_cells
 from irregulars.infra.showing.html_page import extremes_of, heat_map, numerics_charts, small_line, times_chart
-from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, read_bands
+from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, Band
 from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
 from irregulars.printing import counted
 from irregulars.sinks.investigations import Answer, run
@@ -39,7 +39,7 @@ JobStart = tuple[str, int]  # a job and its attempt
 
 _NEWEST: Final = """
 SELECT job, attempt, iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
-    notEmpty(verdict_ids)
+    toBool(notEmpty(verdict_ids))
 FROM iterations FINAL
 WHERE (job, attempt) IN {starts:Array(Tuple(String, Int64))} AND phase = 'train'
 ORDER BY job, attempt, iteration DESC
@@ -66,14 +66,6 @@ LEFT JOIN
 ORDER BY places.attempt DESC
 LIMIT 50"""
 
-_CELLS: Final = """
-SELECT iteration, intDiv(rank, {bin_ranks:UInt32}) AS bin, max(work_ns), argMax(rank, work_ns)
-FROM rank_iterations FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
-    AND work_ns IS NOT NULL
-GROUP BY iteration, bin
-ORDER BY iteration, bin"""
-
 
 _WANTED: Final = """(
     SELECT iteration FROM iterations FINAL WHERE job = {job:String} AND attempt = {attempt:Int64} AND phase = 'train'
@@ -94,10 +86,7 @@ def newest_iterations(
         return found
     rows = client.query(_NEWEST, parameters={"starts": list(starts), "each": each}).result_rows
     for job, attempt, *values in reversed(rows):
-        iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause = values
-        found[job, attempt].append(
-            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-        )
+        found[job, attempt].append(Iteration(*values))
     return found
 
 
@@ -113,10 +102,9 @@ def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> 
     """Return the heat map of the iterations around one, and how many ranks share one of its rows."""
     bin_ranks = -(-gpus // BINS) or 1
     first = max(0, around - _HEAT_ITERATIONS // 2)
-    values = {"job": job, "attempt": attempt, "bin_ranks": bin_ranks, "first": first,
-              "past": first + _HEAT_ITERATIONS}  # fmt: skip
-    rows = client.query(_CELLS, parameters=values).result_rows
-    return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows], bin_ranks
+    wanted = list(range(first, first + _HEAT_ITERATIONS))
+    values = {"job": job, "attempt": attempt, "bin_ranks": bin_ranks, "wanted": wanted}
+    return read_cells(client.query(CELLS, parameters=values).result_rows), bin_ranks
 
 
 _IRREGULAR: Final = 50
@@ -163,16 +151,15 @@ async def job_page(request: Request) -> Response:
     if chosen is None:
         raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
     shown = NEWEST if is_part(request) else SHOWN
-    start = (job, chosen["attempt"])
-    ask, (job, attempt) = console.database.ask, start
-    values, of_job = {"job": job, "attempt": attempt, "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
+    ask, start = console.database.ask, (job, chosen["attempt"])
+    values, of_job = {"job": job, "attempt": start[1], "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
     times, irregular, blamed = await asyncio.gather(
         ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
         ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
         ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
     )
-    charts = {} if is_part(request) else await _charts(console, (job, chosen["attempt"]), times, chosen["gpus"])
-    charts["numerics"] = await _numerics(console, (job, chosen["attempt"]), chosen["gpus"])
+    charts = {} if is_part(request) else await _charts(console, start, times, chosen["gpus"])
+    charts["numerics"] = await _numerics(console, start, chosen["gpus"])
     return render(
         request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
         verdicts=table_of(blamed, _VERDICT_COLUMNS),
@@ -209,7 +196,7 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
         # The newest iterations are chosen within the question, which spares asking for their numbers first.
         rows = client.query(BANDS.replace("{wanted:Array(Int64)}", _WANTED), parameters=values).result_rows
         marks = client.query(_DOUBTS, parameters=values).result_rows if rows else ()
-        charts = numerics_charts(list(read_bands(rows)), [(first, kind) for first, kind in marks])
+        charts = numerics_charts([Band(*row) for row in rows], [(first, kind) for first, kind in marks])
         return [(title, Markup(chart), legend) for title, chart, legend in charts]
 
     return await console.database.ask(("numerics", start), read, _NUMERICS_S)
@@ -342,16 +329,6 @@ def now_of(
 
     lines.sort(key=urgency)
     return Now(open_ones, lines, incidents.empty, jobs.empty)
-
-
-def named(answer: Answer) -> list[dict[str, Any]]:
-    """Return the rows of an answer by the names of its columns."""
-    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-
-
-def seconds(value: datetime | None) -> float | None:
-    """Return a moment of the database as seconds since the epoch."""
-    return None if value is None else value.replace(tzinfo=value.tzinfo or UTC).timestamp()
 
 
 def _cost(job: str, incidents: Sequence[Row]) -> float | None:

@@ -218,9 +218,18 @@ def table_of(answer: Answer, columns: Sequence[str] | None = None) -> Table:
         kinds = {type(row[at]) for row in answer.rows if row[at] is not None}
         is_number = bool(kinds) and all(issubclass(kind, int | float) and kind is not bool for kind in kinds)
         heads.append(Head(answer.columns[at], label_of(answer.columns[at]), is_number))
-    named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-    rows = [[cell_of(head.name, row[head.name], row) for head in heads] for row in named]
+    rows = [[cell_of(head.name, row[head.name], row) for head in heads] for row in named(answer)]
     return Table(heads, rows, answer.empty)
+
+
+def named(answer: Answer) -> list[dict[str, Any]]:
+    """Return the rows of an answer by the names of its columns."""
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+
+def seconds(value: datetime | None) -> float | None:
+    """Return a moment of the database, which gives UTC without a zone, as seconds since the epoch."""
+    return None if value is None else value.replace(tzinfo=value.tzinfo or UTC).timestamp()
 
 
 def label_of(name: str) -> str:
@@ -242,8 +251,7 @@ def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
     if value is None or (isinstance(value, float) and math.isnan(value)) or value == [] or value == ():
         return Cell(NONE)
     if isinstance(value, datetime):
-        # ClickHouse gives times in UTC without a zone.
-        time_s = value.replace(tzinfo=value.tzinfo or UTC).timestamp()
+        time_s = seconds(value) or 0.0
         return Cell(moment(int(time_s) * 10**9), time_s=time_s)
     text = _TEXTS.get(name, _plain_text)(value)
     return Cell(text, _link(name, value, row), _KINDS.get(name, lambda value: "")(value))
@@ -310,21 +318,15 @@ def _plain_text(value: Any) -> str:
 
 
 _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "probability": lambda value: percent(float(value)),
-    "highest_probability": lambda value: percent(float(value)),
-    "told_probability": lambda value: percent(float(value)),
-    "recovers_ratio": lambda value: f"{float(value):.0%}",
-    "right_share": lambda value: f"{float(value):.0%}",
-    "kind": lambda value: name_kind(printable(value)),
-    "cause": lambda value: name_kind(printable(value)),
-    "cause_share": lambda value: percent(float(value)),
-    "gpu_hours_lost": lambda value: amount(float(value)),
-    "gpu_hours_per_hour": lambda value: amount(float(value)),
-    "expected_gpu_hours_lost": lambda value: amount(float(value)),
-    "attempt": str,
-    "rank": str,
-    "iteration": str,
-    "gpu": str,
+    **dict.fromkeys(
+        ("probability", "highest_probability", "told_probability", "cause_share"), lambda value: percent(float(value))
+    ),
+    **dict.fromkeys(("recovers_ratio", "right_share"), lambda value: f"{float(value):.0%}"),
+    **dict.fromkeys(("kind", "cause"), lambda value: name_kind(printable(value))),
+    **dict.fromkeys(
+        ("gpu_hours_lost", "gpu_hours_per_hour", "expected_gpu_hours_lost"), lambda value: amount(float(value))
+    ),
+    **dict.fromkeys(("attempt", "rank", "iteration", "gpu"), str),
     "xids": lambda value: ", ".join(map(str, value)),
 }
 _KINDS: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -361,8 +363,8 @@ class Login:
 
     async def enter(self, request: Request) -> Response:
         """Log a visitor in who has the token."""
-        fields = await read_form(request)
-        if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
+        fields, token = await read_form(request), self._policy.token
+        if token is None or not same_word(fields.get("token", "").strip(), token):
             # No pause before the answer: requests that wait would leave no room for others.
             self._note_wrong()
             wrong = "That is not the token. It stands in the console's own output, or in console_token_file."

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -170,7 +170,7 @@ class ConsoleMetrics:
         """Return all of it in Prometheus's text format."""
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
-    def measured(self, app: ASGIApp, clock: Callable[[], float] = time.perf_counter) -> ASGIApp:
+    def measured(self, app: ASGIApp) -> ASGIApp:
         """Return an application that measures each request of another one."""
 
         async def measure(scope: Scope, receive: Receive, send: Send) -> None:
@@ -178,7 +178,7 @@ class ConsoleMetrics:
                 await app(scope, receive, send)
                 return
             # 500 stays where the application raises before it has answered.
-            begun_s, status = clock(), 500
+            begun_s, status = time.perf_counter(), 500
 
             async def note_status(message: Message) -> None:
                 nonlocal status
@@ -193,7 +193,7 @@ class ConsoleMetrics:
                 endpoint = scope.get("endpoint")
                 self._pages.labels(
                     getattr(endpoint, "__name__", "other") if endpoint is not None else "none", str(status)
-                ).observe(clock() - begun_s)
+                ).observe(time.perf_counter() - begun_s)
 
         return measure
 
@@ -238,8 +238,7 @@ def _answer(
     title = HTTPStatus(status).phrase
     answer = render(request, "error.html", status, code=status, title=title, text=text,
                     to_do=to_do or _TO_DO.get(status, ""))  # fmt: skip
-    for name, value in (headers or {}).items():
-        answer.headers[name] = value
+    answer.headers.update(headers or {})
     return answer
 
 

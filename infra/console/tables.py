@@ -15,7 +15,6 @@ from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, ServiceError
 from irregulars.infra.console.database import ConsoleDatabase, newest_letters
-from irregulars.infra.console.jobs import named
 from irregulars.infra.console.rendering import (
     NAME,
     Console,
@@ -24,6 +23,7 @@ from irregulars.infra.console.rendering import (
     host_path,
     incident_path,
     job_path,
+    named,
     render,
     table_of,
 )

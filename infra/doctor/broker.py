@@ -167,13 +167,10 @@ def check_broker(seen: KafkaFacts) -> Iterator[Finding]:
         yield finding("problem", GROUP, "broker", broker.error.text, broker.error.code)
     else:
         text = f"{counted(broker.brokers, 'broker')} at {broker.bootstrap}, answered in {span(broker.answered_in_s)}"
-        is_slow = broker.answered_in_s > SLOW_S
-        yield finding("warning", GROUP, "broker", text, "kafka_slow") if is_slow else ok(GROUP, "broker", text)
+        yield finding("warning" if broker.answered_in_s > SLOW_S else "ok", GROUP, "broker", text, "kafka_slow")
     if broker.error is None or broker.error.code != "certificate_expired":  # which is this, in other words
-        for whose, ends_s in (
-            ("the broker's", broker.certificate_ends_s),
-            ("our own", broker.own_certificate_ends_s),
-        ):
+        ends = {"the broker's": broker.certificate_ends_s, "our own": broker.own_certificate_ends_s}
+        for whose, ends_s in ends.items():
             if ends_s is not None:
                 yield _certificate(whose, ends_s - seen.now_s)
     if broker.error is not None:
@@ -192,9 +189,8 @@ def _certificate(whose: str, left_s: float) -> Finding:
         text = f"{whose} certificate has been invalid for {span(-left_s)}"
         return finding("problem", GROUP, "TLS", text, "certificate_ends", whose=whose)
     text = f"{whose} certificate is valid for another {span(left_s)}"
-    if left_s < EXPIRES_SOON_S:
-        return finding("warning", GROUP, "TLS", text, "certificate_ends", whose=whose)
-    return ok(GROUP, "TLS", text)
+    level: Level = "warning" if left_s < EXPIRES_SOON_S else "ok"
+    return finding(level, GROUP, "TLS", text, "certificate_ends", whose=whose)
 
 
 def clock_finding(group: str, whose: str, off_s: float) -> Finding:

@@ -7,7 +7,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from irregulars.infra.doctor.findings import Finding, Level, Question, finding, 
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings, keep_days
 from irregulars.printing import counted
-from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.connection import DatabaseSettings, connected, translated
 from irregulars.sinks.migrate import shipped_migrations
 from irregulars.sinks.tables import TABLES
 
@@ -34,15 +33,6 @@ SELECT table, count() AS parts FROM system.parts WHERE active AND database = cur
 GROUP BY table, partition ORDER BY parts DESC LIMIT 1
 """
 _REPLICAS: Final = "SELECT table, is_readonly, absolute_delay FROM system.replicas WHERE database = currentDatabase()"
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """A disk of the database."""
-
-    name: str
-    free_bytes: int
-    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +52,7 @@ class DatabaseFacts:
     edited_migrations: tuple[str, ...] = ()
     rights: Mapping[str, bool] | None = None  # by operation; None: the server does not answer that
     keeps_days: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # in force and set, where unequal
-    disks: Sequence[Disk] | None = None
+    disks: Sequence[tuple[str, int, int]] = ()  # of each its name, and its free and all its bytes
     parts: tuple[str, int] | None = None  # table with the most parts in one partition
     replicas: Mapping[str, float | None] = field(default_factory=dict)  # s behind, by table; None: read-only
     stored_s: float | None = None  # when the newest iteration was stored
@@ -79,7 +69,7 @@ def read_database(settings: Settings, question: Question, on_step: Callable[[str
         obstacle = Obstacle("clickhouse_unusable", str(error))
         return DatabaseFacts(settings.clickhouse_url, settings.clickhouse_user, obstacle)
     try:
-        with _connected(own) as client:
+        with connected(own) as client:
             return _Reading(client, own).read(settings)
     except IrregularsError as error:
         return DatabaseFacts(own.address, own.user, _obstacle(error, _reason(error), own))
@@ -120,7 +110,7 @@ class _Reading:
             edited_migrations=edited,
             rights=None if "grants" in self._unread else rights,
             keeps_days=_keeps(engines, keep_days(settings)),
-            disks=[Disk(str(name), int(free), int(total)) for name, free, total in disks] or None,
+            disks=[(str(name), int(free), int(total)) for name, free, total in disks],
             parts=(str(parts[0][0]), int(parts[0][1])) if parts else None,
             replicas={str(table): None if is_standing else float(lag) for table, is_standing, lag in replicas},
             stored_s=float(stored[0][0]) if stored and stored[0][0] else None,
@@ -166,21 +156,11 @@ def _reader(settings: Settings, writer: DatabaseSettings, *, has_tables: bool) -
         return None, None
     try:
         own = database_settings(settings, 0.0, is_reading=True)
-        with _connected(own) as client, translated(own):
+        with connected(own) as client:
             client.query("SELECT version FROM schema_migrations LIMIT 1" if has_tables else "SELECT 1")
     except IrregularsError as error:
         return settings.clickhouse_reader_user, _reason(error)
     return settings.clickhouse_reader_user, None
-
-
-@contextmanager
-def _connected(own: DatabaseSettings) -> Iterator[Client]:
-    client = connect(own)
-    try:
-        yield client
-    finally:
-        client.close_connections()
-        client.close()
 
 
 def _keeps(engines: Mapping[str, Any], wanted: Mapping[str, int]) -> dict[str, tuple[str, int]]:
@@ -328,19 +308,16 @@ def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
 
 
 def _room(seen: DatabaseFacts) -> Iterator[Finding]:
-    for disk in seen.disks or ():
+    for name, free_bytes, total_bytes in seen.disks:
         # A disk that reports no size is not called full.
-        share = disk.free_bytes / disk.total_bytes if disk.total_bytes else 1.0
-        text = f"disk {disk.name}: {size(disk.free_bytes)} of {size(disk.total_bytes)} free ({share:.0%})"
-        if share < FEW_FREE:
-            level: Level = "problem" if share < NO_FREE else "warning"
-            yield finding(level, GROUP, "disk", text, "disk_full")
-        else:
-            yield ok(GROUP, "disk", text)
+        share = free_bytes / total_bytes if total_bytes else 1.0
+        text = f"disk {name}: {size(free_bytes)} of {size(total_bytes)} free ({share:.0%})"
+        level: Level = "problem" if share < NO_FREE else "warning" if share < FEW_FREE else "ok"
+        yield finding(level, GROUP, "disk", text, "disk_full")
     if seen.parts is not None:
         table, parts = seen.parts
-        text = f"{table} has {counted(parts, 'part')} in one partition"
         if parts >= MANY_PARTS:
+            text = f"{table} has {counted(parts, 'part')} in one partition"
             yield finding("problem" if parts >= TOO_MANY_PARTS else "warning", GROUP, "parts", text, "many_parts")
         else:
             yield ok(GROUP, "parts", f"{counted(parts, 'part')} in one partition at most ({table})")

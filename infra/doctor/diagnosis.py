@@ -210,10 +210,10 @@ class BlockWatch:
                               f"{error}. It is tried again; see also: irregulars doctor")  # fmt: skip
 
 
-def watch(settings: Settings, group: str, say: Callable[[str], None], every_s: float = EVERY_S) -> BlockWatch:
+def watch(settings: Settings, group: str, say: Callable[[str], None]) -> BlockWatch:
     """Return a watch of an installation; `group` is the consumer group of its workers."""
     question = Question(group, only=("kafka", "topics", "workers", "jobs"), within_s=15.0)
-    return BlockWatch(lambda: diagnose(LenientSettings(settings), question), say, every_s=every_s)
+    return BlockWatch(lambda: diagnose(LenientSettings(settings), question), say)
 
 
 def is_blocking(one: Finding) -> bool:
@@ -332,5 +332,4 @@ def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Findi
         yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
     if seen.free_bytes is not None:
         text = f"{size(seen.free_bytes)} free for data_dir ({seen.data_directory})"
-        is_small = seen.free_bytes < LEAST_FREE_BYTES
-        yield finding("warning", GROUP, "disk", text, "disk_small") if is_small else ok(GROUP, "disk", text)
+        yield finding("warning" if seen.free_bytes < LEAST_FREE_BYTES else "ok", GROUP, "disk", text, "disk_small")

@@ -51,7 +51,9 @@ def ok(group: str, subject: str, text: str) -> Finding:
 
 
 def finding(level: Level, group: str, subject: str, text: str, code: str, /, **values: object) -> Finding:
-    """Return a finding of a case that `TO_DO` knows; `values` fill the places in its advice."""
+    """Return a finding of a case that `TO_DO` knows; `values` fill the places in its advice. ``ok`` needs none."""
+    if level == "ok":
+        return ok(group, subject, text)
     return Finding(level, group, subject, text, code, TO_DO[code].format(**values))
 
 
@@ -276,7 +278,6 @@ TO_DO: Final[Mapping[str, str]] = {
 WIDTH: Final = 80
 _STYLES: Final[dict[Level, str]] = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "cyan"}
 _INDENT: Final = 11
-_FINDING: Final = "  {level:<9}"
 
 
 def lines_of(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
@@ -298,7 +299,7 @@ def lines_of(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
             group = one.group
             yield GROUPS[group], "bold"
         level = one.level.upper() if one.level == "problem" else one.level
-        first, *others = _wrapped(f"{one.subject}: {one.text}", _FINDING.format(level=level))
+        first, *others = _wrapped(f"{one.subject}: {one.text}", f"  {level:<9}")
         yield first, _STYLES[one.level]
         yield from ((line, "") for line in others)
         if one.to_do:

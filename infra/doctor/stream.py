@@ -32,7 +32,7 @@ from irregulars.messages.announcements import (
 )
 from irregulars.printing import counted
 from irregulars.sinks.notices.mutes import decode_mute
-from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery
+from irregulars.sinks.notices.policy import decode_delivery
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
@@ -217,9 +217,8 @@ class StreamReading:
         return jobs, since_s, clocks
 
     def _troubled(self) -> dict[str, str]:
-        newest: dict[bytes, DeliveryRecord] = {}
-        for message, told in _decoded(self._newest("notices"), decode_delivery):
-            newest[message.key() or b""] = told
+        said = _decoded(self._newest("notices"), decode_delivery)
+        newest = {message.key() or b"": told for message, told in said}
         found: dict[str, str] = {}
         for channel in sorted({told.channel for told in newest.values()}):
             own = [told for told in newest.values() if told.channel == channel]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -12,17 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # public there, and not told to type checkers
 
 from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, TopicFacts
-from irregulars.infra.doctor.findings import (
-    Finding,
-    Level,
-    Question,
-    finding,
-    names,
-    numbers,
-    ok,
-    span,
-    unread,
-)
+from irregulars.infra.doctor.findings import Finding, Level, Question, finding, names, numbers, ok, span, unread
 from irregulars.kafka.access_roles import ROLES, Right, rights_of
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOGETHER, TOPICS, WORKER_TOPICS, TopicSettings
@@ -72,13 +63,12 @@ def read_topics(
     places = [(topic.name, number) for topic in there for number in range(topic.partitions)]
     begins = _offsets(admin, places, OffsetSpec.earliest(), deadline)  # type: ignore[no-untyped-call]
     ends = _offsets(admin, places, OffsetSpec.latest(), deadline)  # type: ignore[no-untyped-call]
-    since = _offsets(admin, places, OffsetSpec.for_timestamp(int((now_s - RECENT_S) * 1000)), deadline)
+    since = offsets_at(admin, places, now_s - RECENT_S, deadline)
     newest = _newest(admin, places, deadline)
     return {
-        short: topic if topic.error is not None else TopicFacts(
-            topic.name, None, topic.partitions, topic.replicas, topic.leaderless, topic.behind,
-            configs.get(topic.name), topic.operations, _of(begins, topic.name), _of(ends, topic.name),
-            _of(since, topic.name), newest.get(topic.name),
+        short: topic if topic.error is not None else replace(
+            topic, config=configs.get(topic.name), begins=_of(begins, topic.name), ends=_of(ends, topic.name),
+            since=_of(since, topic.name), newest_s=newest.get(topic.name),
         )
         for short, topic in found.items()
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -114,18 +115,14 @@ def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
 
 def waiting_messages(seen: KafkaFacts) -> dict[str, int]:
     """Return how many messages of the first hop's topics no worker has read, by topic."""
-    found = {}
-    for topic in RANK_TOPICS:
-        ends = seen.topics[topic].ends if topic in seen.topics else {}
-        begins = seen.topics[topic].begins if topic in seen.topics else {}
-        lag = 0
-        for partition, end in ends.items():
+    found: Counter[str] = Counter()
+    for topic in seen.topics.keys() & set(RANK_TOPICS):
+        for partition, end in seen.topics[topic].ends.items():
             told = seen.stream.progress.get(partition)
             read_to = told.positions.get(topic, 0) if told else 0
             # Messages that retention has deleted are not waited for any more.
-            lag += max(end - max(read_to, begins.get(partition, 0)), 0)
-        found[topic] = lag
-    return {topic: lag for topic, lag in found.items() if lag}
+            found[topic] += max(end - max(read_to, seen.topics[topic].begins.get(partition, 0)), 0)
+    return dict(+found)  # those above 0
 
 
 def is_read(seen: KafkaFacts) -> bool:

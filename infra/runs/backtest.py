@@ -95,16 +95,16 @@ def backtest(detectors: Mapping[str, MakeDetector], jobs: Iterable[JobFrames]) -
     for job in jobs:
         for name, make in detectors.items():
             try:
-                one = replay(job, lambda make=make: Comparable(make()))  # type: ignore[misc]
+                scored, took_s = replay(job, lambda make=make: Comparable(make()))  # type: ignore[misc]
             except PluginError as error:
                 raise PluginError(f"detector {name}: {error} ({job.name})") from error
             result = results[name]
-            counts = count_job(one.job, job.faults)
+            counts = count_job(scored, job.faults)
             result.counts += counts
             # Names need not be the only ones: two folders may hold a recording of one name each.
             result.by_job[job.name] = result.by_job.get(job.name, Counts()) + counts
-            result.took_s += one.took_s
-            result.rows += one.rows
+            result.took_s += took_s
+            result.rows += job.rows
     return list(results.values())
 
 

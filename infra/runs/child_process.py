@@ -81,20 +81,24 @@ class ChildProcess:
         return self._process.poll()
 
     def wait_until(self, is_ready: Callable[[], bool], within_s: float) -> None:
-        """Wait until the service is ready.
+        """Wait until the service is ready; else it is killed: it keeps nothing yet that an orderly end could save.
 
         Raises `ServiceUnavailable` if the process ends, or `within_s` seconds pass; the text has its last words.
         """
         deadline = time.monotonic() + within_s
-        # An answer alone is not enough: another process may have taken the port, and ours has ended.
-        while not (is_ready() and self.is_running):
-            if not self.is_running:
-                raise ServiceUnavailable(f"{self.name} must come up; got an exit: {self.last_words()}")
-            if time.monotonic() > deadline:
-                raise ServiceUnavailable(
-                    f"{self.name} must be ready within {within_s:.1f} s; it is not: {self.last_words()}"
-                )
-            stopping.pause(_POLL_S)
+        try:
+            # An answer alone is not enough: another process may have taken the port, and ours has ended.
+            while not (is_ready() and self.is_running):
+                if not self.is_running:
+                    raise ServiceUnavailable(f"{self.name} must come up; got an exit: {self.last_words()}")
+                if time.monotonic() > deadline:
+                    raise ServiceUnavailable(
+                        f"{self.name} must be ready within {within_s:.1f} s; it is not: {self.last_words()}"
+                    )
+                stopping.pause(_POLL_S)
+        except BaseException:
+            self.kill()
+            raise
 
     def has_ended(self, within_s: float) -> bool:
         """Wait for the end of the process, at most `within_s` seconds; whether it came."""
@@ -127,24 +131,14 @@ class ChildProcess:
 
 
 def _start(
-    launch: Sequence[str],
-    output: int,
-    directory: Path | None,
-    environment: Mapping[str, str],
+    launch: Sequence[str], output: int, directory: Path | None, environment: Mapping[str, str],
     inherited: Iterable[int],
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[bytes]:  # fmt: skip
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            launch,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-            env=environment,
-            pass_fds=tuple(inherited),
-            process_group=0,
-            umask=_OWNER_ALONE,
-        )
+            launch, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory, env=environment,
+            pass_fds=tuple(inherited), process_group=0, umask=_OWNER_ALONE,
+        )  # fmt: skip
 
     started = _STARTER.submit(start)
     try:

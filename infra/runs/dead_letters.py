@@ -191,19 +191,18 @@ def follow_alerts(
     newest: int = 0,
     is_over: Callable[[], bool] = lambda: False,
     tell: Callable[[str | None], object] = lambda _: None,
-    timeout_s: float = 10.0,
 ) -> Iterator[bytes]:
     """Yield the messages of the topic ``alerts`` as they come, for ever.
 
     They begin with the next one; or, `is_from_start`, with the oldest that the topic keeps; or `newest` messages
     before the end of each partition. `is_ending`: stop at the present end. `is_over` is asked several times a second
     whether to stop. `tell` takes None when the topic begins to be read, a sentence when Kafka is away meanwhile, and
-    None again when it is back. `timeout_s`: how long the broker may take to answer at the start.
+    None again when it is back.
 
     Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, with `is_ending` also later on, or
     refuses us; `TopicMismatch` if there is no such topic.
     """
-    partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
+    partitions = partitions_there(bootstrap, topics, security, ("alerts",), _ASK_S)["alerts"]
     watch = BrokerWatch(bootstrap)
     config = client_config(bootstrap, security) | {
         "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,

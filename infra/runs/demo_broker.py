@@ -84,12 +84,7 @@ class DemoBroker(Service):
         arguments = [str(binary), "broker", "--listener-url", address, "--advertised-listener-url", address]
         arguments += ["--storage-engine", "memory://tansu/"]
         self._child = ChildProcess("demo broker", arguments, Path(self._directory.name) / "broker.log")
-        try:
-            self._child.wait_until(lambda: kafka_answers(port), within_s)
-        except BaseException:
-            # Not `stop`: it keeps nothing that an orderly end could save.
-            self._child.kill()
-            raise
+        self._child.wait_until(lambda: kafka_answers(port), within_s)
         self.bootstrap = f"{HOST}:{port}"
 
 

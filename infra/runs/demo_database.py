@@ -40,6 +40,7 @@ USER: Final = "irregulars"
 READER: Final = "irregulars_reader"
 _LOG: Final = logging.getLogger("irregulars.database")
 _PROGRAM: Final = Path(__file__).with_name("database_process.py")
+_START_S: Final = 180.0
 _STOP_S: Final = 10.0
 _PING_S: Final = 1.0
 _POLL_S: Final = 0.02
@@ -123,7 +124,6 @@ class DemoDatabase(Service):
         port: int | None = None,
         database: str = "irregulars",
         scratch: Sequence[str] = (),
-        start_timeout_s: float = 180.0,
     ) -> None:
         # Names go into XML and SQL as they are.
         for name in (database, *scratch):
@@ -132,7 +132,6 @@ class DemoDatabase(Service):
         self._data = DataDirectory(data_directory, "irregulars-database-")
         self._given_port = port
         self._scratch = tuple(scratch)
-        self._start_timeout_s = start_timeout_s
         self._child: ChildProcess | None = None
         self.url = ""  # ``http://127.0.0.1:PORT``
         self.native_port = 0  # of the native protocol, for Grafana and ``clickhouse-client``: always a free one
@@ -177,7 +176,7 @@ class DemoDatabase(Service):
                 self.reader_password = _password(self._data.path / "reader-password")
                 start_on_free_ports(
                     lambda within_s: self._start_on(self._given_port or free_port(), free_port(), within_s),
-                    self._start_timeout_s,
+                    _START_S,
                 )
                 if not landlock_version():
                     _LOG.warning(
@@ -232,12 +231,7 @@ class DemoDatabase(Service):
             environment={"TMPDIR": str(here / "data")},  # the engine ends without a reason where it can't write there
             inherited=self._data.inherited,
         )
-        try:
-            self._child.wait_until(lambda: _answers_ping(http_port), within_s)
-        except BaseException:
-            self._child.kill()
-            self._child = None
-            raise
+        self._child.wait_until(lambda: _answers_ping(http_port), within_s)
         self.url, self.native_port = f"http://{HOST}:{http_port}", native_port
 
     def _users(self) -> str:

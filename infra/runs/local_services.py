@@ -14,14 +14,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka.admin import AdminClient
+
 from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.runs.child_process import HOST, ChildProcess, Service, free_port
 from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import kafka_security
+from irregulars.kafka.broker import client_config
 from irregulars.kafka.security import KafkaSecurity
-from irregulars.private_files import make_private_directory
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.private_files import make_private_directory, write_private_file
 
 GROUP: Final = "irregulars"
 _SESSION_S: Final = 6.0  # with the demo broker a worker joins after half of it
@@ -76,24 +82,14 @@ class LocalServices(Service):
             self._on_step("starting the database")
             database = self._stack.enter_context(DemoDatabase(directory / "database" if self._is_kept else None))
             self.settings = replace(
-                self.settings,
-                kafka_bootstrap=broker.bootstrap,
-                **_NO_SECURITY,
-                clickhouse_url=database.url,
-                clickhouse_ca_file=None,
-                clickhouse_user=database.user,
-                clickhouse_password=database.password,
-                clickhouse_password_file=None,
-                clickhouse_reader_user=database.reader,
-                clickhouse_reader_password=database.reader_password,
-                clickhouse_reader_password_file=None,
-                clickhouse_database=database.database,
-                session_s=_SESSION_S,
-                # One broker holds one copy.
-                replicas=1,
-                metrics_listen=f"127.0.0.1:{free_port()}",
-                data_dir=directory,
-            )
+                self.settings, kafka_bootstrap=broker.bootstrap, **_NO_SECURITY,
+                clickhouse_url=database.url, clickhouse_ca_file=None, clickhouse_database=database.database,
+                clickhouse_user=database.user, clickhouse_password=database.password, clickhouse_password_file=None,
+                clickhouse_reader_user=database.reader, clickhouse_reader_password=database.reader_password,
+                clickhouse_reader_password_file=None, session_s=_SESSION_S,
+                replicas=1,  # one broker holds one copy
+                metrics_listen=f"127.0.0.1:{free_port()}", data_dir=directory,
+            )  # fmt: skip
             self._start_worker(directory)
             lines = [f'{name} = "{getattr(self.settings, name)}"\n' for name in _CONNECTION]
             self.config_file = self._write_private(directory / "connection.toml", "".join(lines))
@@ -141,9 +137,7 @@ class LocalServices(Service):
 
     def _write_private(self, path: Path, text: str) -> Path:
         """Write a file that nobody else may read, and that goes at the end."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        write_private_file(path, text.encode())
         self._stack.callback(path.unlink, missing_ok=True)
         return path
 
@@ -167,9 +161,6 @@ class LocalServices(Service):
         self.console_link = f"http://{address}/login#{token}"
 
     def _start_worker(self, directory: Path) -> None:
-        from irregulars.infra.wiring import kafka_security
-        from irregulars.kafka.topic_admin import create_topics
-
         self._on_step("creating the topics")
         create_topics(self.settings.kafka_bootstrap, self.settings.topics(), kafka_security(self.settings))
         self._on_step("starting a worker")
@@ -180,9 +171,6 @@ class LocalServices(Service):
         # Before the first check, so that a worker that does not come up is stopped too.
         self._stack.callback(worker.stop, _STOP_S)
         self._worker = worker
-        from confluent_kafka.admin import AdminClient
-
-        from irregulars.kafka.broker import client_config
 
         admin = AdminClient(client_config(self.settings.kafka_bootstrap, {}))
         deadline = time.monotonic() + _JOIN_S
@@ -195,12 +183,8 @@ class LocalServices(Service):
             stopping.pause(_POLL_S)
 
 
-def _is_stable(admin: object) -> bool:
+def _is_stable(admin: AdminClient) -> bool:
     """Whether the group has shared out its partitions."""
-    from confluent_kafka import ConsumerGroupState, KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    assert isinstance(admin, AdminClient)
     try:
         group = admin.describe_consumer_groups([GROUP], request_timeout=5)[GROUP].result(timeout=5)
     except KafkaException:  # the coordinator is not there yet

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -48,7 +47,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
     """
     with ExitStack() as stack:
         # First of all: a second agent must find the lock before it opens a source or the spool.
-        stack.enter_context(_locked(file))
+        stack.callback(os.close, _locked(file))
         devices = _Devices(file)
         stack.callback(devices.source.close)
         opened: dict[str, Source] = {}
@@ -135,17 +134,12 @@ def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
     return NodeEvents(roster, host, Devices(gpus, nics), sysfs, log, error_files=errors)
 
 
-@contextmanager
-def _locked(file: AgentFile) -> Iterator[None]:
-    """Keep a second agent out of the spool."""
+def _locked(file: AgentFile) -> int:
+    """Keep a second agent out of the spool, until the descriptor is closed that is returned."""
     directory = file.spool.directory
     try:
         make_private_directory(directory)
-        descriptor = lock_directory(directory)
+        return lock_directory(directory)
     except OSError as error:
         text = f"spool directory must be one that we can write; got {error.strerror} ({directory})"
         raise InputError(text) from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -70,16 +70,7 @@ class Counts:
     iterations: int = 0  # of the jobs
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.true + other.true,
-            self.alarmed + other.alarmed,
-            self.right + other.right,
-            self.faults + other.faults,
-            self.found + other.found,
-            self.delays + other.delays,
-            self.false_alarms + other.false_alarms,
-            self.iterations + other.iterations,
-        )
+        return Counts(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     @property
     def precision(self) -> float:
@@ -139,11 +130,6 @@ def count_job(job: ScoredJob, faults: Sequence[Fault]) -> Counts:
         false_alarms=int((raised & ~truth & ~aside).sum()),
         iterations=len(job.iterations),
     )
-
-
-def total(counts: Iterable[Counts]) -> Counts:
-    """Add counts up."""
-    return sum(counts, Counts())
 
 
 def _at_fault(job: ScoredJob, fault: Fault, longer: int) -> Flags:
@@ -225,19 +211,11 @@ class FrameTap:
             self.frames[-1].is_taught = True
 
 
-@dataclass(slots=True)
-class Replay:
-    """Scores of a detector for a job, and their cost. `took_s`: of one core, to score and learn."""
+def replay(job: JobFrames, make: MakeDetector) -> tuple[ScoredJob, float]:
+    """Score and teach all frames of a job, as a monitor does; return the scores and the seconds of one core.
 
-    job: ScoredJob
-    rows: int
-    took_s: float = field(default=0.0)
-
-
-def replay(job: JobFrames, make: MakeDetector) -> Replay:
-    """Score and teach all frames of a job with fresh detectors, one of each stream, as a monitor does.
-
-    A detector of operators scores a rank in an iteration by the largest score of its operators.
+    Detectors are fresh, one of each stream. One of operators scores a rank in an iteration by the largest score of
+    its operators.
     """
     said: dict[tuple[int, int], float] = {}
     took_s = 0.0
@@ -259,7 +237,7 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
     matrix = np.full((len(iterations), len(ranks)), np.nan)
     for (iteration, number), score in said.items():
         matrix[np.searchsorted(iterations, iteration), np.searchsorted(ranks, number)] = score
-    return Replay(ScoredJob(iterations, ranks, matrix), job.rows, took_s)
+    return ScoredJob(iterations, ranks, matrix), took_s
 
 
 def _asked(detector: Detector, one: TaughtFrame) -> Scores:

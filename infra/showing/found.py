@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -301,35 +301,19 @@ class Cost:
     lost_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """All that is shown about a verdict."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen(Found):
+    """All that is shown about a verdict: the facts (of GPUs the accused ones alone), and conclusions from them."""
 
-    verdict: Verdict
-    recording: str | None
-    source: str
-    now_ns: int | None
     device: str | None  # the first suspect in words; None: no device is accused
     summary: str
     since_ns: int | None  # when the first iteration of the verdict began; None: no longer stored, or never known
     cost: Cost
-    iterations: Sequence[Iteration]
     # before_ns, during_ns: Median iteration time before and with the cause; NaN where not known
     before_ns: float
     during_ns: float
     nic: str  # rates of the accused NIC in words; empty where not known
-    places: Mapping[int, Place]
-    gpus: Sequence[GpuState]
     gpu_median_mhz: float  # median clock of all GPUs of the job; NaN where not known
-    rates: Sequence[NicRates]
-    rate_samples: Sequence[RateSample]
-    cells: Sequence[Cell]
-    bin_ranks: int
-    numerics: Sequence[Band]
-    ways: Sequence[Way]
-    standing: Sequence[Standing]
-    earlier: Sequence[Earlier]
-    others: Sequence[Other]
     next_step: str
     look_further: str
     runbook: str
@@ -337,12 +321,12 @@ class Screen:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("verdict", "cells")}
+        names = [one.name for one in fields(self) if one.name not in ("verdict", "clock", "unread")]
         first, past = self.verdict.iterations
         return {
             "verdict": self.verdict.to_json(),
             "range": {"first": first, "past_last": past, "last": past - 1},
-            **plain({**values, "cells": self.cells}),
+            **plain({name: getattr(self, name) for name in names}),
         }
 
 
@@ -372,29 +356,23 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     next_step = advise(verdict)
     if found.recording is not None and verdict.state != "open":  # it is over: in the past tense
         next_step = f"while it lasted, {advise(replace(verdict, state='open', close_reason=None))}"
+    facts = {one.name: getattr(found, one.name) for one in fields(found)}
+    facts["gpus"] = [one for one in found.gpus if suspect is not None and one.rank in suspect.ranks]
     return Screen(
-        verdict=verdict,
-        recording=found.recording, source=found.source, now_ns=found.now_ns,
+        **facts,
         device=None if suspect is None else name_device(suspect),
         summary=summarise(verdict),
         since_ns=since_ns,
         cost=_cost(verdict, stands_ns),
-        iterations=found.iterations,
-        before_ns=before_ns, during_ns=during_ns,
+        before_ns=before_ns,
+        during_ns=during_ns,
         nic=nic_text(found),
-        places=found.places,
-        gpus=[one for one in found.gpus if suspect is not None and one.rank in suspect.ranks],
         gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
-        rates=found.rates, rate_samples=found.rate_samples,
-        cells=found.cells, bin_ranks=found.bin_ranks, numerics=found.numerics,
-        ways=found.ways, standing=found.standing,
-        earlier=found.earlier,
-        others=found.others,
         next_step=next_step,
         look_further=where_to_look(verdict),
         runbook=runbook_of(verdict.kind, runbook_url),
         missing=tuple(_missing(found, periods)),
-    )  # fmt: skip
+    )
 
 
 def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:

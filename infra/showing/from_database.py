@@ -39,7 +39,7 @@ from irregulars.infra.showing.found import (
     span_of,
     with_first_ones,
 )
-from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, bands_of, read_bands
+from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, Band, bands_of
 from irregulars.infra.showing.transfers import (
     MEMBERS,
     SHOWN,
@@ -102,7 +102,7 @@ ORDER BY position"""
 
 _ITERATIONS: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
-    has(verdict_ids, {verdict_id:String})
+    toBool(has(verdict_ids, {verdict_id:String}))
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
     AND phase = 'train'
@@ -116,7 +116,7 @@ WHERE job = {job:String} AND attempt = {attempt:Int64}
     AND rank IN {ranks:Array(UInt32)}
 ORDER BY rank"""
 
-_CELLS: Final = """
+CELLS: Final = """
 SELECT iteration, intDiv(rank, {bin_ranks:UInt32}) AS bin, max(work_ns), argMax(rank, work_ns)
 FROM rank_iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)} AND work_ns IS NOT NULL
@@ -248,30 +248,24 @@ class _Reader:
         # Its begin must be among them, and what was before it, however long it has lasted.
         rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN,
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
-        by_number = sorted(rows, key=itemgetter(0))
-        found = [
-            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in by_number
-        ]
-        iterations = with_first_ones(verdict, found)
+        iterations = with_first_ones(verdict, [Iteration(*row) for row in sorted(rows, key=itemgetter(0))])
         periods = periods_of(verdict, iterations)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, clock = self._places()
         is_numeric = verdict.kind in NUMERIC_KINDS
         wanted = _charted(iterations) if is_numeric else periods.looked_into.tolist()
-        has_cells, has_bands = bool(wanted) and verdict.kind in WORK_KINDS, bool(wanted) and is_numeric
-        cells = (
-            self._part("times of ranks", lambda: self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks))
-            if has_cells
-            else ()
-        )
-        bands = self._part("numbers of ranks", lambda: self._ask(BANDS, wanted=wanted)) if has_bands else ()
+        cells: Sequence[Row] = ()
+        bands: Sequence[Row] = ()
+        if wanted and verdict.kind in WORK_KINDS:
+            cells = self._part("times of ranks", lambda: self._ask(CELLS, wanted=wanted, bin_ranks=bin_ranks))
+        if wanted and is_numeric:
+            bands = self._part("numbers of ranks", lambda: self._ask(BANDS, wanted=wanted))
         others = self._ask(_OTHERS, verdict_id=verdict.verdict_id, limit=_EARLIER_READ)
         return Found(
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places,
-            cells=[Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in cells],
-            bin_ranks=bin_ranks, numerics=list(read_bands(bands)),
+            cells=read_cells(cells),
+            bin_ranks=bin_ranks, numerics=[Band(*row) for row in bands],
             ways=self._part("transfers", lambda: self._ways(periods)) if verdict.kind in TRANSFER_KINDS else (),
             standing=self._standing() if verdict.kind in STANDSTILLS else (),
             rates=self._part(_NIC_RATES, lambda: self._rates(iterations, periods)),
@@ -383,6 +377,11 @@ class _Reader:
         )  # fmt: skip
         return [Earlier(job, name, kind, (first, past), lost_s, world_size, seen)
                 for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
+
+
+def read_cells(rows: Sequence[Row]) -> list[Cell]:
+    """Return the cells of an answer to `CELLS`."""
+    return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows]
 
 
 def _number(value: float | None) -> float:

@@ -15,16 +15,14 @@ from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, 
 from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
     checks_of,
-    cost_text,
-    device_text,
     earlier_text,
+    facts_of,
     gpu_text,
     headline,
+    in_bars,
     names_of,
     others_text,
-    since_text,
     times_text,
-    without_text,
 )
 from irregulars.infra.showing.transfers import TRANSFER_KINDS, Way
 from irregulars.messages.judgements import Verdict
@@ -133,17 +131,16 @@ def times_chart(iterations: Sequence[Iteration], hang: Verdict | None = None) ->
     """
     height = 132.0
     unended = None if hang is None else hang.iterations[1] - 1
-    each = max(1, -(-len(iterations) // _MOST_BARS))
-    groups = [iterations[at : at + each] for at in range(0, len(iterations), each)]
-    longest = [max(group, key=lambda one: one.elapsed_ns) for group in groups]
+    bars = in_bars(iterations, _MOST_BARS)
     ended = [one for one in iterations if one.iteration != unended] or list(iterations)
     high = max([median_of([one.elapsed_ns for one in ended]), *(one.elapsed_ns for one in ended if one.is_irregular)])
     most = max(min(_OFF_SCALE * high, max(one.elapsed_ns for one in ended)), 1.0)
-    step = _WIDTH / len(groups)
+    step = _WIDTH / len(bars)
     parts = []
-    for at, (one, group) in enumerate(zip(longest, groups, strict=True)):
-        hung = hang if any(o.iteration == unended for o in group) else None
-        kind = _colour(any(o.has_cause for o in group) or hung is not None, any(o.is_irregular for o in group))
+    for at, bar in enumerate(bars):
+        one = max(bar, key=lambda one: one.elapsed_ns)
+        hung = hang if any(o.iteration == unended for o in bar) else None
+        kind = _colour(any(o.has_cause for o in bar) or hung is not None, any(o.is_irregular for o in bar))
         tall = height * (1.0 if hung else min(one.elapsed_ns / most, 1.0))
         title = unended_text(hung) if hung else f"iteration {one.iteration}: {duration(one.elapsed_ns)}"
         parts.append(_rect(at * step, height - tall, step * 0.85, tall, kind, title))
@@ -379,11 +376,7 @@ def _safe(text: object) -> str:
 
 
 def _answer(screen: Screen) -> Iterator[str]:
-    facts = {
-        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
-        "Without": without_text(screen), "Do": f"{screen.next_step}.",
-    }  # fmt: skip
-    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
+    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts_of(screen).items()]
     rows += [f"<dt>{name}</dt><dd>{_command(text)}</dd>" for name, text in checks_of(screen)]
     runbook = _safe(screen.runbook)  # no link where it is a path in the repository: it leads nowhere from here
     link = f'<a href="{runbook}">{runbook}</a>' if screen.runbook.startswith(("http", "/")) else runbook
@@ -424,7 +417,7 @@ def _charts(screen: Screen) -> Iterator[str]:
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
     # The direction of the NIC's line, so that text and chart show the same.
-    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
+    direction = "received" if " received at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
         is_open = verdict.state == "open"
         lasted = span_of(screen.iterations, range(*verdict.iterations))
@@ -466,7 +459,7 @@ def _command(text: str) -> str:
 def _state(screen: Screen) -> str:
     texts = [gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus]
     texts += [others_text(screen)] if screen.others else []
-    texts.append(earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+    texts.append(earlier_text(screen))
     rows = "".join(f"<p>{_safe(text)}</p>" for text in texts)
     missing = "".join(f"<p class='dim'>Not told: {_safe(text)}</p>" for text in screen.missing)
     return f"<h2>State and history</h2>{rows}{missing}\n"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ ROWS: Final = 1_000_000  # rows of ranks that a chart may read
 # normal noise on 1,000 ranks have none. Charts only point; verdicts are the judge's.
 _FAR: Final = 10.0
 
+# Columns are the fields of `Band`
 BANDS: Final = """
 SELECT quantity, iteration, arrayMin(own.1), middle, arrayMax(own.1),
     arrayReduce('quantileExactHigh(0.5)', apart.1), -arrayMax(apart).2, arrayMax(apart).3
@@ -102,9 +103,3 @@ def standing_out(bands: Sequence[Band]) -> list[Band]:
 def _over(distance: float, middle: float) -> float:
     # A median of 0, or one that is not finite, is no measure: the distance itself counts.
     return distance / abs(middle) if middle and math.isfinite(middle) else distance
-
-
-def read_bands(rows: Sequence[Sequence[Any]]) -> Iterator[Band]:
-    """Yield the bands of an answer to `BANDS`."""
-    for quantity, iteration, lowest, middle, highest, spread, rank, value in rows:
-        yield Band(quantity, iteration, lowest, middle, highest, spread, rank, value)

@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from irregulars.infra.showing.found import Earlier, GpuState, Iteration, Screen
-from irregulars.messages.judgements import Verdict
+from irregulars.infra.showing.found import GpuState, Iteration, Screen
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import printable
 from irregulars.sinks.advice import (
@@ -77,12 +76,17 @@ def headline(screen: Screen) -> str:
 
 def _head(screen: Screen) -> Iterator[str]:
     yield from _told("Verdict", f"{title_text(screen)}  [{screen.verdict.verdict_id}]")
-    yield from _told("Device", device_text(screen))
-    yield from _told("Since", since_text(screen))
-    yield from _told("Cost", cost_text(screen))
-    if text := without_text(screen):
-        yield from _told("Without", text)
-    yield from _told("Do", f"{screen.next_step}.")
+    for label, text in facts_of(screen).items():
+        yield from _told(label, text)
+
+
+def facts_of(screen: Screen) -> dict[str, str]:
+    """Return the answer to a person who was woken, by labels: device, begin, cost and the next step."""
+    facts = {
+        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
+        "Without": without_text(screen), "Do": f"{screen.next_step}.",
+    }  # fmt: skip
+    return {label: text for label, text in facts.items() if text}
 
 
 def device_text(screen: Screen) -> str:
@@ -151,26 +155,24 @@ def without_text(screen: Screen) -> str:
 # --- iteration times ------------------------------------------------------------------------------------------------
 
 
-def bars_of(iterations: Sequence[Iteration], most: int) -> list[tuple[list[Iteration], float]]:
-    """Gather iterations into at most `most` bars, each with the longest time among its own, ns."""
+def in_bars(iterations: Sequence[Iteration], most: int) -> list[Sequence[Iteration]]:
+    """Gather iterations that follow one another into at most `most` bars, each to be drawn as its longest."""
     each = max(1, -(-len(iterations) // most))
-    groups = [list(iterations[at : at + each]) for at in range(0, len(iterations), each)]
-    return [(group, float(max(one.elapsed_ns for one in group))) for group in groups]
+    return [iterations[at : at + each] for at in range(0, len(iterations), each)]
 
 
 def _times(screen: Screen) -> Iterator[str]:
     if not screen.iterations:
         return
-    bars = bars_of(screen.iterations, _BLOCKS)
-    most = max(longest for _, longest in bars)
-    each = len(bars[0][0])
+    bars = in_bars(screen.iterations, _BLOCKS)
+    longest = [float(max(one.elapsed_ns for one in bar)) for bar in bars]
     shown = span((screen.iterations[0].iteration, screen.iterations[-1].iteration + 1))
-    share = "one" if each == 1 else f"the longest of {each}"
-    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
-    yield " " * _INDENT + blocks([longest for _, longest in bars], most)
+    share = "one" if len(bars[0]) == 1 else f"the longest of {len(bars[0])}"
+    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(max(longest))}")
+    yield " " * _INDENT + blocks(longest, max(longest))
     marks = "".join(
-        "^" if any(one.has_cause for one in group) else "'" if any(one.is_irregular for one in group) else " "
-        for group, _ in bars
+        "^" if any(one.has_cause for one in bar) else "'" if any(one.is_irregular for one in bar) else " "
+        for bar in bars
     )
     if marks.strip():
         yield " " * _INDENT + marks.rstrip()
@@ -226,7 +228,7 @@ def _state(screen: Screen) -> Iterator[str]:
     yield from _listed("GPU", (gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus[:_GPUS_SHOWN]))
     if text := others_text(screen):
         yield from _told("Others", text)
-    yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+    yield from _told("Earlier", earlier_text(screen))
 
 
 def others_text(screen: Screen) -> str:
@@ -256,11 +258,12 @@ def gpu_text(one: GpuState, median_mhz: float) -> str:
     return ", ".join(parts)
 
 
-def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: bool) -> str:
+def earlier_text(screen: Screen) -> str:
     """Return the earlier verdicts on the device."""
-    if not verdict.suspects:
+    earlier = screen.earlier
+    if not screen.verdict.suspects:
         return "no device is accused"
-    where = "in this recording" if is_recording else "within 90 days before"
+    where = "in this recording" if screen.recording is not None else "within 90 days before"
     if not earlier:
         return f"no other verdict on this device {where}"
     shown = "; ".join(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from irregulars.infra.runs.analysis import Analysis, analyze
 from irregulars.producers.trace.directory import read_trace
+from tests.conftest import RECORDINGS
 
-ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = ("bandwidth", "commops", None)
 """What is left aside in each column of `TABLE`."""
 
@@ -27,7 +26,7 @@ CELLS = [(name, without, cell) for name, cells in TABLE.items() for without, cel
 
 @cache
 def judged(name: str, without: str | None) -> Analysis:
-    return analyze(read_trace(ROOT / "tests" / "recordings" / name, without=() if without is None else (without,)))
+    return analyze(read_trace(RECORDINGS / name, without=() if without is None else (without,)))
 
 
 @pytest.mark.slow

@@ -7,41 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import typer
 
 from irregulars.errors import InputError
 from irregulars.infra import cli
-
-ROOT = Path(__file__).resolve().parents[2]
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run the command line in this process, in an empty directory; returns status, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    for variable in ("IRREGULARS_CONFIG", "IRREGULARS_DELTA"):
-        monkeypatch.delenv(variable, raising=False)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["irregulars", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call
-
-
-def refused(run: Run, *arguments: str) -> str:
-    """Return the one line with which a call is refused; it ends with status 2, and prints nothing else."""
-    status, out, err = run(*arguments)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    return err
+from tests.conftest import ROOT
+from tests.infra.conftest import Run, refused
 
 
 def test_without_a_command_it_helps(run: Run) -> None:

@@ -117,21 +117,6 @@ def test_a_proxys_word_counts_for_who_it_was(bus: Bus, kafka: KafkaAddress, stor
     assert [(one["who"], one["is_right"]) for one in words_in(bus)] == [("carol", True)]
 
 
-def test_a_console_that_only_reads_says_how_that_is_changed(
-    bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings
-) -> None:
-    for given in ({"kafka": kafka}, {"kafka": None, "takes_feedback": True}):
-        with visit(stored, **given) as somebody:
-            somebody.log_in()
-            page = somebody.get(incident_path(ID))
-            assert 'action="/feedback"' not in page.text
-            assert "irregulars console --feedback" in page.text
-            answer = say(somebody, "right", who="ann")
-            assert answer.status_code == 403
-            assert "console_feedback" in answer.text
-    assert words_in(bus) == []
-
-
 def test_without_its_topics_the_console_says_what_lacks(bus: Bus, stored: DatabaseSettings) -> None:
     absent = KafkaAddress(bus.bootstrap, TopicSettings(prefix="absent."))
     with visit(stored, absent, takes_feedback=True) as somebody:

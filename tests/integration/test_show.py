@@ -20,8 +20,8 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.tables import table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
+from tests.infra.conftest import Run, run
 from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in
-from tests.infra.test_cli import Run, run
 from tests.integration.pipelines import own_database, store
 from tests.sinks import made_up_job
 

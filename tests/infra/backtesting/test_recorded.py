@@ -47,7 +47,7 @@ def _without_iteration() -> int:
 
 def test_a_replay_scores_what_a_monitor_would_store() -> None:
     (make,) = load_detectors(["peers"])["rank"]
-    found = replay(read_recording(SLOW_RANK, "rank", JudgeSettings()), make).job
+    found, _ = replay(read_recording(SLOW_RANK, "rank", JudgeSettings()), make)
     stored = _stored_scores(JudgeSettings(rank_detectors=(make,)))
     for number, iteration in enumerate(found.iterations.tolist()):
         assert found.scores[number].tolist() == pytest.approx(stored[iteration], nan_ok=True)

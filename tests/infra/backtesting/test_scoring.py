@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.infra.runs.scoring import Counts, Fault, ScoredJob, alarms_of, count_job, total
+from irregulars.infra.runs.scoring import Counts, Fault, ScoredJob, alarms_of, count_job
 
 
 def job_of(scores: np.ndarray, first: int = 0) -> ScoredJob:
@@ -82,7 +82,7 @@ def test_false_alarms_are_per_thousand_iterations_of_the_job() -> None:
 
 def test_counts_of_jobs_add_up() -> None:
     one = count_job(job_of(strange_in(40, 3, 1, 10, 20)), [Fault((1,), ((10, 20),))])
-    both = total([one, one, Counts()])
+    both = sum([one, Counts()], one)
     assert (both.true, both.found, both.delays, both.iterations) == (20, 2, (3, 3), 80)
 
 

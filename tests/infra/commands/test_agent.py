@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.test_cli import Run, refused, run
+from tests.conftest import ROOT
+from tests.infra.conftest import Run, refused
 
-__all__ = ["run"]  # the fixture
-
-ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "infra" / "node" / "agent.toml"
 
 

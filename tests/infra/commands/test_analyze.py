@@ -11,20 +11,10 @@ import pytest
 
 from irregulars.infra.runs.analysis import analyze
 from irregulars.producers.trace.directory import read_trace
-from tests.infra.test_cli import Run, refused, run
+from tests.conftest import RECORDINGS
+from tests.infra.conftest import Run, refused
 
-__all__ = ["run"]  # the fixture
-
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 APART = "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence:"
-
-
-def test_json_is_one_object_of_the_contract_and_nothing_else(run: Run) -> None:
-    status, out, err = run("analyze", str(RECORDINGS / "gloo-slow-nic"), "--json")
-    assert (status, err) == (0, "")
-    found = json.loads(out)
-    assert set(found) == {"job", "iterations", "rejected_rows", "irregular_iterations", "verdicts", "irregular_parts"}
-    assert found["job"] == "gloo-slow-nic"
 
 
 def test_people_read_device_chance_and_evidence(run: Run) -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from irregulars.infra import wiring
 from tests.conftest import RECORDINGS
-from tests.infra.test_cli import Run, refused, run
+from tests.infra.conftest import Run, refused
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["run"]  # the fixture
 
 SLOW_RANK = str(RECORDINGS / "gloo-slow-rank")
 
@@ -20,12 +19,8 @@ SLOW_RANK = str(RECORDINGS / "gloo-slow-rank")
 def test_a_detector_stands_beside_those_that_ship(run: Run, tmp_path: Path) -> None:
     status, out, err = run("backtest", "peers(least_peers=4)", SLOW_RANK, "--plot", "peers.svg")
     assert (status, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()[:4]] == [
-        "detector",
-        "peers(least_peers=4)",
-        "peers",
-        "river_gaussian",
-    ]
+    names = [line.split()[0] for line in out.splitlines()[:4]]
+    assert names == ["detector", "peers(least_peers=4)", "peers", "river_gaussian"]
     assert max(map(len, out.splitlines())) <= 80
     assert "160 iterations, 1 fault." in out
     assert (tmp_path / "peers.svg").read_text().startswith("<svg")

@@ -14,12 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.infra.test_cli import Run, refused, run
+from tests.infra.conftest import Run, refused
 from tests.integration.pipelines import COMMAND
 from tests.integration.secured_kafka import Authority
 from tests.integration.worker_runs import ROOT
 
-__all__ = ["run"]  # the fixture
 NOWHERE = ("--no-kafka", "--clickhouse-url", "http://127.0.0.1:1")
 END_S = 20
 NO_PEM = str(ROOT / "README.md")

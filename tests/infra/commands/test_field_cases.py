@@ -11,9 +11,7 @@ import pytest
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.advice import advise
 from tests.conftest import find_shared_trace
-from tests.infra.test_cli import Run, refused, run
-
-__all__ = ["run"]  # the fixture
+from tests.infra.conftest import Run, refused
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,7 @@ class Right:
 
     kind: str | None  # of the one verdict; None: there is none
     ranks: tuple[int, ...] = ()  # of its first suspect; empty: it names nobody
-    words: tuple[
-        str, ...
-    ] = ()  # that its evidence holds; without a verdict the reason, and what was counted all the same
+    words: tuple[str, ...] = ()  # that its evidence holds; else the reason, and what was counted all the same
     place: dict[str, Any] = field(default_factory=dict)  # fields of the suspect
     says: tuple[str, ...] = ()  # words of what it says of the files
     first: int | None = None  # iteration with which the verdict begins
@@ -43,16 +39,12 @@ CASES = {
     "hang-09-worker-in-host-name/a": Right("hang", (1,), ("never arrived in all_reduce 2",)),
     "hang-09-worker-in-host-name/b": Right("hang", (2,), ("never arrived in all_reduce 2",)),
     "hang-12-watchdog-text/log": Right(
-        "hang",
-        (0,),
-        ("2 calls behind rank 3", "reduce_scatter 619727", "ranks 1-2 log nothing"),
-        says=("took 1 training log: 2 ranks of 4; nothing of ranks 1-2",),
-    ),
+        "hang", (0,), ("2 calls behind rank 3", "reduce_scatter 619727", "ranks 1-2 log nothing"),
+        says=("took 1 training log: 2 ranks of 4; nothing of ranks 1-2",)),
     "hang-13-ras-text/a": Right("hang", (2,), ("all_gather 641",), {"host": "10.0.0.1", "gpu": 2}),
     "hang-13-ras-text/b": Right("hang", (2,), (), {"host": "10.0.0.1", "gpu": 2}, ("process 102 on 10.0.0.1",)),
-    "hang-14-ras-dead-process/answers": Right(
-        "hang", (1,), (), {"host": "10.0.0.1", "gpu": 1}, ("GPU 1 of process 1524345 on 10.0.0.1",)
-    ),
+    "hang-14-ras-dead-process/answers": Right("hang", (1,), (), {"host": "10.0.0.1", "gpu": 1},
+                                              ("GPU 1 of process 1524345 on 10.0.0.1",)),
     "hang-14-ras-dead-process/answers/2.json": Right("hang", (1,), (), {"host": "10.0.0.1", "gpu": 1}),
     "hang-18-ras-time/answers": Right("hang", (0,), ("all_gather 6553",)),
     "hang-22-folders-and-archives/a": Right("hang", (2,), ("all_reduce 2",), says=("4 ranks of 4",)),
@@ -72,35 +64,26 @@ CASES = {
     "trace-12-rccl-name-all/in": Right("slow_rank", (2,), first=27, iterations=24),
     "trace-14-hccl-left-out/in": Right(None, says=("not used: 4 × hccl:allgather",)),
     # whose trace is it, and who is missing
-    "trace-15-steps-repeat/in": Right(
-        "slow_rank", (2,), first=13, iterations=24, says=("8 Kineto traces: 4 ranks of 4",)
-    ),
+    "trace-15-steps-repeat/in": Right("slow_rank", (2,), first=13, iterations=24,
+                                      says=("8 Kineto traces: 4 ranks of 4",)),
     "trace-17-local-ranks-of-two-nodes/in": Right("slow_rank", (6,), first=27, iterations=24, says=("8 ranks of 8",)),
     "trace-19-unnamed-groups-one-of-8/in": Right(
-        None, iterations=24, says=("1 rank of 8; nothing of ranks 1-7",), words=("of 8 ranks only rank 0 is logged",)
-    ),
+        None, iterations=24, says=("1 rank of 8; nothing of ranks 1-7",),
+        words=("of 8 ranks only rank 0 is logged",)),
     "trace-21-late-rank-not-traced/in": Right(
-        None,
-        iterations=24,
-        says=("7 ranks of 8; nothing of rank 5",),
-        words=("rank 5 is not logged", "its log is needed"),
-    ),
+        None, iterations=24, says=("7 ranks of 8; nothing of rank 5",),
+        words=("rank 5 is not logged", "its log is needed")),
     "trace-25-one-cut-off/in": Right(
-        None,
-        iterations=24,
-        says=("3 ranks of 4; nothing of rank 3", "left out rank3_trace.json: must be a complete trace"),
-    ),
-    "trace-30-four-of-eight/in": Right(
-        "slow_rank", (2,), first=27, iterations=24, says=("4 ranks of 8; nothing of ranks 4-7",)
-    ),
+        None, iterations=24,
+        says=("3 ranks of 4; nothing of rank 3", "left out rank3_trace.json: must be a complete trace")),
+    "trace-30-four-of-eight/in": Right("slow_rank", (2,), first=27, iterations=24,
+                                       says=("4 ranks of 8; nothing of ranks 4-7",)),
     # too few for a verdict, and yet what was counted
     "trace-28-few-steps/in": Right(
-        None,
-        iterations=3,
-        words=("3 training iterations are too few", "rank 2 was last in all 3 of the 2nd all_reduces"),
-    ),
+        None, iterations=3,
+        words=("3 training iterations are too few", "rank 2 was last in all 3 of the 2nd all_reduces")),
     "hang-21-inspector-gaps/logs": Right(None, words=("rank 3 lacks 6, rank 1 lacks 4",)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.test_cli import Run, refused, run
+from tests.infra.conftest import Run, refused
 from tests.producers.importers.inspector_lines import collective, context, lines
-
-__all__ = ["run"]  # the fixture
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,10 @@ from irregulars.messages.records import SCHEMAS
 from irregulars.producers.publishing.agent import Progress
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import moved, span_ns
-from tests.infra.test_cli import Run, refused, run
+from tests.conftest import RECORDINGS
+from tests.infra.conftest import Run, refused
 
-__all__ = ["run"]  # the fixture
-
-RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-clean"
+RECORDING = RECORDINGS / "gloo-clean"
 
 
 def test_a_renamed_job_has_its_name_in_every_record() -> None:

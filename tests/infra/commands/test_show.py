@@ -7,11 +7,11 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.commands.show import named_by
-from tests.infra.test_cli import Run, refused, run
+from tests.conftest import RECORDINGS
+from tests.infra.conftest import Run, refused
 
-__all__ = ["run"]  # the fixture
-
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+SLOW_RANK = str(RECORDINGS / "gloo-slow-rank")
+NOWHERE = ("--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.1")
 
 
 def test_a_recording_is_shown_without_any_service(run: Run) -> None:
@@ -21,18 +21,12 @@ def test_a_recording_is_shown_without_any_service(run: Run) -> None:
 
 
 def test_the_screen_is_there_for_scripts_and_as_a_page(run: Run, tmp_path: Path) -> None:
-    status, out, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--json", "--html", "page.html")
+    status, out, err = run("show", SLOW_RANK, "--json", "--html", "page.html")
     assert (status, err) == (0, "irregulars: page.html written\n")
     assert "</html>" in (tmp_path / "page.html").read_text()
     found = json.loads(out)
     assert found["verdict"]["kind"] == "slow_rank"
     assert found["range"] == {"first": 60, "past_last": 80, "last": 79}
-
-
-def test_a_page_that_can_not_be_written_is_one_line(run: Run) -> None:
-    assert "html must be a file that can be written" in refused(
-        run, "show", str(RECORDINGS / "gloo-slow-rank"), "--html", "/nowhere/page.html"
-    )
 
 
 def test_where_nobody_is_to_blame_it_says_what_analyze_says(run: Run) -> None:
@@ -49,16 +43,16 @@ def test_scripts_get_json_and_nobody_a_page_where_nobody_is_to_blame(run: Run, t
     assert not (tmp_path / "page.html").exists()
 
 
-def test_an_unknown_verdict_of_a_recording_is_one_line(run: Run) -> None:
-    assert "verdict must be one of gloo-slow-rank:0:60:0; got 'no'" in refused(
-        run, "show", str(RECORDINGS / "gloo-slow-rank"), "--verdict", "no"
-    )
-
-
-def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> None:
-    assert "no-such-directory: must be a file or a directory of files; got nothing" in refused(
-        run, "show", "./no-such-directory"
-    )
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((SLOW_RANK, "--html", "/nowhere/page.html"), "html must be a file that can be written"),
+    ((SLOW_RANK, "--verdict", "no"), "verdict must be one of gloo-slow-rank:0:60:0; got 'no'"),
+    # A misspelt directory is not looked for in the database, and without a slash told as one.
+    (("./no-such-directory",), "no-such-directory: must be a file or a directory of files; got nothing"),
+    (("no-such-dir", *NOWHERE), "'no-such-dir' is no directory here, so a verdict or job of that name was looked"),
+    (("[llama-7b:1:60:0", "revision", "1]", *NOWHERE), "ClickHouse"),  # an id as it was pasted is looked for there
+])  # fmt: skip
+def test_what_can_not_be_shown_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused(run, "show", *arguments)
 
 
 def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
@@ -68,14 +62,3 @@ def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
     assert named_by([]) is None
     with pytest.raises(InputError, match="must be one id, job or directory; got 2: 'a b'"):
         named_by(["a", "b"])
-
-
-def test_a_pasted_id_is_looked_for_in_the_database(run: Run) -> None:
-    assert "ClickHouse" in refused(run, "show", "[llama:1:60:0", "revision", "1]", "--wait", "0.1")
-
-
-def test_a_misspelt_directory_without_a_slash_is_told_as_one(run: Run) -> None:
-    status, out, err = run("show", "no-such-dir", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3")
-    assert (status, out, len(err.splitlines())) == (2, "", 1)
-    told = "irregulars: 'no-such-dir' is no directory here, so a verdict or job of that name was looked for in"
-    assert err.startswith(told)

@@ -12,9 +12,7 @@ from irregulars.producers.simulator import source
 from irregulars.producers.simulator.presets import described_keys, with_preset, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.trace.directory import read_trace
-from tests.infra.test_cli import Run, refused, run
-
-__all__ = ["run"]  # the fixture
+from tests.infra.conftest import Run, refused
 
 
 def sets(**values: object) -> list[str]:

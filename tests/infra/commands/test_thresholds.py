@@ -6,9 +6,7 @@ import pytest
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.sinks.notices import state_log
-from tests.infra.test_cli import Run, refused, run
-
-__all__ = ["run"]  # the fixture
+from tests.infra.conftest import Run, refused
 
 NOWHERE = ("--reason", "a test", "--bootstrap", "127.0.0.1:1")
 PATIENCE = "silence_s must be 60 or more, since jobs pause for a checkpoint; got 1. If you mean it: --force"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+from tests.conftest import RECORDINGS
+
 EXTRAS = (
     "river", "faust", "mode", "aiokafka", "uvloop", "sklearn", "scipy", "clickhouse_connect", "starlette", "uvicorn",
     "jinja2", "markupsafe", "chdb", "tansu",

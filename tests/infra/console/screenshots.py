@@ -17,7 +17,7 @@ from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.infra.console.browser import chromium
 from tests.infra.console.filled import fill, moved_to
-from tests.infra.console.visits import RunningConsole, running_console
+from tests.infra.console.visits import Visit, visit
 from tests.integration.pipelines import store
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -54,7 +54,7 @@ def main(folder: Path = FOLDER) -> None:
         fill(own)
         store(own, moved_to(rows_of_recording(f"bench/{SLOW_GPU}"), time.time() - 1800))
         reader = DatabaseSettings(database.url, database.reader, database.reader_password, database.database)
-        with running_console(reader) as console:
+        with visit(reader) as console:
             take(console, browser, folder)
             _CULPRITS.fill(connect(own))
             # Take the heat map with three kinds of culprits.
@@ -68,7 +68,7 @@ def main(folder: Path = FOLDER) -> None:
                 page.context.close()
 
 
-def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
+def take(console: Visit, browser: Browser, folder: Path) -> None:
     for theme in THEMES:
         for size, names in ((_WIDE, tuple(PAGES)), (_NARROW, PHONE)):
             page = entered(console, browser, theme, size)
@@ -83,7 +83,7 @@ def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
             page.context.close()
 
 
-def entered(console: RunningConsole, browser: Browser, theme: str, size: dict[str, int]) -> Page:
+def entered(console: Visit, browser: Browser, theme: str, size: dict[str, int]) -> Page:
     """Return a page of a browser that is logged in."""
     context = browser.new_context(viewport=size, color_scheme=theme, device_scale_factor=1)  # type: ignore[arg-type]
     page = context.new_page()

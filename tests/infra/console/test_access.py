@@ -26,8 +26,11 @@ def stranger() -> Iterator[Visit]:
         yield found
 
 
-def token_in(folder: Path, token: str = "a token that nobody guesses") -> Path:
-    return file_with(folder, token + "\n")
+def file_with(folder: Path, token: str = "a token that nobody guesses\n") -> Path:
+    path = folder / "token"
+    path.write_text(token)
+    path.chmod(0o600)
+    return path
 
 
 # --- tokens and cookies ---------------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ def test_under_https_the_cookie_never_travels_unencrypted(tmp_path: Path) -> Non
     proxied = ({"user_header": "X-User", "proxies": one} for one in (["127.0.0.1"], OTHERS))
     access: dict[str, Any]
     for access in ({}, *proxied):  # TLS ends in front of it, with a token alone too: so the kit serves it
-        with visit(token_file=token_in(tmp_path), **access) as found:
+        with visit(token_file=file_with(tmp_path), **access) as found:
             told = {"token": found.token}
             for scheme in ("https", "http"):
                 answer = found.client.post("/login", data=told, headers={"X-Forwarded-Proto": scheme})
@@ -105,10 +108,10 @@ def test_a_cookie_that_we_did_not_sign_is_none(stranger: Visit) -> None:
 
 
 def test_a_new_token_ends_sessions_and_the_same_one_does_not(tmp_path: Path) -> None:
-    with visit(token_file=token_in(tmp_path)) as first:
+    with visit(token_file=file_with(tmp_path)) as first:
         cookie = first.log_in().headers["set-cookie"].partition(";")[0].partition("=")[2]
     for token, wanted in (("a token that nobody guesses", 200), ("another one, as long as that", 303)):
-        with visit(token_file=token_in(tmp_path, token)) as again:
+        with visit(token_file=file_with(tmp_path, token)) as again:
             name = again.log_in().headers["set-cookie"].partition("=")[0]
             again.client.cookies.clear()
             answer = again.client.get(HERE, headers={**PAGE, "Cookie": f"{name}={cookie}"})
@@ -226,7 +229,7 @@ def test_a_proxy_is_believed_and_nobody_else_is() -> None:
 
 
 def test_a_program_beside_the_proxy_can_name_nobody_without_the_proxy_s_secret(tmp_path: Path) -> None:
-    path = token_in(tmp_path, "a secret of proxies")
+    path = file_with(tmp_path, "a secret of proxies")
     with visit(user_header="X-User", proxies=["127.0.0.1"], proxy_secret_file=path) as found:
         named = [("Accept", "text/html"), ("X-User", "ann")]
         right, wrong = ("X-Proxy-Secret", "a secret of proxies"), ("X-Proxy-Secret", "a secret of others")
@@ -266,13 +269,6 @@ def test_an_origin_that_is_no_address_is_somebody_else_s() -> None:
 
 
 EVERYWHERE = ("0.0.0.0", 8321)
-
-
-def file_with(folder: Path, token: str) -> Path:
-    path = folder / "token"
-    path.write_text(token)
-    path.chmod(0o600)
-    return path
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.7", "irregulars.example"])

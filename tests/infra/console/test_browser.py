@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import fill, moved_to, while_it_lasts
-from tests.infra.console.visits import RunningConsole, running_console
+from tests.infra.console.visits import Visit, visit
 from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -35,11 +35,11 @@ OpenPage = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="module")
-def console(clickhouse: ClickHouseAddress) -> Iterator[RunningConsole]:
+def console(clickhouse: ClickHouseAddress) -> Iterator[Visit]:
     # Filled anew: of what was stored for an earlier module's tests no job may be heard any more
     with own_database(clickhouse) as own:
         fill(own)
-        with running_console(own) as running:
+        with visit(own) as running:
             yield running
 
 
@@ -50,11 +50,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, console: RunningConsole) -> Iterator[OpenPage]:
+def open_page(browser: Browser, console: Visit) -> Iterator[OpenPage]:
     """Open a page that is logged in, of the module's console or another one."""
     with ExitStack() as contexts:
 
-        def open_one(path: str = "/", scheme: str = "light", at: RunningConsole = console) -> Page:
+        def open_one(path: str = "/", scheme: str = "light", at: Visit = console) -> Page:
             context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
             contexts.callback(context.close)
             context.set_default_timeout(PATIENCE_MS)
@@ -188,7 +188,7 @@ def test_the_tabs_title_counts_what_is_open(open_page: OpenPage) -> None:
 
 
 def test_the_link_that_was_printed_logs_in_also_in_a_tab_that_shows_the_login(
-    browser: Browser, console: RunningConsole
+    browser: Browser, console: Visit
 ) -> None:
     page = browser.new_page()
     page.goto(f"{console.url}/login")
@@ -222,7 +222,7 @@ def test_all_that_can_be_used_is_reached_by_tab_and_shows_that_it_has_the_focus(
     assert seen >= set(visible)
 
 
-def test_one_logs_in_and_searches_by_keys_alone(browser: Browser, console: RunningConsole) -> None:
+def test_one_logs_in_and_searches_by_keys_alone(browser: Browser, console: Visit) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{console.url}/devices")
@@ -266,7 +266,7 @@ def test_the_heat_map_moves_zooms_and_tells_by_keys(open_page: OpenPage) -> None
 def test_an_incident_appears_while_somebody_looks_and_the_page_is_old_when_its_server_is_away(
     clickhouse: ClickHouseAddress, open_page: OpenPage
 ) -> None:
-    with own_database(clickhouse) as own, running_console(own) as short_lived:
+    with own_database(clickhouse) as own, visit(own) as short_lived:
         page = open_page(at=short_lived)
         store(own, moved_to(while_it_lasts(rows_of_recording("gloo-slow-link")), time.time() - 1))
         page.locator(".incident", has_text="gloo-slow-link").wait_for()

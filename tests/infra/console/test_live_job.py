@@ -18,7 +18,7 @@ from irregulars.sinks.protocol import Rows
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import moved_to
-from tests.infra.console.visits import RunningConsole, running_console
+from tests.infra.console.visits import Visit, visit
 from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -44,7 +44,7 @@ class Running:
 
     database: DatabaseSettings
     rows: Rows
-    console: RunningConsole
+    console: Visit
     stored: int = 0
 
     def store(self, past: int) -> None:
@@ -71,7 +71,7 @@ class Running:
 
 @pytest.fixture
 def running(clickhouse: ClickHouseAddress) -> Iterator[Running]:
-    with own_database(clickhouse) as own, running_console(own) as console:
+    with own_database(clickhouse) as own, visit(own) as console:
         job = Running(own, moved_to(rows_of_recording(JOB), time.time() - 1), console)
         job.store(BEGUN)
         yield job

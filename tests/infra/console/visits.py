@@ -33,6 +33,16 @@ class Visit:
     client: httpx.Client
     token: str
 
+    @property
+    def url(self) -> str:
+        """Where the console listens."""
+        return str(self.client.base_url).rstrip("/")
+
+    @property
+    def link(self) -> str:
+        """The link that logs in."""
+        return f"{self.url}/login#{self.token}"
+
     def log_in(self, name: str = "ann") -> httpx.Response:
         return self.client.post("/login", data={"token": self.token, "name": name})
 
@@ -100,25 +110,3 @@ def serving(config: uvicorn.Config, listening: socket.socket) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(10)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningConsole:
-    """Where it listens, and the token that lets in."""
-
-    url: str
-    token: str
-
-    @property
-    def link(self) -> str:
-        """The link that logs in."""
-        return f"{self.url}/login#{self.token}"
-
-
-@contextmanager
-def running_console(
-    database: DatabaseSettings, kafka: KafkaAddress | None = None, *, takes_feedback: bool = False
-) -> Iterator[RunningConsole]:
-    """Serve a console on a free port of this machine until the block ends."""
-    with visit(database, kafka, takes_feedback=takes_feedback) as found:
-        yield RunningConsole(str(found.client.base_url).rstrip("/"), found.token)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from irregulars.infra.doctor.database import DatabaseFacts, Disk
+from irregulars.infra.doctor.database import DatabaseFacts
 from irregulars.infra.doctor.facts import (
     BrokerFacts,
     GroupFacts,
@@ -88,7 +88,7 @@ def database(**others: Any) -> DatabaseFacts:
         "round_trip_s": 0.004,
         "clock_s": 0.001,
         "rights": {"SELECT": True, "INSERT": True},
-        "disks": [Disk("default", 600 << 30, 1000 << 30)],
+        "disks": [("default", 600 << 30, 1000 << 30)],
         "parts": ("operators", 20),
         "stored_s": NOW_S - 5,
     }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.doctor.database import Disk, check_database
+from irregulars.infra.doctor.database import check_database
 from irregulars.infra.doctor.facts import Obstacle
 from tests.infra.doctor.installations import NOW_S, database, troubles
 
@@ -21,8 +21,8 @@ from tests.infra.doctor.installations import NOW_S, database, troubles
         ({"edited_migrations": ("0001_tables.sql",)}, [("problem", "migrations_edited")]),
         ({"rights": {"SELECT": True, "INSERT": False}}, [("problem", "grant_missing")]),
         ({"reader": "irregulars_reader", "reader_error": "wrong password"}, [("problem", "reader_refused")]),
-        ({"disks": [Disk("default", 10 << 30, 100 << 30)]}, [("warning", "disk_full")]),
-        ({"disks": [Disk("default", 1 << 30, 100 << 30)]}, [("problem", "disk_full")]),
+        ({"disks": [("default", 10 << 30, 100 << 30)]}, [("warning", "disk_full")]),
+        ({"disks": [("default", 1 << 30, 100 << 30)]}, [("problem", "disk_full")]),
         ({"parts": ("operators", 400)}, [("warning", "many_parts")]),
         ({"parts": ("operators", 2000)}, [("problem", "many_parts")]),
         ({"keeps_days": {"operators": ("30 days", 60)}}, [("warning", "retention_differs")]),

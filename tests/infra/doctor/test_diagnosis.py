@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from irregulars.infra.doctor.diagnosis import BlockWatch, is_blocking
+from irregulars.infra.doctor.diagnosis import BlockWatch, MachineFacts, SecretFile, check_machine, is_blocking
 from irregulars.infra.doctor.findings import Finding, finding, ok
 from irregulars.infra.doctor.topics import check_topics
 from irregulars.kafka.topics import TOPICS
-from tests.infra.doctor.installations import LAYOUT, kafka, topic
+from tests.infra.doctor.installations import LAYOUT, kafka, topic, troubles
 
 MISSING = finding("problem", "topics", "topics", "1 topic missing: a.jobs", "topic_missing")
 OTHER = finding("problem", "machine", "secrets", "others may read it", "secret_open", path="x")
@@ -70,3 +70,31 @@ def test_a_fault_of_the_look_is_said_once_and_does_not_end_the_watch(caplog: pyt
     assert len(said) == 2
     assert "looking raised ValueError: odd answer" in said[0]
     assert [record.message for record in caplog.records] == ["event=block_watch_failed"]
+
+
+WELL = {"settings_file": "irregulars.toml", "free_bytes": 50 << 30, "data_directory": ".irregulars"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ({}, []),
+        ({"refused": ("setting must be a known one; got 'detla'",)}, [("problem", "setting_refused")]),
+        ({"secrets": (SecretFile("kafka_password_file", "/run/secret", 0o600),)}, []),
+        ({"secrets": (SecretFile("kafka_password_file", "/run/secret", 0o644),)}, [("problem", "secret_open")]),
+        ({"secrets": (SecretFile("kafka_password_file", "/run/secret", 0o640),)}, [("warning", "secret_open")]),
+        (
+            {"secrets": (SecretFile("kafka_key_file", "/none", None, "No such file"),)},
+            [("problem", "secret_missing")],
+        ),
+        ({"free_bytes": 100 << 20}, [("warning", "disk_small")]),
+    ],
+)
+def test_what_is_found_of_a_machine(broken: dict[str, object], expected: list[tuple[str, str]]) -> None:
+    assert troubles(check_machine(MachineFacts("0.1.0", **WELL | broken))) == expected  # type: ignore[arg-type]
+
+
+def test_of_what_a_worker_needs_nobody_else_is_told() -> None:
+    bare = MachineFacts("0.1.0", has_worker=False, **WELL)  # type: ignore[arg-type]
+    assert troubles(check_machine(bare, "agent")) == []
+    assert troubles(check_machine(bare, "worker")) == [("warning", "no_extra")]

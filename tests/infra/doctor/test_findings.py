@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 from irregulars.infra import cli
 from irregulars.infra.doctor.diagnosis import BLOCKING
 from irregulars.infra.doctor.findings import GROUPS, TO_DO, coloured, finding, lines_of, ok, status_of, summary
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 CHECKS = ROOT / "infra" / "doctor"
 PAGE = re.compile(r"(?:infra/docs/[\w-]+|README)\.md(?:#[\w-]+)?")
 COMMAND = re.compile(r"\birregulars(?: --set \S+)? ([a-z-]+)(?: ([a-z-]+))?")

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, Progress, WorkerPage
-from irregulars.infra.doctor.workers import check_workers, waiting_messages
-from tests.infra.doctor.installations import NOW_S, RELEASE, kafka, topic, troubles
+from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, Letter, Progress, WorkerPage
+from irregulars.infra.doctor.workers import check_alerts, check_jobs, check_workers, waiting_messages
+from irregulars.kafka.topics import partition_of
+from tests.infra.doctor.installations import LAYOUT, NOW_S, RELEASE, job, kafka, topic, troubles
 
 POSITIONS = dict.fromkeys(("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats"), 10)
 
@@ -75,3 +76,102 @@ def test_that_nobody_reads_is_told_with_what_waits_and_since_when() -> None:
     seen = kafka(workers=GroupFacts("irregulars"), stream={"progress": progress([200.0] * 4, commops=0)})
     (one,) = [one for one in check_workers(seen, RELEASE) if one.level == "problem"]
     assert "the last one was heard 3 min ago; 40 messages wait" in one.text
+
+
+LETTERS = tuple(Letter(NOW_S - 5, "schema must be 'commops'", "irregulars.commops") for _ in range(20))
+FLOWING = {"ends": {0: 40}, "since": {0: 20}}
+
+
+def of_job(**others: object) -> KafkaFacts:
+    return kafka(stream={"jobs": (job(**others),)})
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (kafka(), []),
+        (kafka(stream={"jobs": ()}), []),
+        (of_job(ended=frozenset(range(4)), heard_s={}, evidence_s=None), []),
+        (of_job(announced=frozenset({0, 1, 2})), [("problem", "not_announced")]),
+        (of_job(announced=frozenset({0, 1, 2}), announced_s=NOW_S - 5), []),
+        (of_job(heard_s={0: NOW_S - 1, 1: NOW_S - 1, 2: NOW_S - 200, 3: NOW_S - 1}), [("problem", "ranks_silent")]),
+        (of_job(heard_s=dict.fromkeys(range(4), NOW_S - 200), evidence_s=NOW_S - 250), [("warning", "job_silent")]),
+        (of_job(lost_rows={"commops": 12}), [("warning", "rows_lost")]),
+        (of_job(evidence_s=NOW_S - 500), [("problem", "none_closes")]),
+        (of_job(evidence_s=None, announced_s=NOW_S - 200), [("warning", "none_closes")]),
+        (of_job(evidence_s=None, announced_s=NOW_S - 60), []),
+        (of_job(evidence_s=None, without_marks=frozenset(range(4))), [("problem", "no_marks")]),
+        (of_job(unsampled=frozenset(range(4))), [("warning", "no_samples")]),
+        (of_job(unsampled=frozenset({2})), [("warning", "no_samples")]),
+        (of_job(contradicts="host"), [("problem", "job_contradicts")]),
+        (of_job(beside=frozenset({"node-9"})), [("problem", "two_jobs")]),
+        (kafka(stream={"host_clocks_s": {"node-0": 5.0}}), [("warning", "clock_off")]),
+        (kafka(stream={"unread": {"heartbeats": "we may not"}}), [("unknown", "not_read")]),
+        (kafka(topics={"jobs": topic("jobs", error="missing")}), [("unknown", "topics_first")]),
+        (kafka(topics={"deadletter": topic("deadletter", **FLOWING)}, stream={"letters": LETTERS[:1]}),
+         [("problem", "all_refused")]),
+        (kafka(topics={"deadletter": topic("deadletter", ends={0: 21}, since={0: 20})}, stream={"letters": LETTERS}),
+         [("warning", "dead_letters")]),
+        (kafka(topics={"deadletter": topic("deadletter", ends={0: 21}, since={0: 21})},
+               stream={"letters": (Letter(NOW_S - 5000, "old", "irregulars.commops"),)}), []),
+    ],
+)  # fmt: skip
+def test_what_is_found_of_jobs(seen: KafkaFacts, expected: list[tuple[str, str]]) -> None:
+    assert troubles(check_jobs(seen, 30.0)) == expected
+
+
+def test_silent_ranks_are_named_with_their_hosts() -> None:
+    heard_s = {0: NOW_S - 1, 1: NOW_S - 1, 2: NOW_S - 240, 3: NOW_S - 250}
+    (one,) = [one for one in check_jobs(of_job(heard_s=heard_s), 30.0) if one.level == "problem"]
+    assert one.subject == "job llama"
+    assert one.text == "2 of 4 ranks silent for 4 min: 2, 3 on node-1"
+
+
+def test_that_no_iteration_closes_is_told_only_where_the_evidence_of_the_jobs_partition_was_read() -> None:
+    own = partition_of(b"llama", LAYOUT.partitions)
+    for cut, expected in (({own}, []), ({(own + 1) % LAYOUT.partitions}, [("problem", "none_closes")])):
+        seen = kafka(stream={"jobs": (job(evidence_s=None),), "cut_evidence": frozenset(cut)})
+        assert troubles(check_jobs(seen, 30.0)) == expected
+
+
+def test_that_no_iteration_closes_is_not_told_where_nobody_reads() -> None:
+    seen = kafka(stream={"jobs": (job(evidence_s=None),), "progress": {}})
+    assert troubles(check_jobs(seen, 30.0)) == []
+
+
+GROUP = "irregulars.notify"
+READ_TO_7 = {(LAYOUT.name("alerts"), 0): 7}
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (kafka(), []),
+        (kafka(notify=GroupFacts(GROUP)), []),
+        (kafka(notify=GroupFacts(GROUP, committed=READ_TO_7)), [("problem", "notify_stopped")]),
+        (kafka(notify=GroupFacts(GROUP, "refused")), [("unknown", "not_read")]),
+        (kafka(stream={"troubled": {"pager": "has not answered for 9 min"}}), [("warning", "channel_fails")]),
+        (kafka(stream={"letters": (Letter(NOW_S, "status 400", "", "pager"),)}), [("warning", "channel_fails")]),
+        (kafka(stream={"unread": {"mutes": "we may not"}}), [("unknown", "not_read")]),
+        (kafka(stream={"mutes": ("host=node-3",)}), []),
+        (kafka(topics={"mutes": topic("mutes", error="missing")}), []),
+    ],
+)
+def test_what_is_found_of_alerts(seen: KafkaFacts, expected: list[tuple[str, str]]) -> None:
+    assert troubles(check_alerts(seen, "ticket")) == expected
+
+
+def said(seen: KafkaFacts) -> str:
+    return "; ".join(f"{one.subject}: {one.text}" for one in check_alerts(seen, "ticket"))
+
+
+def test_it_says_how_many_alerts_wait_and_who_is_muted() -> None:
+    assert "notify: has run and does not run now; 3 alerts since then" in said(
+        kafka(notify=GroupFacts(GROUP, committed=READ_TO_7))
+    )
+    assert "mutes: 1 mute in force: host=node-3" in said(kafka(stream={"mutes": ("host=node-3",)}))
+
+
+def test_where_there_is_no_alert_it_says_whether_verdicts_were_not_urgent_enough() -> None:
+    none = {"alerts": topic("alerts", ends={0: 0}, newest_s=None)}
+    assert "alerts: none yet, and 10 revisions of verdicts below ticket" in said(kafka(topics=none))

@@ -143,13 +143,6 @@ def test_noise_accuses_nobody_and_that_is_a_judgement_and_a_fault_as_small_accus
     assert all(suspect.ranks == (3,) for verdict in verdicts for suspect in verdict.suspects)
 
 
-def test_the_place_of_a_suspect_is_named() -> None:
-    (verdict,) = analysed("gloo-slow-nic").verdicts
-    announced = next(a for a in recorded("gloo-slow-nic").announcements if a.rank == 1)
-    suspect = verdict.suspects[0]
-    assert (suspect.host, suspect.gpu, suspect.nic) == (announced.host, announced.gpu, announced.nic)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_printed_is_the_contracts(name: str) -> None:
     printed = json.loads(json.dumps(analysed(name).to_json(), allow_nan=False))

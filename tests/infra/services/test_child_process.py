@@ -1,15 +1,28 @@
+"""Children, services and ports: they start, and stop whatever happens."""
+
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from irregulars.errors import ServiceUnavailable
-from irregulars.infra.runs.child_process import ChildProcess
+from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.infra.runs.child_process import (
+    HOST,
+    ChildProcess,
+    Service,
+    answers,
+    free_port,
+    is_free,
+    require_free,
+    start_on_free_ports,
+)
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -48,26 +61,20 @@ def test_a_child_that_ignores_sigterm_is_killed(log: Path) -> None:
     assert child.status == -signal.SIGKILL
 
 
-def test_a_child_that_ends_early_is_an_error_with_its_last_words(log: Path) -> None:
+@pytest.mark.parametrize(("command", "within_s", "words"), [
+    ([sys.executable, "-c", "raise OSError('no disk')"], 10.0,
+     "^service must come up; got an exit: OSError: no disk$"),
+    (["/nowhere/program"], 10.0, "/nowhere/program: No such file or directory"),
+    (SLEEP, 0.2, r"service must be ready within 0\.2 s"),
+])  # fmt: skip
+def test_a_child_that_does_not_come_up_is_an_error_with_its_last_words_and_leaves_nothing(
+    log: Path, command: list[str], within_s: float, words: str
+) -> None:
     log.write_text("ERROR of an earlier run\n")
-    child = ChildProcess("service", [sys.executable, "-c", "raise OSError('no disk')"], log)
-    with pytest.raises(ServiceUnavailable, match=r"^service must come up; got an exit: OSError: no disk$"):
-        child.wait_until(lambda: False, 10.0)
-
-
-def test_a_program_that_does_not_exist_is_an_error(log: Path) -> None:
-    child = ChildProcess("service", ["/nowhere/program"], log)
-    with pytest.raises(ServiceUnavailable, match="/nowhere/program: No such file or directory"):
-        child.wait_until(lambda: False, 10.0)
-
-
-def test_a_child_that_is_not_ready_in_time_is_an_error(log: Path) -> None:
-    child = ChildProcess("service", SLEEP, log)
-    try:
-        with pytest.raises(ServiceUnavailable, match=r"service must be ready within 0\.2 s"):
-            child.wait_until(lambda: False, 0.2)
-    finally:
-        child.kill()
+    child = ChildProcess("service", command, log)
+    with pytest.raises(ServiceUnavailable, match=words):
+        child.wait_until(lambda: False, within_s)
+    assert not child.is_running
 
 
 def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
@@ -86,27 +93,18 @@ def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
         children[0].kill()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])  # None: it just ends
+def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals | None) -> None:
     parent = run_parent(
         "import sys, time, pathlib; from irregulars.infra.runs.child_process import ChildProcess\n"
         f"child = ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r}))\n"
-        "print(child.pid, flush=True); time.sleep(60)"
+        f"print(child.pid, flush=True); time.sleep({60 if end else 0})"
     )
     with parent:
         child = int(first_line(parent))
-        assert wrote(log, "up")
-        parent.send_signal(end)
-    assert wait_until(lambda: not is_alive(child))
-
-
-def test_a_child_dies_with_a_parent_that_just_ends(log: Path) -> None:
-    parent = run_parent(
-        "import pathlib; from irregulars.infra.runs.child_process import ChildProcess\n"
-        f"print(ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r})).pid, flush=True)"
-    )
-    with parent:
-        child = int(first_line(parent))
+        if end is not None:
+            assert wrote(log, "up")
+            parent.send_signal(end)
     assert wait_until(lambda: not is_alive(child))
 
 
@@ -116,3 +114,82 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_child(log: Path) -> None:
         assert os.getpgid(child.pid) != os.getpgid(0)
     finally:
         child.kill()
+
+
+def test_a_free_port_can_be_listened_on_and_no_client_gets_it_by_chance() -> None:
+    port = free_port()
+    with socket.create_server((HOST, port)):
+        assert not is_free(port)
+        assert answers(port)
+    assert not answers(port)
+    first_given_to_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert port < first_given_to_clients or first_given_to_clients < 20_000
+
+
+def test_a_port_is_free_again_right_after_its_connections_closed() -> None:
+    port = free_port()
+    with socket.create_server((HOST, port)) as server, socket.create_connection((HOST, port)):
+        server.accept()[0].close()  # the server closes first: its side waits to be forgotten
+    assert is_free(port)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(InputError, match=f"port of the thing must be free; got {port}, .*Choose another"):
+            require_free(port, "the thing")
+
+
+class Recorded(Service):
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.happened: list[str] = []
+        self._is_broken = is_broken
+
+    def start(self) -> None:
+        self.happened.append("start")
+        with self._stopped_if_it_fails():
+            if self._is_broken:
+                raise ServiceUnavailable("it must come up; it does not")
+
+    def stop(self) -> None:
+        self.happened.append("stop")
+
+
+def test_a_with_block_starts_and_stops_it() -> None:
+    with Recorded() as service:
+        assert service.happened == ["start"]
+    assert service.happened == ["start", "stop"]
+
+
+def test_it_stops_when_the_block_ends_in_an_error() -> None:
+    service = Recorded()
+    with pytest.raises(ZeroDivisionError), service:
+        _ = 1 / 0
+    assert service.happened == ["start", "stop"]
+
+
+def test_what_does_not_come_up_is_stopped() -> None:
+    service = Recorded(is_broken=True)
+    with pytest.raises(ServiceUnavailable), service:
+        pass
+    assert service.happened == ["start", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "within_s", "tries"),
+    [(2, 60.0, 3), (9, 60.0, 3), (9, -1.0, 1)],  # the last: no try begins after the deadline
+)
+def test_a_port_that_somebody_took_is_no_reason_to_give_up_before_the_third_try(
+    refusals: int, within_s: float, tries: int
+) -> None:
+    left: list[float] = []
+
+    def start(left_s: float) -> None:
+        left.append(left_s)
+        if len(left) <= refusals:
+            raise ServiceUnavailable("port must be free; it is not")
+
+    with nullcontext() if refusals < tries else pytest.raises(ServiceUnavailable, match="port must be free"):
+        start_on_free_ports(start, within_s)
+    assert len(left) == tries
+    assert left == sorted(left, reverse=True)

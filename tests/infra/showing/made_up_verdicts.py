@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from irregulars.infra.runs.analysis import analysis_of, judge_trace
@@ -12,8 +11,8 @@ from irregulars.infra.showing.found import Found, Iteration
 from irregulars.infra.showing.from_database import found_in_recording
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.producers.trace.directory import read_trace
+from tests.conftest import RECORDINGS
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 HOSTILE = "<script>alert('x')</script>\x1b[31m\n"
 
 

@@ -13,8 +13,8 @@ from irregulars.infra.console import heat_reading as reading
 from irregulars.sinks.connection import connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.conftest import ClickHouseAddress
+from tests.infra.console import visits
 from tests.infra.console.browser import chromium, chromium_path
-from tests.infra.console.visits import RunningConsole, running_console
 from tests.integration.pipelines import own_database
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Visit:
     """A page, and what went wrong on it."""
 
     page: Page
-    console: RunningConsole
+    console: visits.Visit
     wrong: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Page:
@@ -67,7 +67,7 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def console(clickhouse: ClickHouseAddress) -> Iterator[RunningConsole]:
+def console(clickhouse: ClickHouseAddress) -> Iterator[visits.Visit]:
     # Else the version changes 15 s after the rows were stored, in the middle of some test: tiles of the
     # old one are answered with 410, which the page mends by itself, but Chromium notes it as an error.
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def console(clickhouse: ClickHouseAddress) -> Iterator[RunningConsole]:
             STORED.fill(client)
             StoredHeatMap(16, 40).fill(client, job=HOSTILE, host=HOSTILE)
             client.close()
-            with running_console(settings) as running:
+            with visits.visit(settings) as running:
                 yield running
 
 
@@ -88,7 +88,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, console: RunningConsole) -> Iterator[Visit]:
+def visit(browser: Browser, console: visits.Visit) -> Iterator[Visit]:
     page = browser.new_page(viewport={"width": 1280, "height": 1400}, color_scheme="light", reduced_motion="reduce")
     visit = Visit(page, console)
     page.goto(console.link)

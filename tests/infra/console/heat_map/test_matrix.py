@@ -1,4 +1,4 @@
-"""A matrix is the same however its rows came in chunks; tiles hold its extremes in any order of rows."""
+"""Which cells are beyond usual; a matrix is the same however its rows came in chunks, and tiles hold its extremes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.infra.console.heat_levels import HEADER, Values, compressed, tile_bytes
-from irregulars.infra.console.heat_matrix import QUANTITIES, TILE, Baseline, HeatMatrix, extended, matrix_of
+from irregulars.infra.console.heat_matrix import (
+    QUANTITIES,
+    TILE,
+    Baseline,
+    HeatMatrix,
+    beyond_peers,
+    extended,
+    low_of,
+    matrix_of,
+    shown_of,
+    usual_of,
+)
 
 GROUP = np.zeros(700, dtype=np.int64)
 
@@ -28,7 +39,7 @@ def made(values: Values, each: int = 30) -> HeatMatrix:
         for first in range(0, len(values), each):
             yield first, values[first : first + each]
 
-    return matrix_of(QUANTITIES["beyond"], chunks, values, GROUP, np.arange(len(values)) + 100, "v")
+    return matrix_of(QUANTITIES["beyond"], chunks, values, GROUP, np.arange(len(values)) + 100)
 
 
 @given(st.integers(1, 30))
@@ -40,12 +51,12 @@ def test_chunks_change_nothing(each: int) -> None:
 def test_what_is_added_is_held_against_the_same_baseline_and_the_rest_is_taken_over(kept: int, dropped: int) -> None:
     values, base = work(), made(work()[:kept])
     columns = np.array([*range(dropped, kept), *[-1] * (30 - kept)])
-    grown = extended(base, QUANTITIES["beyond"], columns, values[kept:], GROUP, "w")
+    grown = extended(base, QUANTITIES["beyond"], columns, values[kept:], GROUP)
     np.testing.assert_array_equal(grown.levels[: kept - dropped], base.levels[dropped:])
     assert grown.baseline is base.baseline
     assert grown.scale.low == base.scale.low
     assert grown.scale.high == max(grown.levels.max(), base.scale.low + 1)
-    whole = extended(base, QUANTITIES["beyond"], np.full(30, -1), values, GROUP, "w")
+    whole = extended(base, QUANTITIES["beyond"], np.full(30, -1), values, GROUP)
     np.testing.assert_array_equal(grown.levels, whole.levels[dropped:])
 
 
@@ -109,3 +120,77 @@ def test_a_body_is_compressed_as_its_reader_accepts() -> None:
     packed, name = compressed(body, "gzip, br, zstd")
     assert (pa.Codec("zstd").decompress(packed, len(body), asbytes=True), name) == (body, "zstd")
     assert compressed(b"small", "gzip") == (b"small", "")
+
+
+BEYOND = QUANTITIES["beyond"]
+STAGES = np.repeat([0, 1], 8)
+
+
+def healthy(iterations: int = 40, seed: int = 5) -> Values:
+    """Work of 16 ranks in two stages, the second of which works half as long again, with 1 % noise."""
+    noise = np.random.default_rng(seed).normal(1, 0.01, (iterations, 16))
+    return (1e8 * (1 + 0.5 * STAGES) * noise).astype(np.float32)
+
+
+def shown(work: Values) -> tuple[Values, float]:
+    values = shown_of(BEYOND, work, usual_of(work), STAGES)
+    return values, low_of(BEYOND, values)
+
+
+def test_a_healthy_job_is_as_usual_nearly_everywhere() -> None:
+    values, low = shown(healthy())
+    assert (values > low).mean() < 0.02
+    assert low < 0.06e8
+
+
+def test_a_fixed_culprit_is_a_row_though_it_has_no_healthy_past() -> None:
+    work = healthy()
+    work[:, 3] *= 1.3
+    values, low = shown(work)
+    assert (values[:, 3] > low).all()
+    assert (np.delete(values, 3, axis=1) > low).mean() < 0.02
+
+
+def test_a_culprit_that_is_usually_quick_is_seen_when_it_turns_as_slow_as_its_peers() -> None:
+    work = healthy()
+    work[:, 3] *= 0.7
+    work[30:, 3] /= 0.7
+    values, low = shown(work)
+    assert (values[30:, 3] > low).all()
+    assert not (values[:30, 3] > low).any()
+
+
+def test_a_change_for_all_is_nobody_s_excess_but_shows_against_their_own_usual() -> None:
+    work = healthy()
+    work[20] *= 1.5
+    values, low = shown(work)
+    assert (values[20] > low).mean() < 0.2
+    own = shown_of(QUANTITIES["own"], work, usual_of(work), STAGES)
+    assert (own[20] > 0.3e8).all()
+
+
+@given(st.permutations(range(16)), st.sampled_from(sorted(QUANTITIES)))
+def test_renaming_ranks_renames_what_is_shown(order: list[int], name: str) -> None:
+    work = healthy(7)
+    work[3, 5] = np.nan
+    one = shown_of(QUANTITIES[name], work, usual_of(work), STAGES)
+    other = shown_of(QUANTITIES[name], work[:, order], usual_of(work[:, order]), STAGES[order])
+    np.testing.assert_allclose(other, one[:, order], atol=64)  # float32 at 1.5e8
+
+
+@given(st.sampled_from(sorted(QUANTITIES)), st.integers(0, 2**32 - 1))
+def test_a_cell_is_missing_where_nothing_is_stored_and_nowhere_else(name: str, seed: int) -> None:
+    work = healthy(6)
+    work[np.random.default_rng(seed).random(work.shape) < 0.3] = np.nan
+    values = shown_of(QUANTITIES[name], work, usual_of(work), STAGES)
+    assert (np.isnan(values) == np.isnan(work)).all()
+
+
+def test_a_group_too_small_for_a_median_is_held_against_all() -> None:
+    work = np.full((2, 6), 100, dtype=np.float32)
+    work[:, 5] = 900
+    np.testing.assert_array_equal(beyond_peers(work, np.array([0, 0, 0, 0, 0, 1]))[:, 5], [800, 800])
+
+
+def test_without_any_cell_the_scale_still_has_a_beginning() -> None:
+    assert low_of(BEYOND, np.full((2, 2), np.nan, dtype=np.float32)) == BEYOND.least

@@ -71,8 +71,13 @@ class Ask:
 
     def codes(self, job: str = JOB, **values: Any) -> np.ndarray:
         body = self.get("heat-map/tile", job, **self.asked(job), **values).content
-        _, _, rows, columns, *_ = HEADER.unpack(body[: HEADER.size])
-        return np.frombuffer(body, np.uint8, rows * columns, HEADER.size).reshape(rows, columns)
+        return tile_of(body)[1]
+
+
+def tile_of(body: bytes) -> tuple[tuple[float, float], np.ndarray]:
+    """Return the ends of a tile's scale, and its codes, row by row."""
+    low, high, rows, columns, *_ = HEADER.unpack(body[: HEADER.size])
+    return (low, high), np.frombuffer(body, np.uint8, rows * columns, HEADER.size).reshape(rows, columns)
 
 
 def renamed(rows: Rows, job: str) -> dict[str, pa.Table]:
@@ -271,16 +276,12 @@ def test_of_a_running_job_only_what_is_behind_is_read_and_sent(
             window = ask.window(first=before["first"], version=before["version"])
             assert (window["first"], window["last"], window["unchanged"]) == (0, 69, 60)
             asked = {"first": 0, "last": 69, "version": window["version"]}
-            body = ask.get("heat-map/tile", **asked, skipped=60).content
-            low, high, ranks, columns, *_ = HEADER.unpack(body[: HEADER.size])
-            assert (ranks, columns) == (4, 10)
+            ends, behind = tile_of(ask.get("heat-map/tile", **asked, skipped=60).content)
+            assert behind.shape == (4, 10)
             assert reads == [10]
-            whole = ask.get("heat-map/tile", **asked).content
-            assert (low, high) == HEADER.unpack(whole[: HEADER.size])[:2]
-            codes = np.frombuffer(whole, np.uint8, 4 * 70, HEADER.size).reshape(4, 70)
-            np.testing.assert_array_equal(
-                codes[:, 60:], np.frombuffer(body, np.uint8, 4 * 10, HEADER.size).reshape(4, 10)
-            )
+            ends_of_all, codes = tile_of(ask.get("heat-map/tile", **asked).content)
+            assert ends == ends_of_all
+            np.testing.assert_array_equal(codes[:, 60:], behind)
             assert codes[SLOW_RANK, 62:].min() > codes[:, :50].max()  # held against what was usual before
             assert tile.shape == (4, 60)
             for skipped in (70, -1):
