@@ -216,7 +216,7 @@ class Agent:
 
     def _publish_announcement(self, publisher: Publisher, own: Announcement) -> None:
         message = announcing_message(own)
-        publisher.send(*message)
+        publisher.send(message)
         self._bundler.announce(own)
         # A rank that writes no rows is announced, and needs no heartbeats.
         if own.is_logged:
@@ -234,7 +234,7 @@ class Agent:
         """Send one message with a batch, or with the batches of a bundle."""
         first, rows = batches[0].header, sum(map(len, batches))
         ranks = [self._rank(batch.header) for batch in batches]
-        publisher.send(first.schema, ranks[0].key, value, rows, first.attempt)
+        publisher.send(Message(first.schema, ranks[0].key, value, rows, first.attempt))
         done = self._progress
         for rank, batch in zip(ranks, batches, strict=True):
             until_ns = batch.header.watermark_ns  # which never falls
@@ -275,7 +275,7 @@ class Agent:
 
     def _beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
         rank.published, rank.left_out = dict(beat.sources), 0
-        publisher.send("heartbeats", rank.key, encode_heartbeat(beat))
+        publisher.send(Message("heartbeats", rank.key, encode_heartbeat(beat)))
 
     def _report(self, publisher: Publisher) -> None:
         self._progress.delivered_messages = publisher.delivered.messages
