@@ -125,16 +125,3 @@ def test_interleaved_activations_go_round_from_the_last_stage_to_the_first() -> 
     assert sent.count(0) == 8  # the outputs of its first chunk
     assert sent.count(2) == 16  # gradients of both
     assert max(len(call.operators) for call in programs[1]) == 4
-
-
-def test_buckets_go_out_while_the_last_backward_goes_on() -> None:
-    settings = SimulatorSettings(is_gradient_overlapped=True, gradient_buckets=4)
-    program = stage_programs(settings)[1]
-    buckets = [place for place, call in enumerate(program) if call.stream == 1]
-    joining = [place for place, call in enumerate(program) if call.is_joining]
-    links = predecessors(program)
-    assert len(buckets) == 4
-    assert [links[place][1] for place in buckets] == [(), *((place,) for place in buckets[:-1])]
-    assert len(joining) == 1
-    assert links[joining[0]][1] == (buckets[-1],)
-    assert all(links[place][0] not in buckets for place in range(len(program)))

@@ -85,18 +85,6 @@ def test_a_hidden_barrier_makes_all_late_together(tidy: Tidy) -> None:
     assert late_ms == pytest.approx([50, 50], abs=0.1)
 
 
-def test_only_leaders_of_tensor_parallel_groups_log_if_wanted(tidy: Tidy) -> None:
-    job = record(tidy(logged="tp_leaders", bandwidth_period_ms=10.0))
-    assert set(job.commops["rank"]) == set(range(0, 64, 4))
-    assert set(job.bandwidth["rank"]) <= set(range(0, 64, 4))
-    assert [a.rank for a in job.announcements if a.is_logged] == list(range(0, 64, 4))
-    assert {a.logged_ranks for a in job.announcements} == {16}
-    assert all(a.sources == () for a in job.announcements if not a.is_logged)
-    everybody = record(tidy(bandwidth_period_ms=10.0))
-    own = everybody.commops["rank"] % 4 == 0
-    assert np.array_equal(job.commops["start_ns"], everybody.commops["start_ns"][own])
-
-
 class TestHang:
     BASE = SimulatorSettings(iterations=6, dp=2, pp=2, tp=2, gpus_per_host=2, micro_batches=4)
 
@@ -130,13 +118,6 @@ class TestHang:
             columns["sequence"] == columns["sequence"][first]
         )
         assert not is_open[same & (columns["rank"] != 5)].any()
-
-    def test_iterations_before_it_are_those_of_the_healthy_job(self) -> None:
-        healthy, hung = record(self.BASE), record(faulty(self.BASE, "hang:rank=5,from=3"))
-        for name, values in hung.commops.items():
-            early, same = (job.commops["iteration"] < 3 for job in (hung, healthy))
-            is_float = values.dtype.kind == "f"
-            assert np.array_equal(values[early], healthy.commops[name][same], equal_nan=is_float)
 
     def test_at_real_pace_the_job_stays_silent_before_it_ends(self) -> None:
         start_ns = now_ns = 1_900_000_000_000_000_000
