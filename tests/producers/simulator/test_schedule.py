@@ -39,22 +39,6 @@ def test_every_schedule_can_run_and_meets_everybody_it_names(turn: str, settings
 
 
 @given(settings=ALL_SHAPES)
-def test_what_one_stage_sends_its_neighbour_receives(settings: SimulatorSettings) -> None:
-    programs = stage_programs(settings)
-    for wave in waves(programs):
-        for meeting in wave:
-            calls = [programs[stage][place] for stage, place in meeting.members]
-            if calls[0].group != "pp":
-                assert len({(call.operators, call.size_bytes) for call in calls}) == 1
-                continue
-            messages = [set(zip(call.operators, call.peers, strict=True)) for call in calls]
-            first, second = (stage for stage, _ in meeting.members)
-            assert meeting.is_down == (("send", second) in messages[0] and ("recv", first) in messages[1])
-            assert meeting.is_up == (("recv", second) in messages[0] and ("send", first) in messages[1])
-            assert meeting.is_down or meeting.is_up
-
-
-@given(settings=ALL_SHAPES)
 def test_no_call_happens_before_those_that_it_follows(settings: SimulatorSettings) -> None:
     programs = stage_programs(settings)
     last_wave = {member: n for n, wave in enumerate(waves(programs)) for one in wave for member in one.members}

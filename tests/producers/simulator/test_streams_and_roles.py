@@ -96,18 +96,12 @@ class TestHang:
         stuck = columns["rank"][np.isnan(columns["elapsed_ns"])]
         assert 4 in stuck
         assert 5 not in stuck
-        for rank in set(stuck.tolist()):  # one call each; a batched send and recv have a row each
-            is_open = (columns["rank"] == rank) & np.isnan(columns["elapsed_ns"])
-            assert len(set(columns["start_ns"][is_open].tolist())) == 1
+        for rank in set(stuck.tolist()):  # in its last call; a batched send and recv have a row each
+            own = columns["rank"] == rank
+            open_ns = columns["start_ns"][own & np.isnan(columns["elapsed_ns"])]
+            assert set(open_ns.tolist()) == {columns["start_ns"][own].max()}
         counts = np.bincount(columns["rank"][columns["iteration"] == 3], minlength=8)
         assert counts[5] < counts[4]
-
-    def test_no_row_comes_after_the_one_that_never_ends(self) -> None:
-        columns = record(faulty(self.BASE, "hang:rank=5,from=3,at=0.7")).commops
-        for rank in np.unique(columns["rank"][np.isnan(columns["elapsed_ns"])]):
-            own = columns["rank"] == rank
-            open_ns = columns["start_ns"][own][np.isnan(columns["elapsed_ns"][own])].min()
-            assert open_ns == columns["start_ns"][own].max()
 
     def test_a_rank_that_stops_inside_has_the_first_row_without_end(self) -> None:
         columns = record(faulty(self.BASE, "hang:rank=5,from=3,inside=yes")).commops
