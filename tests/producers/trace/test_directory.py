@@ -56,6 +56,17 @@ def write(directory: Path, trace: Trace, batches: Any = None) -> Trace:
     return read_trace(directory)
 
 
+def turn(number: int, at: int | None = None, **values: Any) -> dict[str, Any]:
+    """One iteration of rank 0; `at`: its place in time, where that is not its number."""
+    start_ns = START_NS + 10 * (number if at is None else at)
+    return {"rank": 0, "iteration": number, "start_ns": start_ns, "elapsed_ns": 5, **values}
+
+
+def sample(rank: int, device: str) -> dict[str, Any]:
+    rates = {"tx_bytes_per_s": 1.0, "rx_bytes_per_s": 2.0}
+    return {"rank": rank, "time_ns": START_NS, "path": "nic", "device": device, **rates}
+
+
 # --- what is read ---------------------------------------------------------------------------------------------------
 
 
@@ -115,9 +126,15 @@ def test_integers_with_nulls_written_as_floats_are_taken(tmp_path: Path, ending:
         commop(elapsed_ns=1e6, iteration=None, peer=None, size_bytes=None),
         commop(sequence=2.0, elapsed_ns=None, iteration=7.0),
     ]
-    batch = read_trace(write_directory(tmp_path / "t", rows, ending=ending)).commops[0]
-    assert batch.columns["iteration"].tolist() == [UNKNOWN, 7]
-    np.testing.assert_array_equal(batch.columns["elapsed_ns"], [1e6, np.nan])
+    checksums = [4.611686018427388e18, None, 5.0, -9.1e18]
+    turns = [turn(number, parameters_checksum=one) for number, one in enumerate(checksums)]
+    trace = read_trace(write_directory(tmp_path / "t", rows, ending=ending, iterations=turns))
+    assert trace.rejected.count == 0
+    columns = trace.commops[0].columns
+    assert columns["iteration"].tolist() == [UNKNOWN, 7]
+    np.testing.assert_array_equal(columns["elapsed_ns"], [1e6, np.nan])
+    found = trace.iterations[0].columns["parameters_checksum"].tolist()
+    assert found == [UNKNOWN if one is None else int(one) for one in checksums]
 
 
 def test_json_rows_may_leave_out_what_is_null(tmp_path: Path) -> None:
@@ -127,59 +144,40 @@ def test_json_rows_may_leave_out_what_is_null(tmp_path: Path) -> None:
     assert np.isnan(batch.columns["size_bytes"]).all()
 
 
-def test_phases_and_losses_of_iterations_are_read(tmp_path: Path) -> None:
-    rows = [
-        {"rank": 0, "iteration": i, "start_ns": START_NS + i, "elapsed_ns": 5, "phase": phase, "loss": 1.5 * i}
-        for i, phase in enumerate(("train", "eval", None))
-    ]
-    columns = read_trace(write_directory(tmp_path / "t", iterations=rows)).iterations[0].columns
-    assert columns["phase"].tolist() == [0, 1, 255]
-    assert columns["loss"].tolist() == [0.0, 1.5, 3.0]
-    assert np.isnan(columns["tokens"]).all()
-
-
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
-def test_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path, ending: str) -> None:
-    given = [(np.nan, None, None), (None, 3, 1 << 60), (np.inf, 0, None), (2.0, None, -1)]
-    rows = [
-        {"rank": 0, "iteration": i, "start_ns": START_NS + 9 * i, "elapsed_ns": 5, "loss": loss, "not_finite": count,
-         "parameters_checksum": checksum}
-        for i, (loss, count, checksum) in enumerate(given)
-    ]  # fmt: skip
+def test_phases_are_read_and_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path, ending: str) -> None:
+    names = ("loss", "not_finite", "parameters_checksum", "phase")
+    given = [
+        (np.nan, None, None, "train"),
+        (None, 3, 1 << 60, "eval"),
+        (np.inf, 0, None, None),
+        (2.0, None, -1, None),
+    ]
+    rows = [turn(number, **dict(zip(names, own, strict=True))) for number, own in enumerate(given)]
     trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
     assert trace.rejected.count == 0
     columns = trace.iterations[0].columns
     np.testing.assert_array_equal(columns["loss"], [np.inf, np.nan, np.inf, 2.0])
     np.testing.assert_array_equal(columns["not_finite"], [np.nan, 3, 0, np.nan])
     assert columns["parameters_checksum"].tolist() == [UNKNOWN, 1 << 60, UNKNOWN, -1]
-
-
-@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
-def test_checksums_with_nulls_written_as_floats_are_taken(tmp_path: Path, ending: str) -> None:
-    given = [4.611686018427388e18, None, 5.0, -9.1e18]
-    rows = [
-        {"rank": 0, "iteration": i, "start_ns": START_NS + 9 * i, "elapsed_ns": 5, "parameters_checksum": one}
-        for i, one in enumerate(given)
-    ]
-    trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
-    assert trace.rejected.count == 0
-    found = trace.iterations[0].columns["parameters_checksum"].tolist()
-    assert found == [UNKNOWN if one is None else int(one) for one in given]
+    assert columns["phase"].tolist() == [0, 1, 255, 255]
+    assert np.isnan(columns["tokens"]).all()
 
 
 @pytest.mark.parametrize(
-    ("numbers", "gone", "kept"),
+    ("numbers", "evaluations", "gone", "kept"),
     [
-        ([0, 1, 2, 3, 1, 2, 3, 4], [1, 2, 3], [0, 4, 5, 6, 7]),  # it went back to a checkpoint
-        ([0, 1, 1, 2, 2, 3], [], [0, 1, 2, 3, 4, 5]),  # steps and evaluations with rows of their own
-        ([0, 1, 9_999, 2, 3, 3], [], [0, 1, 3, 4, 5, 2]),  # one wrong number
+        ([0, 1, 2, 3, 1, 2, 3, 4], (), [1, 2, 3], [0, 4, 5, 6, 7]),  # it went back to a checkpoint
+        ([0, 1, 1, 2, 2, 3], (), [], [0, 1, 2, 3, 4, 5]),  # steps and evaluations with rows of their own
+        ([0, 1, 9_999, 2, 3, 3], (), [], [0, 1, 3, 4, 5, 2]),  # one wrong number
+        ([0, 1, 2, 1, 3, 4], (3,), [], [0, 1, 2, 3, 4, 5]),  # an evaluation that begins behind the next step
     ],
 )
 def test_of_an_iteration_that_was_begun_again_the_newest_row_counts_and_the_others_are_told(
-    tmp_path: Path, numbers: list[int], gone: list[int], kept: list[int]
+    tmp_path: Path, numbers: list[int], evaluations: tuple[int, ...], gone: list[int], kept: list[int]
 ) -> None:
     rows = [
-        {"rank": rank, "iteration": number, "start_ns": START_NS + 10 * at, "elapsed_ns": 5, "loss": float(at)}
+        turn(number, at, rank=rank, loss=float(at), phase="eval" if at in evaluations else "train")
         for rank in range(2)
         for at, number in enumerate(numbers)
     ]
@@ -193,23 +191,8 @@ def test_of_an_iteration_that_was_begun_again_the_newest_row_counts_and_the_othe
     assert audited["iteration"][~are_whole(audited)].tolist() == ([0] if gone else [0, 2])
 
 
-def test_an_evaluation_of_a_step_that_begins_behind_the_next_one_is_no_new_pass(tmp_path: Path) -> None:
-    rows = [
-        {"rank": 0, "iteration": number, "start_ns": START_NS + 10 * at, "elapsed_ns": 5, "phase": phase}
-        for at, (number, phase) in enumerate(
-            [(0, "train"), (1, "train"), (2, "train"), (1, "eval"), (3, "train"), (4, "train")]
-        )
-    ]
-    trace = read_trace(write_directory(tmp_path / "t", iterations=rows))
-    assert (len(trace.iterations[0]), trace.rejected.count) == (6, 0)
-
-
 def test_device_names_are_those_of_the_rank(tmp_path: Path) -> None:
-    rows = [
-        {"rank": rank, "time_ns": START_NS, "path": "nic", "device": device, "tx_bytes_per_s": 1.0,
-         "rx_bytes_per_s": None}
-        for rank, device in ((2, "eth1"), (0, "mlx5_1"), (0, "mlx5_0"))
-    ]  # fmt: skip
+    rows = [sample(rank, device) for rank, device in ((2, "eth1"), (0, "mlx5_1"), (0, "mlx5_0"))]
     bandwidth = read_trace(write_directory(tmp_path / "t", bandwidth=rows)).bandwidth
     assert {rank: batch.header.names for rank, batch in bandwidth.items()} == {0: ("mlx5_0", "mlx5_1"), 2: ("eth1",)}
     assert bandwidth[0].columns["device"].tolist() == [0, 1]
@@ -503,22 +486,34 @@ def test_a_file_with_a_cut_last_line_takes_little_memory(
     assert [number for number, _ in read.unreadable] == [rows]
 
 
-def test_bad_rows_of_bandwidth_and_iterations_are_left_out(tmp_path: Path) -> None:
-    sample = {"rank": 0, "time_ns": START_NS, "path": "nic", "device": "d", "tx_bytes_per_s": 1.0,
-              "rx_bytes_per_s": 2.0}  # fmt: skip
-    turn = {"rank": 0, "iteration": 1, "start_ns": START_NS, "elapsed_ns": 5, "phase": "train"}
-    directory = write_directory(
-        tmp_path / "t",
-        bandwidth=[sample, sample | {"path": "usb"}, sample | {"device": None}],
-        iterations=[turn, turn | {"phase": "nap"}, turn | {"elapsed_ns": None}, turn | {"rank": 7}],
-    )
-    trace = read_trace(directory)
-    assert trace.rejected.count == 5
-    assert (len(trace.bandwidth[0]), len(trace.iterations[0])) == (1, 1)
-    assert "bandwidth.parquet: row 2: path must be one of nic pcie nvlink; got 'usb'" in trace.rejected.reasons[0]
+@pytest.mark.parametrize(
+    ("schema", "ending", "change", "reason"),
+    [
+        ("bandwidth", ".parquet", {"path": "usb"}, "path must be one of nic pcie nvlink; got 'usb'"),
+        ("bandwidth", ".parquet", {"device": None}, "device must be a text; got None"),
+        ("iterations", ".parquet", {"phase": "nap"}, "phase must be one of train eval checkpoint"),
+        ("iterations", ".parquet", {"elapsed_ns": None}, "elapsed_ns must be an integer from 0"),
+        ("iterations", ".parquet", {"rank": 7}, "rank must be an integer from 0 to 3; got 7"),
+        *(
+            ("bandwidth", ending, {"rx_bytes_per_s": rate}, "rx_bytes_per_s must be a rate from 0 to 1e+15; got")
+            for ending, rate in (
+                (".parquet", -1.0), (".jsonl", -1e-300), (".csv", 1e300), (".parquet", np.inf), (".csv", -np.inf),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_row_of_bandwidth_or_iterations_is_left_out_and_explained(
+    tmp_path: Path, schema: str, ending: str, change: dict[str, Any], reason: str
+) -> None:
+    good = turn(1, phase="train") if schema == "iterations" else sample(0, "eth0")
+    trace = read_trace(write_directory(tmp_path / "t", ending=ending, **{schema: [good, good | change]}))
+    assert trace.rejected.count == 1
+    assert f"{schema}{ending}: row 2: {reason}" in trace.rejected.reasons[0]
+    assert len(trace.batches(schema)[0]) == 1
 
 
 # --- directories that can't be used ---------------------------------------------------------------------------------
+
 
 BAD_JOBS: dict[str, tuple[Any, str]] = {
     "no object": ([1], "must be a JSON object; got [1]"),
@@ -638,10 +633,6 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path, ending: str) -> None:
     assert_refused(directory, f"commops{ending}: must be a complete {ending.split('.')[1]} file; got")
 
 
-def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "nowhere", "must be a trace directory; got nothing")
-
-
 def count_calls(directory: Path) -> int:
     count = 0
 
@@ -664,20 +655,6 @@ def test_no_python_runs_per_row_where_rows_are_good(tmp_path: Path) -> None:
     assert count_calls(many) < 1.1 * count_calls(few)
 
 
-@pytest.mark.parametrize(
-    ("ending", "rate"),
-    [(".parquet", -1.0), (".jsonl", -1e-300), (".csv", 1e300), (".parquet", float("inf")), (".csv", float("-inf"))],
-)
-def test_rates_that_no_device_has_are_left_out_and_told(tmp_path: Path, ending: str, rate: float) -> None:
-    sample = {"rank": 0, "path": "nic", "device": "eth0", "tx_bytes_per_s": 5.0, "rx_bytes_per_s": 5.0}
-    rows = [{**sample, "time_ns": 10**18 + n} for n in range(3)]
-    rows[1]["rx_bytes_per_s"] = rate
-    trace = read_trace(write_directory(tmp_path / "trace", ending=ending, bandwidth=rows))
-    assert trace.rejected.count == 1
-    assert "row 2: rx_bytes_per_s must be a rate from 0 to 1e+15; got" in trace.rejected.reasons[0]
-    assert len(trace.bandwidth[0]) == 2
-
-
 @pytest.mark.parametrize("name", ["job.json", "commops.jsonl", "bandwidth.csv.gz"])
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
     directory = write_directory(tmp_path / "trace")
@@ -690,10 +667,8 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
 
 def test_a_directory_that_can_t_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    too_long, looping = tmp_path / ("a" * 5000), tmp_path / "loop" / "x"
-    for path, found in ((too_long, "File name too long"), (looping, "Too many levels")):
-        with pytest.raises(InputError, match=rf"must be a trace directory; got {found}"):
-            read_trace(path)
+    for name, found in (("nowhere", "nothing"), ("a" * 5000, "File name too long"), ("loop/x", "Too many levels")):
+        assert_refused(tmp_path / name, f"must be a trace directory; got {found}")
 
 
 def test_parts_of_a_run_that_was_killed_are_told_how_to_be_put_together(tmp_path: Path) -> None:
