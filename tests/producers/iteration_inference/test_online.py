@@ -10,13 +10,13 @@ from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
 from tests.producers.iteration_inference.made_up_jobs import Call, columns_of
+from tests.producers.trace.test_iterations import without_marks
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 
 
 def unmarked(trace: Trace, max_rows: int) -> list[Batch]:
-    batches = [batch for batch in trace_batches(trace, max_rows) if batch.header.schema == "commops"]
-    return [Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)}) for b in batches]
+    return [one for one in trace_batches(without_marks(trace), max_rows) if one.header.schema == "commops"]
 
 
 def announced(announcements: tuple[Announcement, ...], limits: InferenceLimits | None = None) -> OnlineInference:
