@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,10 +31,10 @@ from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.torch_hook.sources import Rank
 from tests.producers.trace.test_iterations import marks_of, without_marks
+from tests.waiting import DEADLINE_S, gather
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 NAMES = sorted(path.name for path in RECORDINGS.glob("*-*"))
-DEADLINE_S = 60.0
 
 
 def unmarked(name: str, ranks: Sequence[int] | None = None) -> Trace:
@@ -294,11 +293,7 @@ def test_training_processes_that_mark_nothing_are_numbered_by_their_agent(tmp_pa
     """The ring, the socket, the agent's source, as in production; operators are written by hand."""
     table = SourceTable("torch", "torch", {"path": str(tmp_path / "agent.sock")}, "agent.toml")
     source = open_source(table, tmp_path)
-    stopping, ranks, records = (
-        threading.Event(),
-        [Rank(number, capacity=1_000, is_unmarked=True) for number in range(2)],
-        [],
-    )
+    stopping, ranks = threading.Event(), [Rank(number, capacity=1_000, is_unmarked=True) for number in range(2)]
     way_out = AgentSocket(tmp_path / "agent.sock", lambda error: pytest.fail(str(error)))
     senders = [threading.Thread(target=way_out.run, args=(rank.source, stopping.wait)) for rank in ranks]
     for rank in ranks:
@@ -306,11 +301,7 @@ def test_training_processes_that_mark_nothing_are_numbered_by_their_agent(tmp_pa
     stopping.set()
     for sender in senders:
         sender.start()
-    deadline_s, ended = time.monotonic() + DEADLINE_S, 0
-    while ended < 2 and time.monotonic() < deadline_s:
-        polled = source.poll(1_000)
-        records += polled
-        ended += sum(isinstance(record, Heartbeat) for record in polled)
+    records = gather(lambda: source.poll(1_000), lambda found: sum(isinstance(one, Heartbeat) for one in found) == 2)
     for sender in senders:
         sender.join(DEADLINE_S)
     source.close()
@@ -346,9 +337,7 @@ def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(
         (logs / f"host-pid{process}.log").write_bytes(lines(*told))
     options = {"directory": str(logs), "job": "job", "world_size": 2}
     source = open_source(SourceTable("nccl-inspector", "logs", options, "agent.toml"), tmp_path)
-    records, deadline_s = [], time.monotonic() + DEADLINE_S
-    while sum(len(r) for r in records if isinstance(r, Batch)) < 300 and time.monotonic() < deadline_s:
-        records += source.poll(70)
+    records = gather(lambda: source.poll(70), lambda found: sum(len(r) for r in found if isinstance(r, Batch)) >= 300)
     source.close()
     import_trace("nccl-inspector", logs, tmp_path / "trace")
     recorded = number_iterations(read_trace(tmp_path / "trace"))

@@ -15,8 +15,9 @@ import pytest
 from irregulars.messages.records import PATHS, THROTTLE_REASONS
 from irregulars.producers.node.gpu import Gpu, GpuFeed, GpuGone, GpuReading, Reader, count_gpus, pynvml
 from irregulars.producers.node.roster import HealthSample, Owner, Roster, Samples
-from tests.producers.node.conftest import lines, wait_for
+from tests.producers.node.conftest import lines
 from tests.producers.node.nvml_stub import NvmlStub
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 OWNER = Owner("job", 0, 5)

@@ -13,8 +13,9 @@ from irregulars.producers.node.counters import UNREADABLE
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler, Tick
 from irregulars.producers.node.roster import Owner, Roster
 from irregulars.producers.node.sysfs import Nic, find_nic
-from tests.producers.node.conftest import lines, wait_for
+from tests.producers.node.conftest import lines
 from tests.producers.node.sysfs_trees import Sysfs
+from tests.waiting import wait_for
 
 FIRST, SECOND = Owner("job", 0, 1), Owner("job", 0, 4)
 

@@ -27,8 +27,8 @@ from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.sources import GONE, Record
 from irregulars.producers.torch_hook.agent_socket import GONE_S, SocketSource
 from irregulars.producers.torch_hook.frames import End, encode_frame
+from tests.waiting import DEADLINE_S, gather, wait_for
 
-DEADLINE_S = 60.0
 ANNOUNCED = Announcement("job", 0, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
 
 
@@ -77,20 +77,15 @@ def is_closed(source: SocketSource, connection: socket.socket) -> bool:
 
 
 def take(source: SocketSource, count: int) -> list[Record]:
-    found: list[Record] = []
-    deadline_s = time.monotonic() + DEADLINE_S
-    while len(found) < count and time.monotonic() < deadline_s:
-        found += source.poll(100)
-        time.sleep(0.01)
-    return found
+    return gather(lambda: source.poll(100), lambda found: len(found) >= count)
 
 
 def wait_until(source: SocketSource, connections: int) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while len(source._connections) > connections:
+    def is_so() -> bool:
         assert source.poll(100) == []
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+        return len(source._connections) <= connections
+
+    wait_for(is_so)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from irregulars.producers.torch_hook.exporters import AgentSocket, Kafka, TraceD
 from irregulars.producers.torch_hook.trace_parts import PARTS, assemble
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.torch_hook.sources import Rank
+from tests.waiting import DEADLINE_S, gather, wait_for
 
-DEADLINE_S = 60.0
 ITERATIONS = 5
 
 
@@ -54,13 +54,7 @@ def write_until_killed(
 
 
 def receive(source: SocketSource, most: int = 1_000) -> list[Record]:
-    received: list[Record] = []
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not source.is_exhausted and time.monotonic() < deadline_s:
-        received += source.poll(most)
-        time.sleep(0.001)
-    assert source.is_exhausted
-    return received
+    return gather(lambda: source.poll(most), lambda _: source.is_exhausted)
 
 
 def test_the_last_rank_to_end_puts_the_trace_directory_together(tmp_path: Path) -> None:
@@ -173,14 +167,15 @@ def test_a_rank_finds_an_agent_that_was_restarted(tmp_path: Path) -> None:
     rank.train(1)
     sender = threading.Thread(target=AgentSocket(path, troubles.append).run, args=(rank.source, stopping.wait))
     sender.start()
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not any(isinstance(one, Batch) for one in first.poll(100)) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    gather(lambda: first.poll(100), lambda found: any(isinstance(one, Batch) for one in found))
     first.close()
     second = SocketSource(path, ranks=1)
-    while not troubles and time.monotonic() < deadline_s:
+
+    def is_troubled() -> bool:
         rank.train(1)
-        time.sleep(0.01)
+        return bool(troubles)
+
+    wait_for(is_troubled)
     stopping.set()
     received = receive(second)
     sender.join(DEADLINE_S)
