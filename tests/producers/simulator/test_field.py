@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from irregulars.errors import InputError
 from irregulars.producers.simulator.presets import SHAPES, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
@@ -121,8 +120,3 @@ def test_a_gpu_that_throttles_recovers_and_throttles_again(tidy: Tidy) -> None:
     assert excess[2:6] == pytest.approx(excess[6:10], abs=0.01)
     assert np.all(np.diff(excess[2:6]) > 0.05)
     assert excess[6] < excess[5] - 0.2
-
-
-def test_a_shape_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="shape must be one of pipeline, ddp, fsdp"):
-        with_shape(SimulatorSettings(), "sphere")
