@@ -27,6 +27,7 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
 from irregulars.producers.trace.source import TraceSource
 from irregulars.state_codec import encode_state
+from tests.producers.given_source import GivenSource
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.torch_hook.sources import Rank
@@ -170,24 +171,8 @@ def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
     assert errors("gloo-clean", numbers(drain(source))).max() <= 1
 
 
-class Records:
-    """A source of given records, one a poll."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.left = list(records)
-
-    def poll(self, max_records: int) -> Sequence[Record]:
-        return [self.left.pop(0)] if self.left else []
-
-    def position(self) -> str:
-        return ""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        return
+def one_by_one(records: Sequence[Record]) -> GivenSource:
+    return GivenSource(*([one] for one in records), is_endless=True)
 
 
 def records_of(name: str) -> list[Record]:
@@ -201,7 +186,7 @@ def test_marks_that_come_later_are_kept_and_what_waited_leaves_as_it_came() -> N
         r for r in drain(followed(trace, max_rows=30)) if isinstance(r, Batch) and r.header.schema == "commops"
     ]
     warm_up = [Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)}) for b in batches[:4]]
-    source = InferringSource(Records([*announcements, *warm_up, *batches[4:]]))
+    source = InferringSource(one_by_one([*announcements, *warm_up, *batches[4:]]))
     passed = [r for _ in range(len(announcements) + len(batches)) for r in source.poll(1_000)]
     left = [r for r in passed if isinstance(r, Batch)]
     for one, other in zip(left, [*warm_up, *batches[4:]], strict=True):
@@ -233,7 +218,7 @@ def test_what_waits_leaves_before_its_rank_ends() -> None:
     records = records_of("gloo-clean")[:10]
     own = next(r for r in records if isinstance(r, Batch)).header
     ended = Heartbeat(own.job, own.attempt, own.rank, {}, "ended", "finished")
-    source = InferringSource(Records([*records, ended]))
+    source = InferringSource(one_by_one([*records, ended]))
     passed = [r for _ in range(len(records) + 1) for r in source.poll(1_000)]
     assert passed[-1] is ended
     assert sum(isinstance(r, Batch) for r in passed) == sum(isinstance(r, Batch) for r in records)
@@ -249,7 +234,7 @@ def test_a_start_of_the_same_name_that_ends_or_goes_on_spoils_no_numbers() -> No
     ends = [Heartbeat(r.header.job, r.header.attempt, r.header.rank, state="ended", start="a") for r in before]
     announcements = [r for r in own if isinstance(r, Announcement)]
     given, clock = [*announcements, *before, *ends, *batches], [0.0]
-    source = InferringSource(Records(given), clock_s=lambda: clock[0])
+    source = InferringSource(one_by_one(given), clock_s=lambda: clock[0])
     passed = [r for _ in given for r in source.poll(10_000)]
     clock[0] = PAUSE_S + 1
     left = [r for r in [*passed, *source.poll(10_000)] if isinstance(r, Batch)]
@@ -259,7 +244,7 @@ def test_a_start_of_the_same_name_that_ends_or_goes_on_spoils_no_numbers() -> No
 
 def test_what_waits_leaves_when_its_job_falls_silent() -> None:
     records, clock = records_of("gloo-clean")[:8], [0.0]
-    source = InferringSource(Records(records), clock_s=lambda: clock[0])
+    source = InferringSource(one_by_one(records), clock_s=lambda: clock[0])
     waiting = sum(isinstance(r, Batch) for r in records)
     passed = [r for _ in records for r in source.poll(1_000)]
     assert not any(isinstance(r, Batch) for r in passed)
@@ -283,7 +268,7 @@ def test_a_new_attempt_is_numbered_from_its_beginning() -> None:
         commops={k: Batch(replace(b.header, attempt=1), b.columns) for k, b in trace.commops.items()}, attempt=1,
     )  # fmt: skip
     both = [*drain(followed(trace, max_rows=40))[:60], *drain(followed(second, max_rows=40))]
-    source = InferringSource(Records(both))
+    source = InferringSource(one_by_one(both))
     passed = [r for _ in both for r in source.poll(10_000)]
     found = numbers([r for r in passed if isinstance(r, Batch) and r.header.attempt == 1])
     assert min(part[part != UNKNOWN].min() for part in found.values()) == 0

@@ -17,6 +17,7 @@ from irregulars.producers.publishing.sources import GONE, Record
 from irregulars.producers.publishing.spool import Message
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.producers.given_source import GivenSource
 from tests.producers.trace_directories import RECORDINGS
 
 
@@ -87,26 +88,6 @@ def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, no
     assert source.position() == "announcements=0 rows=0"
 
 
-class Steps:
-    """Gives the records of one step after the other, and no end of a rank."""
-
-    def __init__(self, *steps: Sequence[Record]) -> None:
-        self._steps = list(steps)
-
-    def poll(self, max_records: int) -> Sequence[Record]:
-        return self._steps.pop(0)
-
-    def position(self) -> str:
-        return ""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return not self._steps
-
-    def close(self) -> None:
-        return
-
-
 class Keeps(Publisher):
     """Keeps all messages, and knows no broker."""
 
@@ -132,7 +113,7 @@ def beats_of(*steps: Sequence[Record], heartbeat_s: float = 0.5) -> list[Heartbe
     kept, seconds = Keeps(), itertools.count()
     clock_s, settings = (lambda: float(next(seconds))), AgentSettings("127.0.0.1:1", heartbeat_s=heartbeat_s)
     agent = Agent(
-        Steps(*steps), settings, clock_s=clock_s, make_publisher=lambda _: kept, idle_s=0.0, ends_ranks=False
+        GivenSource(*steps), settings, clock_s=clock_s, make_publisher=lambda _: kept, idle_s=0.0, ends_ranks=False
     )
     agent.run()
     return [decode_heartbeat(message.value) for message in kept.sent if message.topic == "heartbeats"]
