@@ -144,8 +144,8 @@ def test_an_operator_that_never_ended_comes_last_without_a_length() -> None:
     assert columns["start_ns"][-1] != UNKNOWN
 
 
-def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_ended() -> None:
-    """If the job hangs, nobody will come to tell it later."""
+def test_an_operator_that_is_open_for_long_is_told_once_to_each_that_is_fed_and_again_when_it_has_ended() -> None:
+    """If the job hangs, nobody will come to tell it later; and whoever was fed before may be gone."""
     rank = Rank(0)
     rank.train(1)
     issued_ns = time.monotonic_ns() - round(1.1e9 * STUCK_S)
@@ -155,22 +155,13 @@ def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_en
     (open_row,) = rows_of_sequence(told, 100)
     assert np.isnan(open_row["elapsed_ns"])
     assert rows_of_sequence(told, 2) == []
+    rank.source.start_over()
+    assert len(rows_of_sequence([one for _ in range(3) for one in batches(rank.source.poll(1000))], 100)) == 1
     rank.hook.ring.finish(ordinal, time.monotonic_ns() - 50_000_000)
     (ended,) = rows_of_sequence(batches(rank.source.poll(1000)), 100)
     assert ended["elapsed_ns"] == pytest.approx(1.1e9 * STUCK_S, rel=0.1)
     for name in ("start_ns", "iteration", "peer"):
         assert ended[name] == open_row[name]
-
-
-def test_an_operator_that_is_still_open_is_told_to_whoever_is_fed_anew() -> None:
-    """Whoever was fed before may be gone with what it was told; a rank that hangs says nothing else any more."""
-    rank = Rank(0)
-    rank.train(1)
-    rank.hook.ring.add(time.monotonic_ns() - round(1.1e9 * STUCK_S), 4, 1, 100, NO_PEER, 0, 0)
-    rank.source.poll(1000)
-    rank.source.start_over()
-    told = [one for _ in range(3) for one in batches(rank.source.poll(1000))]
-    assert len(rows_of_sequence(told, 100)) == 1
 
 
 def rows_of_sequence(batches: Sequence[Batch], sequence: int) -> list[dict[str, Any]]:
