@@ -39,18 +39,6 @@ def test_batches_leave_in_their_order_and_nothing_else_of_them_changes() -> None
                 np.testing.assert_array_equal(one.columns[column], other.columns[column])
 
 
-def test_once_learned_nothing_waits() -> None:
-    trace = read_trace(RECORDINGS / "gloo-clean")
-    inference = announced(trace.announcements)
-    waiting = []
-    for batch in unmarked(trace, 24):
-        inference.push(batch)
-        waiting.append(inference.held_rows)
-    settled = waiting[len(waiting) // 4 : -8]
-    assert max(waiting) > 0
-    assert not any(settled)
-
-
 def test_memory_is_bounded_while_nothing_is_learned() -> None:
     trace = read_trace(RECORDINGS / "gloo-clean")
     limits = InferenceLimits(rows=120, delay_s=1e6)
