@@ -199,7 +199,7 @@ def simulate_trace(
     """
     truth = measure(settings)
     simulation = Simulation(truth.settings, RECORDED_START_NS)
-    announcements = simulation.announcements(truth.recorded_until_ns(RECORDED_START_NS))
+    announcements = simulation.announcements(truth.recorded_until_ns)
 
     def batches() -> Iterator[Batch]:
         for part in simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS):

@@ -23,7 +23,7 @@ from irregulars.errors import InputError
 from irregulars.producers.simulator.effects import Faults, check_place, fault_ranks
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
-from irregulars.producers.simulator.settings import NS_PER_S, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 
 # The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so.
@@ -156,14 +156,8 @@ class Truth:
 
     settings: SimulatorSettings
     label: dict[str, Any]  # see `label_of`
-    # Since the start of the job: when the last rank came to a standstill; None if the job does not hang
-    hung_ns: float | None
-
-    def recorded_until_ns(self, start_ns: int) -> int | None:
-        """When recording of a job that started then ends, ns since the epoch; None if it does not hang."""
-        if self.hung_ns is None:
-            return None
-        return start_ns + round(self.hung_ns + self.settings.recorded_after_hang_s * NS_PER_S)
+    # Of a job that starts at `RECORDED_START_NS`: when recording ends, ns since the epoch; None if it does not hang
+    recorded_until_ns: int | None = None
 
 
 def measure(settings: SimulatorSettings) -> Truth:
@@ -174,10 +168,13 @@ def measure(settings: SimulatorSettings) -> Truth:
     settings = calibrated(settings)
     topology = Topology(settings)
     if not settings.faults:
-        return Truth(settings, label_of(settings, topology, np.empty(0), np.empty(0)), None)
+        return Truth(settings, label_of(settings, topology, np.empty(0), np.empty(0)))
     measured_s, hung_ns = _run(settings)
     healthy_s, _ = _run(replace(settings, faults=()))
-    return Truth(settings, label_of(settings, topology, healthy_s[: len(measured_s)], measured_s), hung_ns)
+    label = label_of(settings, topology, healthy_s[: len(measured_s)], measured_s)
+    if hung_ns is None:
+        return Truth(settings, label)
+    return Truth(settings, label, RECORDED_START_NS + round(hung_ns + settings.recorded_after_hang_s * NS_PER_S))
 
 
 def label_of(
