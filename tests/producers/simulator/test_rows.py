@@ -46,23 +46,6 @@ def test_starts_and_durations_are_rounded_each_by_itself(tidy: Tidy, step_ns: in
     assert np.abs(ends[1] - ends[0]).max() > step_ns / 2  # an end is off by more than its resolution
 
 
-def test_an_operator_may_end_after_the_next_of_its_stream_began(tidy: Tidy) -> None:
-    shape = {"dp": 16, "pp": 1, "tp": 1, "micro_batches": 1, "gradient_sync": "all_reduce", "gradient_buckets": 8}
-    base = tidy(**shape, is_gradient_overlapped=True, is_launched_ahead=True, gradient_bytes=8 << 30, iterations=4)
-
-    def overlaps(settings: SimulatorSettings) -> np.ndarray:
-        columns = record(settings).commops
-        found = []
-        for rank in range(16):
-            own = (columns["rank"] == rank) & (columns["communicator"] != "world")
-            start = columns["start_ns"][own]
-            found.append((start + columns["elapsed_ns"][own].astype(np.int64))[:-1] - start[1:])
-        return np.concatenate(found)
-
-    assert overlaps(base).max() == 0
-    assert 0 < overlaps(replace(base, time_resolution_ns=1_000)).max() <= 1_000
-
-
 def test_durations_are_taken_on_a_clock_of_their_own(tidy: Tidy) -> None:
     base = tidy(iterations=4)
     exact, off = record(base), record(replace(base, elapsed_clock_ppm=5.0))
