@@ -107,13 +107,8 @@ class JobRows:
         self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
         self._published = {schema: np.zeros(topology.world_size, dtype=np.int64) for schema in SCHEMAS}
 
-    def commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
-        """Yield one batch per logged rank with the operators of consecutive runs."""
-        for batch, _ in self.judged_commops(runs, ()):
-            yield batch
-
-    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools]) -> Iterator[tuple[Batch, Bools]]:
-        """Yield batches of operators, and the truth of each of their rows.
+    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools] = ()) -> Iterator[tuple[Batch, Bools]]:
+        """Yield one batch per logged rank with the operators of consecutive runs, and the truth of each of its rows.
 
         `truths`: per run: a value for each row of its plan. Empty: False for all.
         """

@@ -211,7 +211,7 @@ def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
     return {
         "kind": kind.verdict, "rank": ranks[0] if ranks else None, "peer": fault.peer, "ranks": ranks,
         "communicator": min(shared, key=lambda one: len(one.ranks)).id if shared else None,
-        "switch": topology.switch_name(topology.find("switch", fault.switch)) if fault.switch else None,
+        "switch": topology.name_of("switch", topology.find("switch", fault.switch)) if fault.switch else None,
         "iterations": list(fault.iterations(topology.settings.iterations)), "fault": fault.kind, "shape": fault.shape,
         "factor": fault.factor, "add_ms": fault.add_ms, "spread": fault.spread,
         "wanted_excess_ratio": fault.excess or None,
