@@ -133,11 +133,6 @@ class Agent:
         self._is_stopping = False
         self._next_beat_s = 0.0
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._is_stopping
-
     def stop(self) -> None:
         """End soon; polled records are still delivered. May be called from a signal handler or another thread."""
         self._is_stopping = True
