@@ -223,7 +223,7 @@ class Template:
         return len(self.classes)
 
 
-def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array | None = None) -> Template | None:
+def find_template(classes: Array, sides: Sequence[Array], is_scalar: Array) -> Template | None:
     """Find the smallest period that is an iteration: autocorrelation proposes some, an exact template confirms one.
 
     A period is accepted if exact repeats (`REPEATS` in a row) cover a good part of the lane, and if it holds every
@@ -239,7 +239,7 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     # Where each class of the lane comes, except holes and single numbers
     names, counts = np.unique(classes, return_counts=True)
     marks = [(classes == name).astype(np.float64) for name in names[(names != HOLE) & (counts >= REPEATS)][:_CLASSES]]
-    marks = [mark for mark in marks if is_scalar is None or not is_scalar[mark > 0].all()]
+    marks = [mark for mark in marks if not is_scalar[mark > 0].all()]
     for period in _periods(classes, longest).tolist():
         # Stretches ``[first, past)`` in which at least `REPEATS` periods are equal.
         early, late = classes[:-period], classes[period:]

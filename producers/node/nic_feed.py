@@ -190,24 +190,13 @@ class _OpenFiles:
         self._failed.add(name)
 
     def read(self) -> Tick:
-        values: list[int] = []
+        """Read all counters, and close those that can't be read."""
+        names, values = self.names, list[int]()
         now_ns, pread = time.time_ns, os.pread
-        try:
-            for sent, received in self._files.values():
-                values.append(now_ns())
-                values.append(int(pread(sent, _LONGEST_COUNT, 0)))
-                values.append(int(pread(received, _LONGEST_COUNT, 0)))
-        except (OSError, ValueError):
-            return self._read_each()
-        return self.names, values
-
-    def _read_each(self) -> Tick:
-        """Read all again, and close those that can't be read."""
-        names, values, now_ns = self.names, list[int](), time.time_ns
         for name in names:
-            read_ns = now_ns()
             try:
-                values += (read_ns, *(int(os.pread(one, _LONGEST_COUNT, 0)) for one in self._files[name]))
+                sent, received = self._files[name]
+                values += (now_ns(), int(pread(sent, _LONGEST_COUNT, 0)), int(pread(received, _LONGEST_COUNT, 0)))
             except (OSError, ValueError) as error:
                 values += (now_ns(), UNREADABLE, UNREADABLE)
                 self._log_failure(name, error)

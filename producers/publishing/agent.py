@@ -139,11 +139,6 @@ class Agent:
         self._next_beat_s = 0.0
         self._current_s = 0.0  # when messages did not wait, or ranks were announced again, by the clock of the day
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._is_stopping
-
     def stop(self) -> None:
         """End soon; polled records are still delivered. May be called from a signal handler or another thread."""
         self._is_stopping = True
@@ -223,7 +218,7 @@ class Agent:
 
     def _publish_announcement(self, publisher: Publisher, own: Announcement) -> None:
         message = announcing_message(own)
-        publisher.send(*message)
+        publisher.send(message)
         self._bundler.announce(own)
         # A rank that writes no rows is announced, and needs no heartbeats.
         if own.is_logged:
@@ -242,7 +237,7 @@ class Agent:
         """Send one message with a batch, or with the batches of a bundle."""
         first, rows = batches[0].header, sum(map(len, batches))
         ranks = [self._rank(batch.header) for batch in batches]
-        publisher.send(first.schema, ranks[0].key, value, rows, first.attempt)
+        publisher.send(Message(first.schema, ranks[0].key, value, rows, first.attempt))
         done = self._progress
         for rank, batch in zip(ranks, batches, strict=True):
             until_ns = batch.header.watermark_ns  # which never falls
@@ -288,13 +283,13 @@ class Agent:
         is_due = now_s - self._current_s >= _ANNOUNCE_AGAIN_S
         for own in [rank.own for rank in self._ranks.values()] if is_due else []:
             if isinstance(own, Announcement):
-                publisher.send(*announcing_message(own))
+                publisher.send(announcing_message(own))
         if is_due or not publisher.is_behind:
             self._current_s = now_s
 
     def _beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
         rank.published, rank.left_out = dict(beat.sources), 0
-        publisher.send("heartbeats", rank.key, encode_heartbeat(beat))
+        publisher.send(Message("heartbeats", rank.key, encode_heartbeat(beat)))
 
     def _report(self, publisher: Publisher) -> None:
         self._progress.delivered_messages = publisher.delivered.messages

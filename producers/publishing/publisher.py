@@ -138,24 +138,11 @@ class Publisher:
             rule = "equal, so that all that one rank sends meets in one worker"
             raise TopicMismatch(f"partitions of a rank's topics must be {rule}; got {found} ({self._where()})")
 
-    def send(
-        self,
-        topic: str,
-        key: bytes,
-        value: bytes,
-        rows: int = 0,
-        attempt: int = 0,
-        partition_key: bytes | None = None,
-    ) -> None:
+    def send(self, message: Message) -> None:
         """Queue one message; waits while the queue is full.
 
-        `rows`, `attempt`: of a batch; rows that can't be delivered are counted by them. `partition_key`: the key
-        whose partition it goes to, where that is not its own. Raises ServiceError if an earlier message could not be
-        delivered, or this one never can be.
+        Raises ServiceError if an earlier message could not be delivered, or this one never can be.
         """
-        self._queue(Message(topic, key, value, rows, attempt, partition_key or b""))
-
-    def _queue(self, message: Message) -> None:
         while True:
             try:
                 self._produce(message, partial(self._on_delivery, message.topic, message.rows))

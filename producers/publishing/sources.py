@@ -145,6 +145,7 @@ class _Reading:
     took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_POLLS_IN_A_ROW))
     rows: int = 0
     is_complete: bool = False
+    position: str = ""
 
     def poll(self, source: Source, max_records: int) -> Sequence[Record]:
         """Poll once, and check the time that it takes and the number of records."""
@@ -229,8 +230,9 @@ def _read(source: Source, sizes: random.Random, limit: int, reading: _Reading | 
             for record in reading.poll(source, min(sizes.choice((1, 2, 50, 3_000)), last - reading.rows)):
                 reading.add(record)
         reading.is_complete = source.is_exhausted
-        if not isinstance(source.position(), str) or source.position() != source.position():
-            raise PluginError(f"position must be one text while nothing is polled; got {source.position()!r}")
+        reading.position = source.position()
+        if not isinstance(reading.position, str) or source.position() != reading.position:
+            raise PluginError(f"position must be one text while nothing is polled; got {reading.position!r}")
         if reading.is_complete and len(_Reading().poll(source, 10)):
             raise PluginError("poll must give () once is_exhausted is True; got more records")
         for batch, value in reading.encoded:
@@ -249,16 +251,8 @@ def _check_resume(open: Callable[[str | None], Source], whole: _Reading, cut: in
     # The input is too short to be cut there.
     if cut >= whole.rows:
         return
-    source = open(None)
-    reading = _Reading()
-    try:
-        while reading.rows < cut:
-            for record in reading.poll(source, cut - reading.rows):
-                reading.add(record)
-        position = source.position()
-    finally:
-        source.close()
-    surplus = 1 if whole.is_complete else 0  # so that rows which come twice are seen
+    reading = _read(open(None), random.Random(_SEED), cut)
+    position, surplus = reading.position, int(whole.is_complete)  # so that rows which come twice are seen
     resumed = _read(open(position), random.Random(_SEED), whole.rows - reading.rows + surplus, reading)
     _require_same(whole, resumed, f"resumed at {position!r}, the rest, each row once")
 

@@ -33,18 +33,15 @@ _NUMBERS_APART: Final = 1 << 32
 
 
 class Message(NamedTuple):
-    """One message for Kafka, as `producers.publishing.publisher.Publisher.send` describes it.
+    """One message for Kafka."""
 
-    ``topic`` is without prefix, ``rows`` and ``attempt`` are 0 where it has none, ``partition_key`` is empty where it
-    is the key.
-    """
-
-    topic: str
+    topic: str  # without prefix
     key: bytes
     value: bytes
+    # rows, attempt: Of a batch; rows that can't be delivered are counted by them
     rows: int = 0
     attempt: int = 0
-    partition_key: bytes = b""
+    partition_key: bytes = b""  # the key whose partition it goes to; empty: its own
 
     @property
     def size_bytes(self) -> int:

@@ -109,7 +109,7 @@ class SpoolingPublisher(Publisher):
         self._topics = tuple(topics)
         self._try_to_connect()
 
-    def _queue(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Put a message behind all others; never waits."""
         if message.topic == "jobs":
             self._newest_attempts[message.key] = message.attempt

@@ -22,16 +22,14 @@ Cuts = Sequence[tuple[str, str]]  # group and operator of each collective that c
 
 def reductions(settings: SimulatorSettings) -> list[tuple[str, str, int, int]]:
     """Before the optimizer: group, operator, bytes and number of calls; the dense gradients come first."""
-    if is_unit_wise(settings):
-        found = [("edp", "reduce_scatter", settings.expert_gradient_bytes, 1)]
-        return [one for one in found if has_group(settings, one[0])]
     operator = "all_reduce" if settings.gradient_sync == "all_reduce" else "reduce_scatter"
-    group = "shard" if settings.shards > 1 else "dp"
-    found = [(group, operator, settings.gradient_bytes // settings.gradient_buckets, settings.gradient_buckets)]
-    shard_ranks = settings.shards * settings.ep * settings.cp
-    # Between replicas a rank reduces its own shard of the gradients.
-    found.append(("replica", "all_reduce", settings.gradient_bytes // shard_ranks, 1))
-    found.append(("edp", operator, settings.expert_gradient_bytes, 1))
+    found = [("edp", operator, settings.expert_gradient_bytes, 1)]
+    if not is_unit_wise(settings):
+        group = "shard" if settings.shards > 1 else "dp"
+        dense = group, operator, settings.gradient_bytes // settings.gradient_buckets, settings.gradient_buckets
+        # Between replicas a rank reduces its own shard of the gradients.
+        own_bytes = settings.gradient_bytes // (settings.shards * settings.ep * settings.cp)
+        found = [dense, ("replica", "all_reduce", own_bytes, 1), *found]
     return [one for one in found if has_group(settings, one[0])]
 
 

@@ -272,7 +272,7 @@ class Engine:
         inside = []
         for fault in effects.hangs:
             rank = int(fault.rank or 0)
-            calls = plan.logged_steps(rank)
+            calls = np.unique(plan.rows.step[plan.rows.of_seat(int(self.topology.seat[rank]))])  # that it logs
             step = int(calls[int(fault.at * len(calls))])
             gap_ns[step + fault.is_inside : plan.last_step[rank] + 1] = NEVER_NS
             if fault.is_inside:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_US, SimulatorSettings
 
 Floats = NDArray[np.float64]
 # No transfer takes less than this part of its nominal time: a device has a highest rate.
@@ -70,28 +70,6 @@ def drift_factor(settings: SimulatorSettings, iteration: int) -> float:
     return 1 + settings.drift_ratio * iteration / max(settings.iterations - 1, 1)
 
 
-def clock_offsets_ns(settings: SimulatorSettings, hosts: int) -> NDArray[np.int64]:
-    """Return how far each host's clock is ahead, ns; little or nothing where clocks are shared."""
-    is_shared = settings.clock == "shared"
-    limit_ns = settings.shared_clock_error_us * NS_PER_US if is_shared else settings.clock_offset_ms * NS_PER_MS
-    if not limit_ns:
-        return np.zeros(hosts, dtype=np.int64)
-    generator = generator_of(settings, CLOCKS)
-    return np.rint(generator.uniform(-limit_ns, limit_ns, hosts)).astype(np.int64)
-
-
-def clock_drifts_ratio(settings: SimulatorSettings, hosts: int) -> Floats:
-    """Return how much faster each host's clock runs than a true one."""
-    if settings.clock == "shared":
-        return np.zeros(hosts)
-    generator = generator_of(settings, CLOCKS, 1)
-    limit = settings.clock_drift_ppm / 1e6
-    return generator.uniform(-limit, limit, hosts)
-
-
-def elapsed_drifts_ratio(settings: SimulatorSettings) -> Floats:
-    """Return how much faster the clock of each rank's durations runs than a true one."""
-    if not settings.elapsed_clock_ppm:
-        return np.zeros(settings.world_size)
-    limit = settings.elapsed_clock_ppm / 1e6
-    return generator_of(settings, CLOCKS, 2).uniform(-limit, limit, settings.world_size)
+def clock_errors(settings: SimulatorSettings, limit: float, clocks: int, *numbers: int) -> Floats:
+    """Draw by how much each of some clocks is off, to either side; `numbers` as of `generator_of`."""
+    return generator_of(settings, CLOCKS, *numbers).uniform(-limit, limit, clocks)

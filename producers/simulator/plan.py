@@ -194,11 +194,6 @@ class Plan:
         """Number of transfers of an iteration."""
         return self.waves[-1].past
 
-    def logged_steps(self, rank: int) -> Ints:
-        """Steps of a rank which it logs, in order."""
-        own = self.rows.of_seat(int(self.topology.seat[rank]))
-        return np.unique(self.rows.step[own])
-
     def work_ns(self, load: Floats | float = 1.0, expert_load: Floats | None = None) -> Floats:
         """Nominal work before each step.
 

@@ -18,15 +18,9 @@ from numpy.typing import NDArray
 from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header, no_numerics
 from irregulars.producers.simulator.engine import Contention, Engine, Run
 from irregulars.producers.simulator.network import count_up
-from irregulars.producers.simulator.noise import (
-    DELIVERY,
-    clock_drifts_ratio,
-    clock_offsets_ns,
-    elapsed_drifts_ratio,
-    generator_of,
-)
+from irregulars.producers.simulator.noise import DELIVERY, clock_errors, generator_of
 from irregulars.producers.simulator.plan import OperatorRows, Plan
-from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, NS_PER_US, SimulatorSettings
 from irregulars.producers.simulator.topology import Ints
 
 Bools = NDArray[np.bool_]
@@ -67,7 +61,8 @@ class MeasuredTime:
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self._resolution_ns = int(settings.time_resolution_ns)
-        self._drift = elapsed_drifts_ratio(settings)
+        # How much faster the clock of each rank's durations runs than a true one
+        self._drift = clock_errors(settings, settings.elapsed_clock_ppm / 1e6, settings.world_size, 2)
 
     def starts_ns(self, times_ns: Ints) -> Ints:
         """Round starts, ns."""
@@ -92,11 +87,16 @@ class JobRows:
 
     def __init__(self, engine: Engine, start_ns: int) -> None:
         self._engine = engine
-        topology = engine.topology
+        settings, topology = engine.settings, engine.topology
         hosts = int(topology.host[-1]) + 1
-        self._zero_ns = start_ns + clock_offsets_ns(engine.settings, hosts)[topology.host]
-        self._drift = clock_drifts_ratio(engine.settings, hosts)[topology.host]
-        self._measured = MeasuredTime(engine.settings)
+        # Per rank: when the job started by its host's clock, and how much faster that runs than a true one
+        is_shared = settings.clock == "shared"
+        apart_ns = settings.shared_clock_error_us * NS_PER_US if is_shared else settings.clock_offset_ms * NS_PER_MS
+        offset_ns = np.rint(clock_errors(settings, apart_ns, hosts)).astype(np.int64)
+        self._zero_ns = start_ns + offset_ns[topology.host]
+        drift_ratio = 0.0 if is_shared else settings.clock_drift_ppm / 1e6
+        self._drift = clock_errors(settings, drift_ratio, hosts, 1)[topology.host]
+        self._measured = MeasuredTime(settings)
         self._ranks = np.flatnonzero(topology.is_logged).tolist()
         self._names = [
             tuple(topology.groups.communicators[c].id for c in topology.groups.of_rank(rank))
@@ -107,13 +107,8 @@ class JobRows:
         self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
         self._published = {schema: np.zeros(topology.world_size, dtype=np.int64) for schema in SCHEMAS}
 
-    def commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
-        """Yield one batch per logged rank with the operators of consecutive runs."""
-        for batch, _ in self.judged_commops(runs, ()):
-            yield batch
-
-    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools]) -> Iterator[tuple[Batch, Bools]]:
-        """Yield batches of operators, and the truth of each of their rows.
+    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools] = ()) -> Iterator[tuple[Batch, Bools]]:
+        """Yield one batch per logged rank with the operators of consecutive runs, and the truth of each of its rows.
 
         `truths`: per run: a value for each row of its plan. Empty: False for all.
         """

@@ -54,6 +54,7 @@ VARYING: Final[Mapping[str, tuple[str, ...]]] = {
 _KINDS: Final = {"shard": "dp", "replica": "dp", "edp": "dp", "emb": "unknown"}
 _LETTERS: Final = {"pp": "p", "dp": "d", "shards": "s", "ep": "e", "cp": "c", "tp": "t"}
 _ALWAYS_NAMED: Final = frozenset({"pp", "dp", "tp"})
+_PREFIXES: Final = {"host": "node-", "switch": "leaf-"}  # of names, by the kind of device
 
 
 def has_group(settings: SimulatorSettings, group: str) -> bool:
@@ -169,21 +170,17 @@ class Topology:
         result[nics] = ranks[first]
         return result
 
-    def host_name(self, host: int) -> str:
-        """Name of a host."""
-        return f"node-{host}"
+    def name_of(self, kind: str, index: int) -> str:
+        """Name of a host or leaf switch."""
+        return f"{_PREFIXES[kind]}{index}"
 
     def nic_name(self, nic: int) -> str:
         """Name of a NIC, unique in its host."""
         return f"mlx5_{nic % self._nics_per_host}"
 
-    def switch_name(self, switch: int) -> str:
-        """Name of a leaf switch."""
-        return f"leaf-{switch}"
-
     def find(self, kind: str, name: str) -> int:
         """Index of a host or switch that is given by name or index; raises `InputError`."""
-        prefix, count = {"host": "node-", "switch": "leaf-"}[kind], int(self.shared[kind][-1]) + 1
+        prefix, count = _PREFIXES[kind], int(self.shared[kind][-1]) + 1
         digits = name.removeprefix(prefix)
         if not (digits.isascii() and digits.isdigit() and int(digits) < count):
             raise InputError(f"{kind} must be {prefix}0 to {prefix}{count - 1}, or its number; got {name!r} (fault)")
@@ -218,10 +215,10 @@ class Topology:
                 sources=own,
                 is_logged=is_logged,
                 clock=s.clock,
-                host=self.host_name(int(self.host[rank])),
+                host=self.name_of("host", int(self.host[rank])),
                 gpu=int(self.gpu[rank]),
                 nic=self.nic_name(nic),
-                switch=self.switch_name(int(self.switch[rank])),
+                switch=self.name_of("switch", int(self.switch[rank])),
                 lost_rows=None if s.loss_ratio else 0,  # an exporter that counted its losses would have none
                 recorded_until_ns=recorded_until_ns,
             )

@@ -23,7 +23,7 @@ from irregulars.errors import InputError
 from irregulars.producers.simulator.effects import Faults, check_place, fault_ranks
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
-from irregulars.producers.simulator.settings import NS_PER_S, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 
 # The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so.
@@ -39,44 +39,35 @@ _FEWEST_ITERATIONS, _MOST_ITERATIONS, _SAMPLED_STEPS = 24, 64, 5_000_000
 _FIRST_GUESS: Final = {"factor": 0.5, "add_ms": 10.0, "spread": 0.1}
 
 
-class Calibration:
-    """Finds strengths for the faults of one healthy job."""
+def fit(engine: Engine, healthy: Callable[[int], Run], fault: Fault, number: int) -> Fault:
+    """Return the fault with the strength that gives its `excess`, or as it is if it has a strength.
 
-    def __init__(self, engine: Engine, healthy: Callable[[int], Run]) -> None:
-        self._engine, self._healthy = engine, healthy
+    `engine`: of the healthy job. `healthy`: returns an iteration of it. `number`: place of the fault among those of
+    the job, on which its random draws depend. Raises InputError if it does not fit the cluster, acts in no iteration,
+    or no strength gives the excess.
+    """
+    check_place(fault, engine.topology, engine.network)
+    if fault.is_calibrated:
+        return fault
+    first, past = fault.iterations(engine.settings.iterations)
+    warm_from = engine.settings.warm_from
+    sample_size = min(max(_SAMPLED_STEPS // len(engine.plan.step_rank), _FEWEST_ITERATIONS), _MOST_ITERATIONS)
+    active = _spread(range(max(first, warm_from) if warm_from < past else first, past), sample_size)
+    if not active:
+        span = f"{first} to {past}"
+        raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
 
-    def fit(self, fault: Fault, number: int = 0) -> Fault:
-        """Return the fault with the strength that gives its `excess`, or as it is if it has a strength.
-
-        `number`: its place among the faults of the job, on which its random draws depend. Raises InputError if it
-        does not fit the cluster, acts in no iteration, or no strength gives the excess.
-        """
-        check_place(fault, self._engine.topology, self._engine.network)
-        if fault.is_calibrated:
-            return fault
-        first, past = fault.iterations(self._engine.settings.iterations)
-        warm_from = self._engine.settings.warm_from
-        sample_size = min(
-            max(_SAMPLED_STEPS // len(self._engine.plan.step_rank), _FEWEST_ITERATIONS), _MOST_ITERATIONS
-        )
-        active = _spread(range(max(first, warm_from) if warm_from < past else first, past), sample_size)
-        if not active:
-            span = f"{first} to {past}"
-            raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
-        strength = _FIRST_GUESS[fault.by]
-        for iterations, step in ((_spread(active, 2), _COLD_STEP), (active, _WARM_STEP)):
-            excess_at = partial(self._excess, fault, number, iterations)
-            strength = _solve(excess_at, fault.excess, strength, step, fault)
-        return fault.with_strength(strength)
-
-    def _excess(self, fault: Fault, number: int, iterations: Sequence[int], strength: float) -> float:
+    def excess(iterations: Sequence[int], strength: float) -> float:
         """Mean excess of these iterations at a strength, over the same iterations without any fault."""
-        faults = Faults(self._engine.topology, self._engine.network, {number: fault.with_strength(strength)})
-        usual_ns = sum(self._healthy(n).elapsed_ns for n in iterations)
-        slow_ns = sum(
-            self._engine.run(n, self._healthy(n).start_ns, faults.effects(n)).elapsed_ns for n in iterations
-        )
+        faults = Faults(engine.topology, engine.network, {number: fault.with_strength(strength)})
+        usual_ns = sum(healthy(n).elapsed_ns for n in iterations)
+        slow_ns = sum(engine.run(n, healthy(n).start_ns, faults.effects(n)).elapsed_ns for n in iterations)
         return slow_ns / usual_ns - 1
+
+    strength = _FIRST_GUESS[fault.by]
+    for iterations, step in ((_spread(active, 2), _COLD_STEP), (active, _WARM_STEP)):
+        strength = _solve(partial(excess, iterations), fault.excess, strength, step, fault)
+    return fault.with_strength(strength)
 
 
 def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
@@ -91,8 +82,7 @@ def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
             runs.append(engine.advance())
         return runs[iteration]
 
-    calibration = Calibration(engine, healthy)
-    fitted = tuple(calibration.fit(fault, number) for number, fault in enumerate(settings.faults))
+    fitted = tuple(fit(engine, healthy, fault, number) for number, fault in enumerate(settings.faults))
     return replace(settings, faults=fitted)
 
 
@@ -156,14 +146,8 @@ class Truth:
 
     settings: SimulatorSettings
     label: dict[str, Any]  # see `label_of`
-    # Since the start of the job: when the last rank came to a standstill; None if the job does not hang
-    hung_ns: float | None
-
-    def recorded_until_ns(self, start_ns: int) -> int | None:
-        """When recording of a job that started then ends, ns since the epoch; None if it does not hang."""
-        if self.hung_ns is None:
-            return None
-        return start_ns + round(self.hung_ns + self.settings.recorded_after_hang_s * NS_PER_S)
+    # Of a job that starts at `RECORDED_START_NS`: when recording ends, ns since the epoch; None if it does not hang
+    recorded_until_ns: int | None = None
 
 
 def measure(settings: SimulatorSettings) -> Truth:
@@ -174,10 +158,13 @@ def measure(settings: SimulatorSettings) -> Truth:
     settings = calibrated(settings)
     topology = Topology(settings)
     if not settings.faults:
-        return Truth(settings, label_of(settings, topology, np.empty(0), np.empty(0)), None)
+        return Truth(settings, label_of(settings, topology, np.empty(0), np.empty(0)))
     measured_s, hung_ns = _run(settings)
     healthy_s, _ = _run(replace(settings, faults=()))
-    return Truth(settings, label_of(settings, topology, healthy_s[: len(measured_s)], measured_s), hung_ns)
+    label = label_of(settings, topology, healthy_s[: len(measured_s)], measured_s)
+    if hung_ns is None:
+        return Truth(settings, label)
+    return Truth(settings, label, RECORDED_START_NS + round(hung_ns + settings.recorded_after_hang_s * NS_PER_S))
 
 
 def label_of(
@@ -214,7 +201,7 @@ def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
     return {
         "kind": kind.verdict, "rank": ranks[0] if ranks else None, "peer": fault.peer, "ranks": ranks,
         "communicator": min(shared, key=lambda one: len(one.ranks)).id if shared else None,
-        "switch": topology.switch_name(topology.find("switch", fault.switch)) if fault.switch else None,
+        "switch": topology.name_of("switch", topology.find("switch", fault.switch)) if fault.switch else None,
         "iterations": list(fault.iterations(topology.settings.iterations)), "fault": fault.kind, "shape": fault.shape,
         "factor": fault.factor, "add_ms": fault.add_ms, "spread": fault.spread,
         "wanted_excess_ratio": fault.excess or None,

@@ -10,7 +10,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -219,8 +219,9 @@ class SocketSource:
             # A rank that was never announced has sent no rows either, so nothing is reported of it.
             lost = {"commops": SourceProgress(0, None, lost_rows)}
             reason = "finished" if state == "ended" else None
-            beat = Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start)
-            self._queue.append((replace(beat, since_ns=own.since_ns), 0))
+            who = (own.job, own.attempt, own.rank)
+            beat = Heartbeat(*who, lost, state, reason, start=own.start, since_ns=own.since_ns)
+            self._queue.append((beat, 0))
 
     def _release_lost(self) -> None:
         for key, lost_s in list(self._lost.items()):

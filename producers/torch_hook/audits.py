@@ -223,11 +223,7 @@ class Audit(_Vote):
             # A copy: torch crashes where the state of a generator is a view into another tensor.
             return parts[one.number].view(dtype).reshape(shape).clone().to(place if one.is_on_device else "cpu")
 
-        def put_together() -> tuple[Any, Any, Any]:
-            found: tuple[Any, Any, Any] = _replaced(pickle.loads(tree), tensor_of, _Place)
-            return found
-
-        return put_together
+        return lambda: _replaced(pickle.loads(tree), tensor_of, _Place)
 
     def _gradients(self, given: Callable[[], tuple[Any, Any, Any]]) -> Any:
         """Compute, and return the sum over the gradients' bits; None: it failed on this rank."""

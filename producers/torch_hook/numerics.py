@@ -104,8 +104,8 @@ class NumericsWatch:
         self._made: _Sample | None = None
         self._plan: tuple[int, list[list[tuple[int, str | None, int, int]]]] = (-1, [])
         self._handles = [
-            optimizer.register_step_pre_hook(self._kept(self._before)),
-            optimizer.register_step_post_hook(self._kept(self._after)),
+            optimizer.register_step_pre_hook(partial(self._call, self._before)),
+            optimizer.register_step_post_hook(partial(self._call, self._after)),
         ]
         self._gradient_handles: list[Any] = []
         self._listen(range(len(self._trained)))
@@ -114,9 +114,6 @@ class NumericsWatch:
         """Leave the model and the optimizer as they were."""
         for handle in (*self._handles, *self._gradient_handles):
             handle.remove()
-
-    def _kept(self, hook: Callable[..., None]) -> Callable[..., None]:
-        return partial(self._call, hook)
 
     def _call(self, hook: Callable[..., None], *args: Any) -> None:
         """Call a hook in an iteration that is measured, and keep its errors from training."""
@@ -159,7 +156,7 @@ class NumericsWatch:
             from torch.autograd import Variable
 
             # At the end of the pass, but before DDP, which queues later, puts the averages in the gradients' place.
-            Variable._execution_engine.queue_callback(self._kept(self._passed))  # type: ignore[attr-defined, unused-ignore]
+            Variable._execution_engine.queue_callback(partial(self._call, self._passed))  # type: ignore[attr-defined, unused-ignore]
             self._is_waiting = True
 
     def _passed(self) -> None:

@@ -7,7 +7,6 @@ are fetched) counts as itself alone, so that the times of all pauses add up.
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from irregulars.messages.records import PAUSES
 from irregulars.producers.torch_hook.host_waits import HostWaits
+from irregulars.producers.torch_hook.loaded_modules import whole_module
 
 SOURCES: Final = ("garbage_collection", "data_loader", "checkpoint_write", "compilation", "host")
 """Sources that can be switched off. ``host``: `HostWaits`."""
@@ -200,8 +200,10 @@ class Pauses:
         ]
 
     def _follow_modules(self) -> None:
-        for name in [name for name in self._waiting if _is_whole(sys.modules.get(name))]:
-            self._waiting.pop(name)(sys.modules[name])
+        for name in list(self._waiting):
+            module = whole_module(name)
+            if module is not None:
+                self._waiting.pop(name)(module)
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 
@@ -240,8 +242,3 @@ class Pauses:
                 self._found[at] = known._replace(elapsed_ns=known.elapsed_ns + elapsed_ns)
                 return
         # Of a cause that none of those kept has, it is dropped: an iteration has `MOST` rows of pauses at most.
-
-
-def _is_whole(module: Any) -> bool:
-    """Whether a module is loaded: while another thread imports it, only a part of it is there."""
-    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)

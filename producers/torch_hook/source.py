@@ -154,7 +154,7 @@ class TorchSource:
         if self._announcement is None or not waiting.size:
             return None
         groups = self._groups.all
-        columns = self._reader.open_columns(waiting, groups, self._clock_offset_ns())
+        columns = _columns(waiting, waiting["issued"], groups, self._clock_offset_ns())
         return Batch(self._header("commops", tuple(group.communicator.id for group in groups)), columns)
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ class TorchSource:
             unended = stuck[~np.isin(stuck["id"], list(self._given_open))]
             self._given_open = set(stuck["id"].tolist())
         if unended.size:
-            more = self._reader.open_columns(unended, groups, offset_ns)
+            more = _columns(unended, unended["issued"], groups, offset_ns)
             columns = {name: np.concatenate([column, more[name]]) for name, column in columns.items()}
         self._queue_batches("commops", columns, tuple(group.communicator.id for group in groups))
         self._queue_batches("iterations", iterations, ())
@@ -308,11 +308,7 @@ class RowReader:
         rows = taken[taken["ended"] != UNSEEN]
         starts = self._starts(rows, still_open, groups)
         order = np.argsort(rows["ended"], kind="stable")
-        return _columns(rows[order], starts[order], rows["ended"][order], groups, offset_ns)
-
-    def open_columns(self, still_open: np.ndarray, groups: Sequence[Group], offset_ns: int) -> dict[str, np.ndarray]:
-        """Return the columns of operators that have not ended."""
-        return _columns(still_open, still_open["issued"], None, groups, offset_ns)
+        return _columns(rows[order], starts[order], groups, offset_ns)
 
     def _starts(self, rows: np.ndarray, still_open: np.ndarray, groups: Sequence[Group]) -> np.ndarray:
         starts = np.maximum(rows["issued"], rows["started"])
@@ -343,9 +339,7 @@ class RowReader:
         return starts[at[len(before) : len(before) + len(rows)]]
 
 
-def _columns(
-    rows: np.ndarray, starts: np.ndarray, ended: np.ndarray | None, groups: Sequence[Group], offset_ns: int
-) -> dict[str, np.ndarray]:
+def _columns(rows: np.ndarray, starts: np.ndarray, groups: Sequence[Group], offset_ns: int) -> dict[str, np.ndarray]:
     peers = np.full(len(rows), UNKNOWN)  # of collectives, and of recvs from any rank
     for number in np.unique(rows["group"][rows["peer"] >= 0]).tolist():
         mine = (rows["group"] == number) & (rows["peer"] >= 0)
@@ -353,6 +347,6 @@ def _columns(
     return {
         "communicator": rows["group"].astype(np.uint16), "operator": rows["op"].astype(np.uint8),
         "sequence": rows["sequence"].astype(np.int64), "peer": peers, "start_ns": starts + offset_ns,
-        "elapsed_ns": np.full(len(rows), np.nan) if ended is None else (ended - starts).astype(np.float64),
+        "elapsed_ns": np.where(rows["ended"] == OPEN, np.nan, rows["ended"] - starts),
         "size_bytes": rows["size"].astype(np.float64), "iteration": rows["iteration"].astype(np.int64),
     }  # fmt: skip

@@ -43,6 +43,7 @@ from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
+from irregulars.producers.publishing.spool import Message
 from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
@@ -199,15 +200,10 @@ _LONGEST_WAIT_S: Final = 0.02
 
 
 class Prepared(NamedTuple):
-    """A message, as `Publisher.send` takes it, and when it is sent, seconds since the first."""
+    """A message, and when it is sent, seconds since the first."""
 
     at_s: float
-    topic: str
-    key: bytes
-    value: bytes
-    rows: int
-    attempt: int
-    partition_key: bytes | None
+    message: Message
 
 
 class _Clock:
@@ -234,17 +230,9 @@ class _Recorder(Publisher):
     def connect(self, topics: Iterable[str]) -> None:
         """There is nobody to connect to."""
 
-    def send(
-        self,
-        topic: str,
-        key: bytes,
-        value: bytes,
-        rows: int = 0,
-        attempt: int = 0,
-        partition_key: bytes | None = None,
-    ) -> None:
+    def send(self, message: Message) -> None:
         """Keep it."""
-        self.messages.append(Prepared(self._clock.now_s, topic, key, value, rows, attempt, partition_key))
+        self.messages.append(Prepared(self._clock.now_s, message))
 
     def serve(self, wait_s: float = 0.0) -> None:
         """Let the time pass."""
@@ -274,10 +262,10 @@ def send(messages: Sequence[Prepared], settings: AgentSettings, topics: Sequence
     publisher = Publisher(settings)
     publisher.connect(topics)
     began_s = time.time()
-    for message in messages:
-        while (wait_s := began_s + message.at_s - time.time()) > 0:
+    for at_s, message in messages:
+        while (wait_s := began_s + at_s - time.time()) > 0:
             publisher.serve(min(wait_s, _LONGEST_WAIT_S))
-        publisher.send(*message[1:])
+        publisher.send(message)
     publisher.flush()
     publisher.close()
     return began_s, time.time()

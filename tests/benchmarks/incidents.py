@@ -28,7 +28,7 @@ from irregulars.producers.simulator.presets import FIELD, OFF_CLOCKS, with_prese
 from irregulars.producers.simulator.rows import BandwidthSampler, JobRows, Samples
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.source import sources_of
-from irregulars.producers.simulator.truth import Calibration, label_of
+from irregulars.producers.simulator.truth import fit, label_of
 from irregulars.producers.trace.writer import write_trace
 
 _SPREADS: Final = (
@@ -123,7 +123,6 @@ class Incidents:
         self.settings, self.start_ns = settings, start_ns
         self.engine = Engine(settings)
         self._healthy: list[Run] = []
-        self._calibration = Calibration(self.engine, self.healthy)
 
     def healthy(self, iteration: int) -> Run:
         """Run of an iteration without faults."""
@@ -137,7 +136,7 @@ class Incidents:
         Raises `InputError` if a fault is wrong, or does not fit the cluster.
         """
         given = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
-        fitted = tuple(self._calibration.fit(fault, number) for number, fault in enumerate(given))
+        fitted = tuple(fit(self.engine, self.healthy, fault, number) for number, fault in enumerate(given))
         return Incident(self, fitted, tuple(self._runs(fitted)))
 
     def _runs(self, faults: Sequence[Fault]) -> Iterator[Run]:

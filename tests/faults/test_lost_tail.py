@@ -24,6 +24,7 @@ from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.bundles import decode_batches
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
+from irregulars.producers.publishing.spool import Message
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.notices.state_log import StateLog
@@ -65,7 +66,7 @@ def by_spooling_publisher(broker: KafkaBroker, topics: TopicSettings, folder: Pa
 def _by_agents(publisher: Publisher) -> Iterator[Send]:
     def send(values: Sequence[bytes]) -> None:
         for value in values:
-            publisher.send("jobs", KEY, value)
+            publisher.send(Message("jobs", KEY, value))
         publisher.flush()
 
     publisher.connect(["jobs"])

@@ -33,6 +33,7 @@ from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.publisher import Publisher
+from irregulars.producers.publishing.spool import Message as Sent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
@@ -141,7 +142,7 @@ def test_one_configuration_lets_every_client_in(log_in: LogIn, way: str) -> None
     security, key = kafka_security(settings), way.encode()
     publisher = Publisher(agent_settings(settings))  # of the agent, of replay, of torch_comms
     publisher.connect(["jobs"])
-    publisher.send("jobs", key, b"hello")
+    publisher.send(Sent("jobs", key, b"hello"))
     publisher.flush()
     publisher.close()
     reader = LogReader(settings.kafka_bootstrap, security, DEADLINE_S)  # of the worker

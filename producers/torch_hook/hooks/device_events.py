@@ -10,7 +10,6 @@ Tests have no GPU; tests/recordings/gpu holds recordings of one.
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN
+from irregulars.producers.torch_hook.loaded_modules import whole_module
 
 _THREAD_LOCAL: Final = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of cuda.h
 _ANCHOR_S: Final = 1.0  # age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart
@@ -46,9 +46,8 @@ class CaptureMode:
 
     def ignore_other_threads(self) -> None:
         """Set the mode of the calling thread, once CUDA is used; called by the same thread before each query."""
-        # Where another thread is importing torch, a part of it is not there yet.
-        is_initialized = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", bool)
-        if self._is_set or not is_initialized():
+        torch: Any = whole_module("torch")
+        if self._is_set or torch is None or not torch.cuda.is_initialized():
             return
         try:
             mode = ctypes.c_int(_THREAD_LOCAL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,14 +27,15 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
 from irregulars.producers.trace.source import TraceSource
 from irregulars.state_codec import encode_state
+from tests.producers.given_source import GivenSource
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.torch_hook.sources import Rank
 from tests.producers.trace.test_iterations import marks_of, without_marks
+from tests.waiting import DEADLINE_S, gather
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 NAMES = sorted(path.name for path in RECORDINGS.glob("*-*"))
-DEADLINE_S = 60.0
 
 
 def unmarked(name: str, ranks: Sequence[int] | None = None) -> Trace:
@@ -171,24 +171,8 @@ def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
     assert errors("gloo-clean", numbers(drain(source))).max() <= 1
 
 
-class Records:
-    """A source of given records, one a poll."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.left = list(records)
-
-    def poll(self, max_records: int) -> Sequence[Record]:
-        return [self.left.pop(0)] if self.left else []
-
-    def position(self) -> str:
-        return ""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        return
+def one_by_one(records: Sequence[Record]) -> GivenSource:
+    return GivenSource(*([one] for one in records), is_endless=True)
 
 
 def records_of(name: str) -> list[Record]:
@@ -202,7 +186,7 @@ def test_marks_that_come_later_are_kept_and_what_waited_leaves_as_it_came() -> N
         r for r in drain(followed(trace, max_rows=30)) if isinstance(r, Batch) and r.header.schema == "commops"
     ]
     warm_up = [Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)}) for b in batches[:4]]
-    source = InferringSource(Records([*announcements, *warm_up, *batches[4:]]))
+    source = InferringSource(one_by_one([*announcements, *warm_up, *batches[4:]]))
     passed = [r for _ in range(len(announcements) + len(batches)) for r in source.poll(1_000)]
     left = [r for r in passed if isinstance(r, Batch)]
     for one, other in zip(left, [*warm_up, *batches[4:]], strict=True):
@@ -234,7 +218,7 @@ def test_what_waits_leaves_before_its_rank_ends() -> None:
     records = records_of("gloo-clean")[:10]
     own = next(r for r in records if isinstance(r, Batch)).header
     ended = Heartbeat(own.job, own.attempt, own.rank, {}, "ended", "finished")
-    source = InferringSource(Records([*records, ended]))
+    source = InferringSource(one_by_one([*records, ended]))
     passed = [r for _ in range(len(records) + 1) for r in source.poll(1_000)]
     assert passed[-1] is ended
     assert sum(isinstance(r, Batch) for r in passed) == sum(isinstance(r, Batch) for r in records)
@@ -250,7 +234,7 @@ def test_a_start_of_the_same_name_that_ends_or_goes_on_spoils_no_numbers() -> No
     ends = [Heartbeat(r.header.job, r.header.attempt, r.header.rank, state="ended", start="a") for r in before]
     announcements = [r for r in own if isinstance(r, Announcement)]
     given, clock = [*announcements, *before, *ends, *batches], [0.0]
-    source = InferringSource(Records(given), clock_s=lambda: clock[0])
+    source = InferringSource(one_by_one(given), clock_s=lambda: clock[0])
     passed = [r for _ in given for r in source.poll(10_000)]
     clock[0] = PAUSE_S + 1
     left = [r for r in [*passed, *source.poll(10_000)] if isinstance(r, Batch)]
@@ -260,7 +244,7 @@ def test_a_start_of_the_same_name_that_ends_or_goes_on_spoils_no_numbers() -> No
 
 def test_what_waits_leaves_when_its_job_falls_silent() -> None:
     records, clock = records_of("gloo-clean")[:8], [0.0]
-    source = InferringSource(Records(records), clock_s=lambda: clock[0])
+    source = InferringSource(one_by_one(records), clock_s=lambda: clock[0])
     waiting = sum(isinstance(r, Batch) for r in records)
     passed = [r for _ in records for r in source.poll(1_000)]
     assert not any(isinstance(r, Batch) for r in passed)
@@ -284,7 +268,7 @@ def test_a_new_attempt_is_numbered_from_its_beginning() -> None:
         commops={k: Batch(replace(b.header, attempt=1), b.columns) for k, b in trace.commops.items()}, attempt=1,
     )  # fmt: skip
     both = [*drain(followed(trace, max_rows=40))[:60], *drain(followed(second, max_rows=40))]
-    source = InferringSource(Records(both))
+    source = InferringSource(one_by_one(both))
     passed = [r for _ in both for r in source.poll(10_000)]
     found = numbers([r for r in passed if isinstance(r, Batch) and r.header.attempt == 1])
     assert min(part[part != UNKNOWN].min() for part in found.values()) == 0
@@ -294,11 +278,7 @@ def test_training_processes_that_mark_nothing_are_numbered_by_their_agent(tmp_pa
     """The ring, the socket, the agent's source, as in production; operators are written by hand."""
     table = SourceTable("torch", "torch", {"path": str(tmp_path / "agent.sock")}, "agent.toml")
     source = open_source(table, tmp_path)
-    stopping, ranks, records = (
-        threading.Event(),
-        [Rank(number, capacity=1_000, is_unmarked=True) for number in range(2)],
-        [],
-    )
+    stopping, ranks = threading.Event(), [Rank(number, capacity=1_000, is_unmarked=True) for number in range(2)]
     way_out = AgentSocket(tmp_path / "agent.sock", lambda error: pytest.fail(str(error)))
     senders = [threading.Thread(target=way_out.run, args=(rank.source, stopping.wait)) for rank in ranks]
     for rank in ranks:
@@ -306,11 +286,7 @@ def test_training_processes_that_mark_nothing_are_numbered_by_their_agent(tmp_pa
     stopping.set()
     for sender in senders:
         sender.start()
-    deadline_s, ended = time.monotonic() + DEADLINE_S, 0
-    while ended < 2 and time.monotonic() < deadline_s:
-        polled = source.poll(1_000)
-        records += polled
-        ended += sum(isinstance(record, Heartbeat) for record in polled)
+    records = gather(lambda: source.poll(1_000), lambda found: sum(isinstance(one, Heartbeat) for one in found) == 2)
     for sender in senders:
         sender.join(DEADLINE_S)
     source.close()
@@ -346,9 +322,7 @@ def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(
         (logs / f"host-pid{process}.log").write_bytes(lines(*told))
     options = {"directory": str(logs), "job": "job", "world_size": 2}
     source = open_source(SourceTable("nccl-inspector", "logs", options, "agent.toml"), tmp_path)
-    records, deadline_s = [], time.monotonic() + DEADLINE_S
-    while sum(len(r) for r in records if isinstance(r, Batch)) < 300 and time.monotonic() < deadline_s:
-        records += source.poll(70)
+    records = gather(lambda: source.poll(70), lambda found: sum(len(r) for r in found if isinstance(r, Batch)) >= 300)
     source.close()
     import_trace("nccl-inspector", logs, tmp_path / "trace")
     recorded = number_iterations(read_trace(tmp_path / "trace"))
@@ -404,7 +378,7 @@ def test_a_job_whose_inference_fails_passes_as_it_came_and_ends_no_agent(
 
     monkeypatch.setattr(f"{OnlineInference.__module__}.{part}", fail)
     records = records_of("gloo-clean")
-    source = InferringSource(Records(records))
+    source = InferringSource(one_by_one(records))
     left = [r for _ in records for r in source.poll(1_000_000) if isinstance(r, Batch)]
     assert list(map(id, left)) == [id(r) for r in records if isinstance(r, Batch)]
     (line,) = [one for one in caplog.messages if one.startswith("event=inference_failed")]

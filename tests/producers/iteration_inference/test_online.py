@@ -10,13 +10,13 @@ from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
 from tests.producers.iteration_inference.made_up_jobs import Call, columns_of
+from tests.producers.trace.test_iterations import without_marks
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 
 
 def unmarked(trace: Trace, max_rows: int) -> list[Batch]:
-    batches = [batch for batch in trace_batches(trace, max_rows) if batch.header.schema == "commops"]
-    return [Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)}) for b in batches]
+    return [one for one in trace_batches(without_marks(trace), max_rows) if one.header.schema == "commops"]
 
 
 def announced(announcements: tuple[Announcement, ...], limits: InferenceLimits | None = None) -> OnlineInference:
@@ -37,18 +37,6 @@ def test_batches_leave_in_their_order_and_nothing_else_of_them_changes() -> None
         for one, other in zip(before, after, strict=True):
             for column in set(one.columns) - {"iteration"}:
                 np.testing.assert_array_equal(one.columns[column], other.columns[column])
-
-
-def test_once_learned_nothing_waits() -> None:
-    trace = read_trace(RECORDINGS / "gloo-clean")
-    inference = announced(trace.announcements)
-    waiting = []
-    for batch in unmarked(trace, 24):
-        inference.push(batch)
-        waiting.append(inference.held_rows)
-    settled = waiting[len(waiting) // 4 : -8]
-    assert max(waiting) > 0
-    assert not any(settled)
 
 
 def test_memory_is_bounded_while_nothing_is_learned() -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.producers.node.nvml_stub import NvmlStub, load_stub
 from tests.producers.node.sysfs_trees import Sysfs
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:

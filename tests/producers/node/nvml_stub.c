@@ -114,9 +114,6 @@ int nvmlDeviceGetTemperature(device_t *device, uint32_t sensor, uint32_t *answer
 int nvmlDeviceGetCurrentClocksEventReasons(device_t *device, uint64_t *answer) {
     ANSWER("reasons", "reasons", uint64_t);
 }
-int nvmlDeviceGetCurrentClocksThrottleReasons(device_t *device, uint64_t *answer) {
-    ANSWER("old_reasons", "old_reasons", uint64_t);
-}
 int nvmlDeviceGetTotalEccErrors(device_t *device, uint32_t kind, uint32_t counter, uint64_t *answer) {
     (void)counter;
     ANSWER("ecc", kind == 0 ? "ecc_corrected" : "ecc_uncorrected", uint64_t);

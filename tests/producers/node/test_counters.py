@@ -57,27 +57,23 @@ def test_windows_do_not_change_the_rates(steps: list[int], cut: int) -> None:
     np.testing.assert_allclose(np.concatenate([part[1] for part in parts]), whole[1])
 
 
-def test_rates_are_means_over_the_interval_in_bytes() -> None:
-    times_ns, rates = CounterTrack("d", 4, CAPACITY).rates(
-        np.array([0, 10, 40]) * MS, np.array([[0, 0], [1_000, 500], [4_000, 500]], np.uint64)
-    )
-    assert times_ns.tolist() == [10 * MS, 40 * MS]
-    np.testing.assert_allclose(rates, [[400_000, 200_000], [400_000, 0]])
-
-
-def test_after_a_reset_one_interval_is_not_known() -> None:
-    counts = np.array([[2**40, 9], [2**40 + 100, 9], [50, 9], [150, 9]], np.uint64)
-    _, rates = CounterTrack("d", 1, CAPACITY).rates(np.arange(4) * 10 * MS, counts)
-    np.testing.assert_allclose(rates[:, 0], [10_000, np.nan, 10_000])
-
-
-def test_a_clock_that_was_set_back_gives_no_samples_until_it_has_caught_up() -> None:
-    track = CounterTrack("d", 1, CAPACITY)
-    times_ns, rates = track.rates(
-        np.array([0, 10, 5, 9, 20]) * MS, np.arange(10, dtype=np.uint64).reshape(5, 2) * 100
-    )
-    assert times_ns.tolist() == [10 * MS, 20 * MS]
-    np.testing.assert_allclose(rates[1], [60_000, 60_000])
+@pytest.mark.parametrize(
+    ("unit_bytes", "times_ms", "counts", "ends_ms", "expected"),
+    [
+        (4, [0, 10, 40], [[0, 0], [1_000, 500], [4_000, 500]], [10, 40], [[400_000, 200_000], [400_000, 0]]),
+        # A reset: one interval is not known.
+        (1, [0, 10, 20], [[2**40, 9], [50, 9], [150, 9]], [10, 20], [[np.nan, 0], [10_000, 0]]),
+        # A clock that was set back: no samples until it has caught up.
+        (1, [0, 10, 5, 9, 20], [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]], [10, 20], [[200, 200], [600, 600]]),
+    ],
+)
+def test_rates_are_means_over_the_interval_in_bytes(
+    unit_bytes: int, times_ms: list[int], counts: list[list[int]], ends_ms: list[int], expected: list[list[float]]
+) -> None:
+    track = CounterTrack("d", unit_bytes, CAPACITY)
+    times_ns, rates = track.rates(np.array(times_ms) * MS, np.array(counts, np.uint64))
+    assert times_ns.tolist() == [one * MS for one in ends_ms]
+    np.testing.assert_allclose(rates, expected)
 
 
 def lazy_counts(ticks: int, refresh: int, per_tick: int) -> np.ndarray:

@@ -7,12 +7,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from irregulars.messages.announcements import Announcement, Heartbeat
-from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
-from irregulars.messages.records import Header, decode_batch, encode_batch
 from irregulars.producers.node.device_source import DeviceSource
 from irregulars.producers.node.events import ErrorFiles, LinkWatch, NodeEvents
 from irregulars.producers.node.kernel_log import Devices, KernelLog, parse_line
@@ -124,46 +123,37 @@ def test_what_the_host_lacks_is_told_of_one_rank_of_each_job(events: NodeEvents,
     assert owner.rank == event.rank
 
 
+def states(events: NodeEvents, second: float = 0.0, job: str = "job", **values: float) -> list[tuple[Any, ...]]:
+    """Kind, code and detail of the events in one state of rank 1's GPU."""
+    sample = HealthSample(Owner(job, 0, 1), "gpu5", NOW_NS + round(second * 1e9), values)
+    return [(one.kind, one.code, one.detail) for _, one in events.of_health([sample])]
+
+
 def test_an_xid_that_nvml_tells_as_well_counts_once(events: NodeEvents, tmp_path: Path) -> None:
     log_line(tmp_path, XID)
     assert len(events.take()) == 1
-    sample = HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + 10**9, {"xid": 79.0})
-    assert list(events.of_health([sample])) == []
-    later = HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + 60 * 10**9, {"xid": 79.0})
-    assert [one.code for _, one in events.of_health([later])] == [79]
+    assert states(events, 1, xid=79.0) == []
+    assert states(events, 60, xid=79.0) == [("xid", 79, "")]
 
 
 def test_an_xid_that_repeats_for_long_is_told_again_now_and_then(events: NodeEvents) -> None:
-    told = [
-        second
-        for second in range(0, 40, 4)
-        for _ in events.of_health([HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + second * 10**9, {"xid": 79.0})])
-    ]
-    assert told == [0, 8, 16, 24, 32]
+    assert [second for second in range(0, 40, 4) if states(events, second, xid=79.0)] == [0, 8, 16, 24, 32]
 
 
 def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> None:
-    def told(**values: float) -> list[tuple[str, int | None, str]]:
-        sample = HealthSample(Owner("job", 0, 0), "gpu0", NOW_NS, values)
-        return [(one.kind, one.code, one.detail) for _, one in events.of_health([sample])]
-
-    assert told(throttle_reasons=0b101, ecc_uncorrected=0.0) == [], "idle, and a power cap"
-    assert told(throttle_reasons=0b1000101) == [("throttle", None, "hw_thermal")]
-    assert told(throttle_reasons=0b1000101) == []
-    assert told(throttle_reasons=0.0) == []
-    assert told(throttle_reasons=0b1000000, ecc_uncorrected=2.0) == [("ecc", 2, ""), ("throttle", None, "hw_thermal")]
+    throttled = ("throttle", None, "hw_thermal")
+    assert states(events, throttle_reasons=0b101, ecc_uncorrected=0.0) == [], "idle, and a power cap"
+    assert states(events, throttle_reasons=0b1000101) == [throttled]
+    assert states(events, throttle_reasons=0b1000101) == []
+    assert states(events, throttle_reasons=0.0) == []
+    assert states(events, throttle_reasons=0b1000000, ecc_uncorrected=2.0) == [("ecc", 2, ""), throttled]
 
 
 def test_clocks_that_are_held_down_are_told_of_each_job_and_again_now_and_then(events: NodeEvents) -> None:
-    def told(job: str, second: int, mask: float = 0b1000000) -> list[str]:
-        sample = HealthSample(Owner(job, 0, 0), "gpu0", NOW_NS + second * 10**9, {"throttle_reasons": mask})
-        return [one.detail for _, one in events.of_health([sample])]
-
-    assert [second for second in range(0, 700, 5) if told("job", second)] == [0, 300, 600]
-    assert told("job-2", 705) == ["hw_thermal"]
-    assert told("job-2", 710) == []
-    assert told("job-2", 715, 0.0) == []
-    assert told("job-2", 720) == ["hw_thermal"]
+    thermal = 0b1000000
+    assert [at for at in range(0, 700, 5) if states(events, at, throttle_reasons=thermal)] == [0, 300, 600]
+    others = ((705, thermal), (710, thermal), (715, 0), (720, thermal))
+    assert [at for at, mask in others if states(events, at, "job-2", throttle_reasons=mask)] == [705, 720]
 
 
 def test_what_a_link_counted_between_two_jobs_is_of_neither(tmp_path: Path) -> None:
@@ -278,12 +268,3 @@ def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -
         ("events", 1, 0), ("events", 1, 1)
     ]  # fmt: skip
     source.close()
-
-
-def test_a_batch_of_events_comes_back_as_it_was() -> None:
-    given = (
-        DeviceEvent(4, 3, "out_of_memory", "node-0"),
-        DeviceEvent(5, 3, "xid", "node-0", "gpu1", 79, "GPU has fallen off the bus."),
-    )
-    batch = decode_batch(encode_batch(batch_of(given, Header("events", "job", 0, 3))), "events")
-    assert events_of(batch) == given

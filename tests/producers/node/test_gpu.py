@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from irregulars.messages.records import PATHS, THROTTLE_REASONS
-from irregulars.producers.node.gpu import Gpu, GpuFeed, GpuGone, GpuReading, Reader, count_gpus, pynvml
+from irregulars.producers.node.gpu import Gpu, GpuFeed, GpuReading, Reader, count_gpus, pynvml
 from irregulars.producers.node.roster import HealthSample, Owner, Roster, Samples
-from tests.producers.node.conftest import lines, wait_for
+from tests.producers.node.conftest import lines
 from tests.producers.node.nvml_stub import NvmlStub
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 OWNER = Owner("job", 0, 5)
@@ -122,14 +123,6 @@ def test_an_error_that_passes_is_named_once_while_it_lasts(nvml: NvmlStub, caplo
     assert gpu.read().health["temperature_c"] == 50
     gpu.close()
     assert len([line for line in lines(caplog, "gpu_counter_missing") if "counter=temperature_c" in line]) == 1
-
-
-def test_a_gpu_that_is_lost_is_gone(nvml: NvmlStub) -> None:
-    gpu = Gpu(0)
-    nvml.set(0, lost=LOST)
-    with pytest.raises(GpuGone, match="GPU is lost"):
-        gpu.read()
-    gpu.close()
 
 
 def roster(gpus: dict[int, Owner]) -> Roster:

@@ -4,8 +4,6 @@ import itertools
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +22,10 @@ from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.publishing.sources import GONE, Record
-from irregulars.producers.publishing.spool import Spool
-from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.producers.publishing.spool import Message
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.producers.given_source import GivenSource
 from tests.producers.trace_directories import RECORDINGS
 
 
@@ -98,57 +96,18 @@ def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, no
     assert source.position() == "announcements=0 rows=0"
 
 
-class Steps:
-    """Gives the records of one step after the other, and no end of a rank."""
-
-    def __init__(self, *steps: Sequence[Record]) -> None:
-        self._steps = list(steps)
-
-    def poll(self, max_records: int) -> Sequence[Record]:
-        return self._steps.pop(0)
-
-    def position(self) -> str:
-        return ""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return not self._steps
-
-    def close(self) -> None:
-        return
-
-
-def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_path: Path) -> None:
-    """As of a job whose processes were killed and started again several times."""
-    spool = SpoolSettings(tmp_path, final_s=0.0)
-    source = Steps([Announcement("job", attempt, rank, 2, 2, ()) for attempt in range(5) for rank in range(2)])
-    make = partial(SpoolingPublisher, spool=spool)
-    Agent(source, AgentSettings(nowhere), make_publisher=make, ends_ranks=False).run()
-    kept = Spool(tmp_path, 1 << 30, lambda _: None).take()
-    assert kept is not None
-    beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
-    assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
-
-
-def test_a_name_that_no_message_can_carry_is_refused_in_one_line(nowhere: str, tmp_path: Path) -> None:
-    source, spool = Steps([Announcement("j" * 70_000, 0, 0, 2, 2, ())]), SpoolSettings(tmp_path, final_s=0.0)
-    agent = Agent(source, AgentSettings(nowhere), make_publisher=partial(SpoolingPublisher, spool=spool))
-    with pytest.raises(InputError, match=r"^name of the job must be below 4096 bytes; got 70002$"):
-        agent.run()
-
-
 class Keeps(Publisher):
     """Keeps all messages, and knows no broker."""
 
-    def __init__(self, settings: AgentSettings) -> None:
-        super().__init__(settings)
-        self.sent: list[tuple[str, bytes]] = []
+    def __init__(self) -> None:
+        super().__init__(AgentSettings("127.0.0.1:1"))
+        self.sent: list[Message] = []
 
     def connect(self, topics: Sequence[str]) -> None:
         return
 
-    def send(self, topic: str, key: bytes, value: bytes, *_: object, **__: object) -> None:
-        self.sent.append((topic, value))
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
 
     def flush(self) -> None:
         return
@@ -157,15 +116,20 @@ class Keeps(Publisher):
 ANNOUNCED = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
 
 
-def beats_of(*steps: Sequence[Record]) -> list[SourceProgress]:
+def beats_of(*steps: Sequence[Record], heartbeat_s: float = 0.5) -> list[Heartbeat]:
+    """All heartbeats of an agent, on a clock that each look moves by a second."""
+    kept, seconds = Keeps(), itertools.count()
+    clock_s, settings = (lambda: float(next(seconds))), AgentSettings("127.0.0.1:1", heartbeat_s=heartbeat_s)
+    agent = Agent(
+        GivenSource(*steps), settings, clock_s=clock_s, make_publisher=lambda _: kept, idle_s=0.0, ends_ranks=False
+    )
+    agent.run()
+    return [decode_heartbeat(message.value) for message in kept.sent if message.topic == "heartbeats"]
+
+
+def progress_of(*steps: Sequence[Record]) -> list[SourceProgress]:
     """Progress in the heartbeats before the agent's last; one is due after each record and empty step."""
-    seconds = itertools.count()
-    settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
-    kept = Keeps(settings)
-    clock_s, make = (lambda: float(next(seconds))), (lambda _: kept)
-    source = Steps([ANNOUNCED], *steps)
-    Agent(source, settings, clock_s=clock_s, make_publisher=make, idle_s=0.0, ends_ranks=False).run()
-    beats = [decode_heartbeat(value) for topic, value in kept.sent if topic == "heartbeats"][:-1]
+    beats = beats_of([ANNOUNCED], *steps)[:-1]
     assert all(one.sources.keys() == {"bandwidth"} for one in beats)
     return [one.sources["bandwidth"] for one in beats]
 
@@ -179,28 +143,34 @@ def samples(first: int) -> Batch:
     return Batch(header, own)
 
 
+def test_no_heartbeats_are_sent_of_attempts_before_the_newest() -> None:
+    """As of a job whose processes were killed and started again several times."""
+    killed = [Announcement("job", attempt, rank, 2, 2, ()) for attempt in range(5) for rank in range(2)]
+    assert [(one.attempt, one.rank) for one in beats_of(killed, heartbeat_s=1e9)] == [(4, 0), (4, 1)]
+
+
+def test_a_name_that_no_message_can_carry_is_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match=r"^name of the job must be below 4096 bytes; got 70002$"):
+        beats_of([Announcement("j" * 70_000, 0, 0, 2, 2, ())])
+
+
 def test_a_heartbeat_that_says_no_more_than_the_batches_is_left_out() -> None:
-    assert beats_of([samples(0)], [samples(2)], [samples(4)]) == [SourceProgress(0)]
+    assert progress_of([samples(0)], [samples(2)], [samples(4)]) == [SourceProgress(0)]
 
 
 def test_what_only_a_heartbeat_can_say_is_said_at_once() -> None:
     lost = Heartbeat("job", 0, 0, {"bandwidth": SourceProgress(2, 9, lost_rows=5)})
     expected = [SourceProgress(0), SourceProgress(2, 9, lost_rows=5)]
-    assert beats_of([samples(0)], [lost], [samples(2)], []) == expected
+    assert progress_of([samples(0)], [lost], [samples(2)], []) == expected
 
 
 def test_a_rank_that_says_nothing_new_is_heard_of_each_tenth_time() -> None:
-    assert len(beats_of(*[[]] * 20)) == 3
+    assert len(progress_of(*[[]] * 20)) == 3
 
 
 def test_a_rank_that_is_gone_sends_nothing_more_and_is_told_of_no_end() -> None:
-    settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
-    kept, seconds = Keeps(settings), itertools.count()
-    source = Steps([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
-    clock_s, make = (lambda: float(next(seconds))), (lambda _: kept)
-    Agent(source, settings, clock_s=clock_s, make_publisher=make, idle_s=0.0, ends_ranks=False).run()
-    beats = [decode_heartbeat(value).state for topic, value in kept.sent if topic == "heartbeats"]
-    assert beats == ["running"]
+    beats = beats_of([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
+    assert [one.state for one in beats] == ["running"]
 
 
 class Behind(Keeps):
@@ -221,13 +191,13 @@ def test_ranks_are_announced_again_where_nothing_came_of_them_for_long(
 ) -> None:
     """A worker forgets a rank of which nothing came for a day: all its rows went to the dead letters from then on."""
     settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
-    kept, seconds, moments = kind(settings), itertools.count(), itertools.count(step=hours)
+    kept, seconds, moments = kind(), itertools.count(), itertools.count(step=hours)
     newest = replace(ANNOUNCED, communicators=(Communicator("world", "world", (0,)),))
     Agent(
-        Steps([ANNOUNCED, newest], *[[]] * 19), settings, clock_s=lambda: float(next(seconds)),
+        GivenSource([ANNOUNCED, newest], *[[]] * 19), settings, clock_s=lambda: float(next(seconds)),
         make_publisher=lambda _: kept, idle_s=0.0, ends_ranks=False, now_s=lambda: 3600.0 * next(moments),
     ).run()  # fmt: skip
-    announced = [decode_announcement(value) for topic, value in kept.sent if topic == "jobs"]
+    announced = [decode_announcement(message.value) for message in kept.sent if message.topic == "jobs"]
     assert announced[0] == ANNOUNCED
     assert [one for one in announced[1:] if one == ANNOUNCED] == ([ANNOUNCED] if hours > 6 else [])
     assert len(announced) == 2 + again

@@ -109,10 +109,11 @@ def test_names_that_no_row_uses_are_left_out_where_there_are_more_of_them_than_r
 
 
 def test_parts_of_events_name_the_same_texts() -> None:
-    events = [DeviceEvent(n, 3, "process_exit", "host", f"gpu{n}", None, f"{n:0>200}") for n in range(50)]
+    events = [DeviceEvent(n, 3, "process_exit", "host", f"gpu{n}", n or None, f"{n:0>200}") for n in range(50)]
     parts, values = zip(*encode_in_parts(batch_of(events, Header("events", "job", 0, 3)), 4_000), strict=True)
     assert all(len(value) < 4_000 for value in values)
     assert [one for part in parts for one in events_of(part)] == events
+    assert [one for value in values for one in events_of(decode_batch(value, "events"))] == events
 
 
 def test_a_row_above_the_limit_is_refused() -> None:

@@ -82,9 +82,23 @@ def test_what_is_put_back_comes_first_and_replaces_where_it_came_from(tmp_path: 
     assert drain(spool) == [message(0), message(1), message(1), message(2), message(2)]
 
 
+def segment_of(body: bytes) -> bytes:
+    return b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body
+
+
+BROKEN_BODIES = (
+    b"\1\2", struct.pack("<BHIIqH", 4, 3, 500, 1, 0, 0) + b"jobsabcxx",
+    struct.pack("<BHIIqH", 4, 3, 2, 1, 0, 9) + b"jobsabcxx", struct.pack("<BHIIqH", 1, 0, 0, 1, 0, 0) + b"\xff",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "spoil", [lambda b: b[:-1], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:40] + b"?" + b[41:]]
-)
+    "spoil",
+    [
+        lambda b: b[:-1], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:40] + b"?" + b[41:],
+        *(lambda _, body=body: segment_of(body) for body in BROKEN_BODIES),
+    ],
+)  # fmt: skip
 def test_a_segment_that_is_not_whole_is_named_and_left_out(
     spoil: object, tmp_path: Path, dropped: Dropped, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,11 +129,17 @@ def test_above_the_bound_a_damaged_segment_goes_and_none_behind_it(
     assert (spool.size_bytes, spool.unreadable_segments) == (0, len(damaged))
 
 
-def test_half_a_segment_and_files_of_others_are_no_segments(tmp_path: Path, dropped: Dropped) -> None:
+def test_half_a_segment_goes_and_what_is_not_of_the_spool_is_left_alone(tmp_path: Path, dropped: Dropped) -> None:
+    for folder in (f"{1:020d}.spool", "1.part"):
+        (tmp_path / folder).mkdir()
+    for name in ("²³.spool", "notes.spool"):
+        (tmp_path / name).write_bytes(b"mine")
+    (tmp_path / f"{2:020d}.spool").symlink_to("/nowhere")
+    before = sorted(tmp_path.iterdir())
     (tmp_path / "00000000000000000001.part").write_bytes(b"half")
-    (tmp_path / "notes.spool").write_bytes(b"mine")
-    assert len(Spool(tmp_path, 1 << 20, dropped)) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.spool"]
+    spool = Spool(tmp_path, 1 << 20, dropped)
+    assert (len(spool), drain(spool)) == (0, [])
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_disk_that_takes_nothing_is_named_once_and_messages_are_dropped(
@@ -139,32 +159,6 @@ def test_a_directory_that_cannot_be_made_is_an_input_error(tmp_path: Path, dropp
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"spool directory must be one that we can write; got .*file/spool"):
         Spool(tmp_path / "file" / "spool", 1 << 20, dropped)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"\1\2", struct.pack("<BHIIqH", 4, 3, 500, 1, 0, 0) + b"jobsabcxx",
-        struct.pack("<BHIIqH", 4, 3, 2, 1, 0, 9) + b"jobsabcxx", struct.pack("<BHIIqH", 1, 0, 0, 1, 0, 0) + b"\xff",
-    ],
-)  # fmt: skip
-def test_a_segment_with_broken_messages_is_counted_and_the_rest_is_read(tmp_path: Path, body: bytes) -> None:
-    (tmp_path / f"{1:020d}.spool").write_bytes(b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body)
-    Spool(tmp_path, 1 << 20, Dropped()).append(1 << 33, [message(7)])
-    spool = Spool(tmp_path, 1 << 20, Dropped())
-    assert drain(spool) == [message(7)]
-    assert spool.unreadable_segments == 1
-
-
-def test_what_is_not_of_the_spool_is_left_alone(tmp_path: Path) -> None:
-    for folder in (f"{1:020d}.spool", "1.part"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "²³.spool").write_bytes(b"")
-    (tmp_path / f"{2:020d}.spool").symlink_to("/nowhere")
-    before = sorted(tmp_path.iterdir())
-    spool = Spool(tmp_path, 1 << 20, Dropped())
-    assert (len(spool), drain(spool)) == (0, [])
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_full_disk_keeps_no_halves_of_files(tmp_path: Path) -> None:

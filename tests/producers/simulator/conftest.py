@@ -18,6 +18,8 @@ from irregulars.producers.simulator.source import SimulatorSource
 
 Tidy = Callable[..., SimulatorSettings]
 """Makes settings of a job without noise, in which effects can be measured to the microsecond."""
+Key = tuple[str, int, int, int]
+"""Communicator and sequence of a transfer, and its sender and receiver; these are -1 of a collective."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Recorded:
         found = [self.operators(rank, iteration) for rank in range(len(self.announcements))]
         return np.array([np.maximum(start[1:] - end[:-1], 0).sum() for *_, start, end in found])
 
-    def transfers(self) -> dict[tuple[object, ...], tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    def transfers(self) -> dict[Key, tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
         """Per collective and per message: its iteration, the ranks, when each came and when each left.
 
-        A message has its sender first; the key is communicator, sequence and, of p2p, sender and receiver.
+        A message has its sender first.
         """
         columns = self.commops
         is_send, is_p2p = columns["operator"] == SEND, np.isin(columns["operator"], (SEND, RECV))

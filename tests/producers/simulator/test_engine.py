@@ -12,7 +12,7 @@ from irregulars.producers.simulator.engine import Engine, others_in_the_way_ns
 from irregulars.producers.simulator.noise import LEAST_TRANSFER_RATIO
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.conftest import examples
-from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record, times_s
+from tests.producers.simulator.conftest import Key, Recorded, Tidy, faulty, record, times_s
 
 
 @given(
@@ -50,16 +50,13 @@ def shared(tidy: Tidy, **values: object) -> SimulatorSettings:
     return tidy(**(shape | {"iterations": 1, "gradient_sync": "all_reduce"} | values))
 
 
-def test_four_groups_that_share_a_nic_at_the_same_time_take_four_times_as_long(tidy: Tidy) -> None:
+def test_four_groups_that_share_a_nic_at_the_same_time_take_four_times_as_long_as_one(tidy: Tidy) -> None:
     alone = gradients_ns(shared(tidy, gpus_per_nic=1))
     together = gradients_ns(shared(tidy, is_nic_contended=True))
     assert together == pytest.approx(4 * alone, rel=0.02)
     assert gradients_ns(shared(tidy)) == pytest.approx(together, rel=0.02)  # as the fixed parts have it
-
-
-def test_a_group_that_has_the_nic_for_itself_has_all_of_it(tidy: Tidy) -> None:
-    lone = shared(tidy, tp=1, gpus_per_host=1, gpus_per_nic=4, is_nic_contended=True)
-    assert gradients_ns(lone) == pytest.approx(gradients_ns(shared(tidy, gpus_per_nic=1))[:1], rel=0.02)
+    lone = shared(tidy, tp=1, gpus_per_host=1, is_nic_contended=True)
+    assert gradients_ns(lone) == pytest.approx(alone[:1], rel=0.02)
 
 
 def test_a_late_group_finds_the_nic_free(tidy: Tidy) -> None:
@@ -96,13 +93,14 @@ FIELD_JOBS = st.builds(
     gradient_buckets=st.integers(1, 3), is_gradient_overlapped=st.booleans(), fsdp_units=st.integers(1, 3),
     cp_exchange=st.sampled_from(["collective", "ring"]), is_launched_ahead=st.booleans(),
     is_nic_contended=st.booleans(), expert_spread_ratio=st.sampled_from([0.0, 0.2]),
-    evaluate_every=st.sampled_from([0, 2]), pause_probability=st.sampled_from([0.0, 0.2]),
+    evaluate_every=st.sampled_from([0, 2]), evaluation_passes=st.integers(1, 2),
+    pause_probability=st.sampled_from([0.0, 0.2]),
     connect_ms=st.sampled_from([0.0, 5.0]), iterations=st.just(3), seed=st.integers(0, 1000),
 )  # fmt: skip
 """What operators beside the work may be: they overlap, so only what holds of any transfer is asked of them."""
 
 
-def lengths_ns(job: Recorded, iteration: int) -> dict[tuple[object, ...], int]:
+def lengths_ns(job: Recorded, iteration: int) -> dict[Key, int]:
     """Per transfer of an iteration: from the last arrival to the first departure (of p2p: the receiver's)."""
     return {
         key: int((left[1:] if key[2] >= 0 else left).min() - came.max())
@@ -146,10 +144,10 @@ def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: S
 def test_sequences_count_from_one_without_gaps_and_are_shared_by_all_members(job: SimulatorSettings) -> None:
     recorded = record(job)
     members = {c.id: set(c.ranks) for a in recorded.announcements for c in a.communicators}
-    series: dict[tuple[object, ...], list[int]] = {}
+    series: dict[tuple[str, int, int], list[int]] = {}
     for (name, sequence, source, target), (_, ranks, _, _) in recorded.transfers().items():
-        assert set(ranks.tolist()) == (members[str(name)] if source == -1 else {source, target})
-        series.setdefault((name, source, target), []).append(int(str(sequence)))
+        assert set(ranks.tolist()) == (members[name] if source == -1 else {source, target})
+        series.setdefault((name, source, target), []).append(sequence)
     assert all(sorted(found) == list(range(1, len(found) + 1)) for found in series.values())
 
 
@@ -161,7 +159,7 @@ def test_members_of_a_collective_leave_together_and_the_last_to_come_waits_least
             assert ranks[np.argmin(left - came)] in ranks[came >= came.max() - 100_000]
 
 
-def test_peers_wait_by_what_a_slow_rank_is_late(tidy: Tidy) -> None:
+def test_peers_and_the_whole_pipeline_wait_by_what_a_slow_rank_is_late(tidy: Tidy) -> None:
     base = tidy(iterations=4)
     healthy, slow = record(base), record(faulty(base, "slow_rank:rank=5,from=2,add_ms=50"))
     first = next(key for key, (number, ranks, *_) in slow.transfers().items() if number == 2 and key[0] == "tp_p0_d1")
@@ -171,23 +169,14 @@ def test_peers_wait_by_what_a_slow_rank_is_late(tidy: Tidy) -> None:
     assert added_ms == pytest.approx([50, 0, 50, 50], abs=0.01)
     added_s = slow.iteration_s() - healthy.iteration_s()
     assert added_s == pytest.approx([0, 0, 0.05, 0.05], abs=1e-4)
-
-
-def test_waits_chain_through_the_pipeline_to_ranks_that_never_meet_the_slow_one(tidy: Tidy) -> None:
-    base = tidy(iterations=4)
-    healthy, slow = record(base), record(faulty(base, "slow_rank:rank=5,from=2,add_ms=50"))
-
-    def first_recv_ms(job: Recorded, rank: int) -> float:
-        columns = job.commops
+    columns = healthy.commops
+    for rank, late_ms in ((20, 50), (36, 50), (52, 50), (16, 0)):  # the same replica down the pipeline, and another
         own = (columns["rank"] == rank) & (columns["iteration"] == 2) & (columns["operator"] == RECV)
-        return float(columns["elapsed_ns"][own][0] / 1e6)
-
-    for rank in (20, 36, 52):  # the same replica, further down the pipeline
-        assert first_recv_ms(slow, rank) - first_recv_ms(healthy, rank) == pytest.approx(50, abs=0.1)
-    assert first_recv_ms(slow, 16) == pytest.approx(first_recv_ms(healthy, 16), abs=0.1)
+        waited_ns = (slow.commops["elapsed_ns"] - columns["elapsed_ns"])[own]
+        assert waited_ns[0] / 1e6 == pytest.approx(late_ms, abs=0.1)
 
 
-def lengths_without_and_with(base: SimulatorSettings, fault: str) -> list[dict[tuple[object, ...], int]]:
+def lengths_without_and_with(base: SimulatorSettings, fault: str) -> list[dict[Key, int]]:
     return [lengths_ns(record(job), 2) for job in (base, faulty(base, fault))]
 
 
@@ -213,7 +202,7 @@ def test_a_slow_link_leaves_the_other_paths_of_its_ends_alone(tidy: Tidy) -> Non
 
 def test_a_slow_switch_slows_groups_under_it_and_no_tensor_parallel_group(tidy: Tidy) -> None:
     healthy, slow = lengths_without_and_with(tidy(iterations=3), "slow_switch:switch=leaf-1,from=1,factor=8")
-    stretched = {str(key[0]) for key, before_ns in healthy.items() if slow[key] > 2 * before_ns}
+    stretched = {key[0] for key, before_ns in healthy.items() if slow[key] > 2 * before_ns}
     assert {name for name in stretched if name.startswith("dp")} == {
         f"dp_p{p}_t{t}" for p in (2, 3) for t in range(4)
     }
@@ -249,15 +238,13 @@ def test_uneven_data_makes_another_replica_the_last_one_from_iteration_to_iterat
 def test_a_fault_changes_nothing_before_its_first_iteration() -> None:
     base = SimulatorSettings(iterations=8, clock="per_host")
     healthy = record(base)
-    for text in (
-        "slow_nic:rank=17,from=5,factor=8",
-        "slow_rank:rank=3,from=5,factor=2",
-        "uneven_data:spread=1,from=5",
-    ):
+    faults = ("slow_nic:rank=17,from=5,factor=8", "slow_rank:rank=3,from=5,factor=2", "uneven_data:spread=1,from=5")
+    for text in (*faults, "hang:rank=5,from=5"):
         slow = record(faulty(base, text))
+        early, as_early = (job.commops["iteration"] < 5 for job in (healthy, slow))
         for name, before in healthy.commops.items():
-            early = healthy.commops["iteration"] < 5
-            assert np.array_equal(before[early], slow.commops[name][early], equal_nan=before.dtype.kind == "f"), name
+            is_float = before.dtype.kind == "f"
+            assert np.array_equal(before[early], slow.commops[name][as_early], equal_nan=is_float), name
         assert not np.array_equal(healthy.commops["start_ns"], slow.commops["start_ns"])
 
 
@@ -282,12 +269,6 @@ def test_shapes_of_a_fault(tidy: Tidy) -> None:
     fluctuating = excess("fluctuating")
     assert np.ptp(fluctuating[5:15]) > 0.02
     assert np.abs(fluctuating[15:]).max() < 1e-3
-
-
-def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
-    one, same, other = (record(SimulatorSettings(iterations=4, seed=seed)).commops for seed in (7, 7, 8))
-    assert all(np.array_equal(one[name], same[name], equal_nan=one[name].dtype.kind == "f") for name in one)
-    assert not np.array_equal(one["elapsed_ns"], other["elapsed_ns"])
 
 
 def test_a_healthy_job_has_noise_and_no_lasting_excess() -> None:
@@ -324,13 +305,3 @@ def test_checkpoints_lengthen_their_iteration_and_are_marked_if_wanted(
     assert np.flatnonzero(job.iteration_s() > 1.5 * np.median(job.iteration_s())).tolist() == [3, 7]
     phases = job.iterations["phase"][np.isin(job.iterations["iteration"], (3, 7))]
     assert set(phases.tolist()) == {PHASES.index(phase)}
-
-
-def test_clocks_of_hosts_differ_and_durations_do_not() -> None:
-    shared, own = (record(SimulatorSettings(iterations=2, clock=clock)) for clock in ("shared", "per_host"))
-    assert np.array_equal(shared.commops["elapsed_ns"], own.commops["elapsed_ns"])
-    offset_ns = own.commops["start_ns"] - shared.commops["start_ns"]
-    per_host = [set(offset_ns[own.commops["rank"] // 8 == host].tolist()) for host in range(8)]
-    assert all(len(offsets) == 1 for offsets in per_host)
-    assert len(set.union(*per_host)) == 8
-    assert np.abs(offset_ns).max() <= 5_000_000

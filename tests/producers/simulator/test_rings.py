@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from irregulars.messages.records import RECV, SEND
 from irregulars.producers.simulator.engine import Engine
-from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.schedule import ring_pairs
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.producers.simulator.conftest import Tidy, record
+from tests.producers.simulator.conftest import Tidy, faulty, record
 
 
 def ring(tidy: Tidy, cp: int, **values: object) -> SimulatorSettings:
@@ -42,13 +39,6 @@ def test_each_sends_to_the_next_and_receives_from_the_one_before_in_one_batch(ti
         assert np.array_equal(columns["elapsed_ns"][sends], columns["elapsed_ns"][recvs])
 
 
-def test_what_is_sent_is_received_with_the_same_sequence(tidy: Tidy) -> None:
-    job = record(ring(tidy, 4, dp=2, tp=2, pp=2))
-    found = {key: ranks for key, (_, ranks, _, _) in job.transfers().items() if str(key[0]).startswith("cp")}
-    assert found
-    assert all(ranks.tolist() == [key[2], key[3]] for key, ranks in found.items())
-
-
 def test_blocks_travel_beside_the_work_on_the_block_before(tidy: Tidy) -> None:
     quick = Engine(ring(tidy, 4)).advance().elapsed_ns
     gathered = Engine(ring(tidy, 4, cp_operators=0)).advance().elapsed_ns
@@ -58,16 +48,12 @@ def test_blocks_travel_beside_the_work_on_the_block_before(tidy: Tidy) -> None:
 
 
 def test_a_slow_link_of_a_ring_is_late_on_that_link_first(tidy: Tidy) -> None:
-    base = ring(tidy, 4, iterations=2)
-    slow = record(replace(base, faults=(parse_fault("slow_link:src=1,dst=2,from=1,factor=20"),)))
-    first: dict[tuple[int, int], float] = {}
-    for (name, sequence, source, target), (iteration, _, came, left) in slow.transfers().items():
-        if iteration == 1 and str(name).startswith("cp"):
-            length_ns = float(left[1] - came.max())
-            pair = int(str(source)), int(str(target))
-            number = int(str(sequence))
-            if number == 13:  # the first of iteration 1, after 2 layers, 2 passes and 3 steps
-                first[pair] = length_ns
+    slow = record(faulty(ring(tidy, 4), "slow_link:src=1,dst=2,from=1,factor=20"))
+    first = {
+        (source, target): left[1] - came.max()
+        for (name, sequence, source, target), (_, _, came, left) in slow.transfers().items()
+        if name == "cp_p0_d0_t0" and sequence == 13  # in iteration 1, after 2 layers, 2 passes and 3 steps
+    }
     assert max(first, key=lambda pair: first[pair]) == (1, 2)
 
 

@@ -39,22 +39,6 @@ def test_every_schedule_can_run_and_meets_everybody_it_names(turn: str, settings
 
 
 @given(settings=ALL_SHAPES)
-def test_what_one_stage_sends_its_neighbour_receives(settings: SimulatorSettings) -> None:
-    programs = stage_programs(settings)
-    for wave in waves(programs):
-        for meeting in wave:
-            calls = [programs[stage][place] for stage, place in meeting.members]
-            if calls[0].group != "pp":
-                assert len({(call.operators, call.size_bytes) for call in calls}) == 1
-                continue
-            messages = [set(zip(call.operators, call.peers, strict=True)) for call in calls]
-            first, second = (stage for stage, _ in meeting.members)
-            assert meeting.is_down == (("send", second) in messages[0] and ("recv", first) in messages[1])
-            assert meeting.is_up == (("recv", second) in messages[0] and ("send", first) in messages[1])
-            assert meeting.is_down or meeting.is_up
-
-
-@given(settings=ALL_SHAPES)
 def test_no_call_happens_before_those_that_it_follows(settings: SimulatorSettings) -> None:
     programs = stage_programs(settings)
     last_wave = {member: n for n, wave in enumerate(waves(programs)) for one in wave for member in one.members}
@@ -125,16 +109,3 @@ def test_interleaved_activations_go_round_from_the_last_stage_to_the_first() -> 
     assert sent.count(0) == 8  # the outputs of its first chunk
     assert sent.count(2) == 16  # gradients of both
     assert max(len(call.operators) for call in programs[1]) == 4
-
-
-def test_buckets_go_out_while_the_last_backward_goes_on() -> None:
-    settings = SimulatorSettings(is_gradient_overlapped=True, gradient_buckets=4)
-    program = stage_programs(settings)[1]
-    buckets = [place for place, call in enumerate(program) if call.stream == 1]
-    joining = [place for place, call in enumerate(program) if call.is_joining]
-    links = predecessors(program)
-    assert len(buckets) == 4
-    assert [links[place][1] for place in buckets] == [(), *((place,) for place in buckets[:-1])]
-    assert len(joining) == 1
-    assert links[joining[0]][1] == (buckets[-1],)
-    assert all(links[place][0] not in buckets for place in range(len(program)))

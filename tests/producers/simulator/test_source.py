@@ -25,6 +25,7 @@ SMALL = SimulatorSettings(dp=2, pp=2, tp=2, gpus_per_host=2, micro_batches=4, it
         SMALL,
         replace(SMALL, clock="per_host", gpus_per_nic=2, is_send_buffered=True),
         replace(SMALL, bandwidth_period_ms=0.0, checkpoint_every=4),
+        replace(SMALL, loss_ratio=0.1, repeat_ratio=0.1, evaluate_every=3),
         SimulatorSettings(iterations=8, faults=(parse_fault("slow_nic:rank=17,from=4,factor=8"),)),
     ],
 )
@@ -89,8 +90,10 @@ def test_a_written_trace_reads_back_complete(tmp_path: Path) -> None:
     assert label["dims"] == {"dp": 2, "pp": 2, "tp": 2}
 
 
-def test_a_trace_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        simulate_trace(tmp_path / name, SMALL)
+def test_a_trace_of_the_same_seed_is_the_same_bytes_and_of_another_seed_others(tmp_path: Path) -> None:
+    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
+        simulate_trace(tmp_path / name, replace(SMALL, seed=seed))
     for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+        assert path.read_bytes() == (tmp_path / "same" / path.name).read_bytes()
+    one, other = (tmp_path / name / "commops.parquet" for name in ("one", "other"))
+    assert one.read_bytes() != other.read_bytes()

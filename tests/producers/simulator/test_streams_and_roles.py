@@ -85,18 +85,6 @@ def test_a_hidden_barrier_makes_all_late_together(tidy: Tidy) -> None:
     assert late_ms == pytest.approx([50, 50], abs=0.1)
 
 
-def test_only_leaders_of_tensor_parallel_groups_log_if_wanted(tidy: Tidy) -> None:
-    job = record(tidy(logged="tp_leaders", bandwidth_period_ms=10.0))
-    assert set(job.commops["rank"]) == set(range(0, 64, 4))
-    assert set(job.bandwidth["rank"]) <= set(range(0, 64, 4))
-    assert [a.rank for a in job.announcements if a.is_logged] == list(range(0, 64, 4))
-    assert {a.logged_ranks for a in job.announcements} == {16}
-    assert all(a.sources == () for a in job.announcements if not a.is_logged)
-    everybody = record(tidy(bandwidth_period_ms=10.0))
-    own = everybody.commops["rank"] % 4 == 0
-    assert np.array_equal(job.commops["start_ns"], everybody.commops["start_ns"][own])
-
-
 class TestHang:
     BASE = SimulatorSettings(iterations=6, dp=2, pp=2, tp=2, gpus_per_host=2, micro_batches=4)
 
@@ -108,18 +96,12 @@ class TestHang:
         stuck = columns["rank"][np.isnan(columns["elapsed_ns"])]
         assert 4 in stuck
         assert 5 not in stuck
-        for rank in set(stuck.tolist()):  # one call each; a batched send and recv have a row each
-            is_open = (columns["rank"] == rank) & np.isnan(columns["elapsed_ns"])
-            assert len(set(columns["start_ns"][is_open].tolist())) == 1
+        for rank in set(stuck.tolist()):  # in its last call; a batched send and recv have a row each
+            own = columns["rank"] == rank
+            open_ns = columns["start_ns"][own & np.isnan(columns["elapsed_ns"])]
+            assert set(open_ns.tolist()) == {columns["start_ns"][own].max()}
         counts = np.bincount(columns["rank"][columns["iteration"] == 3], minlength=8)
         assert counts[5] < counts[4]
-
-    def test_no_row_comes_after_the_one_that_never_ends(self) -> None:
-        columns = record(faulty(self.BASE, "hang:rank=5,from=3,at=0.7")).commops
-        for rank in np.unique(columns["rank"][np.isnan(columns["elapsed_ns"])]):
-            own = columns["rank"] == rank
-            open_ns = columns["start_ns"][own][np.isnan(columns["elapsed_ns"][own])].min()
-            assert open_ns == columns["start_ns"][own].max()
 
     def test_a_rank_that_stops_inside_has_the_first_row_without_end(self) -> None:
         columns = record(faulty(self.BASE, "hang:rank=5,from=3,inside=yes")).commops
@@ -130,13 +112,6 @@ class TestHang:
             columns["sequence"] == columns["sequence"][first]
         )
         assert not is_open[same & (columns["rank"] != 5)].any()
-
-    def test_iterations_before_it_are_those_of_the_healthy_job(self) -> None:
-        healthy, hung = record(self.BASE), record(faulty(self.BASE, "hang:rank=5,from=3"))
-        for name, values in hung.commops.items():
-            early, same = (job.commops["iteration"] < 3 for job in (hung, healthy))
-            is_float = values.dtype.kind == "f"
-            assert np.array_equal(values[early], healthy.commops[name][same], equal_nan=is_float)
 
     def test_at_real_pace_the_job_stays_silent_before_it_ends(self) -> None:
         start_ns = now_ns = 1_900_000_000_000_000_000

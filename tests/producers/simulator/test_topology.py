@@ -44,17 +44,6 @@ def test_the_ranks_of_a_group_differ_in_its_dimensions_alone(settings: Simulator
         assert len(communicator.ranks) == (2 if group == "emb" else wanted)
 
 
-@given(settings=SHAPES)
-def test_the_order_of_a_ranks_communicators_is_that_of_its_codes(settings: SimulatorSettings) -> None:
-    groups = Topology(settings).groups
-    codes = groups.local_codes()
-    for rank in (0, settings.world_size - 1):
-        numbers = groups.of_rank(rank)
-        for group, own in groups.numbers.items():
-            if own[rank] >= 0:
-                assert numbers[codes[group][rank]] == own[rank]
-
-
 @pytest.mark.parametrize(
     ("shape", "wanted"),
     [

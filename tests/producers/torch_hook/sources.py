@@ -16,25 +16,8 @@ from irregulars.producers.torch_hook.source import TorchSource
 class HandHook:
     """A hook that nothing is attached to; tests write into its ring."""
 
-    name = "hand"
-
     def __init__(self, capacity: int) -> None:
         self.ring = PythonRing(capacity)
-
-    def attach(self, process_group: object, name: str, number: int, device: str) -> bool:
-        return True
-
-    def detach(self) -> None:
-        return
-
-    def enable(self, is_on: bool) -> None:
-        return
-
-    def set_iteration(self, iteration: int) -> None:
-        return
-
-    def errors(self) -> tuple[int, str]:
-        return 0, ""
 
     def ask_devices(self) -> None:
         return

@@ -27,8 +27,8 @@ from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.sources import GONE, Record
 from irregulars.producers.torch_hook.agent_socket import GONE_S, SocketSource
 from irregulars.producers.torch_hook.frames import End, encode_frame
+from tests.waiting import DEADLINE_S, gather, wait_for
 
-DEADLINE_S = 60.0
 ANNOUNCED = Announcement("job", 0, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
 
 
@@ -77,20 +77,15 @@ def is_closed(source: SocketSource, connection: socket.socket) -> bool:
 
 
 def take(source: SocketSource, count: int) -> list[Record]:
-    found: list[Record] = []
-    deadline_s = time.monotonic() + DEADLINE_S
-    while len(found) < count and time.monotonic() < deadline_s:
-        found += source.poll(100)
-        time.sleep(0.01)
-    return found
+    return gather(lambda: source.poll(100), lambda found: len(found) >= count)
 
 
 def wait_until(source: SocketSource, connections: int) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while len(source._connections) > connections:
+    def is_so() -> bool:
         assert source.poll(100) == []
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+        return len(source._connections) <= connections
+
+    wait_for(is_so)
 
 
 @pytest.mark.parametrize(
@@ -165,23 +160,19 @@ def test_a_rank_that_was_killed_is_gone_after_a_while_and_one_that_comes_back_or
         assert source.poll(100) == []
 
 
-def test_a_file_at_the_sockets_path_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("precious")
-    with pytest.raises(InputError, match=r"path where we can make one; got a file that is no socket.*/s\)"):
-        SocketSource(tmp_path / "s")
-    assert (tmp_path / "s").read_text() == "precious"
-
-
 @pytest.mark.parametrize(
     ("name", "mode", "text"),
     [
         ("s", 660, r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"),  # not meant as octal
         ("missing/s", 0o600, r"^agent's socket must be a path where we can make one; got .*"),
+        ("file", 0o600, r"path where we can make one; got a file that is no socket.*/file\)"),
     ],
 )
 def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path, name: str, mode: int, text: str) -> None:
+    (tmp_path / "file").write_text("precious")
     with pytest.raises(InputError, match=text):
         SocketSource(tmp_path / name, mode=mode)
+    assert (tmp_path / "file").read_text() == "precious"
 
 
 def test_others_may_be_let_in(tmp_path: Path) -> None:

@@ -87,9 +87,8 @@ def test_of_rows_missed_for_hours_the_number_is_known_and_the_memory_is_bounded(
     assert ring.take().size == ring.still_open().size == 0
 
 
-@pytest.mark.parametrize("threads", [4])
-def test_several_threads_write_while_one_takes(threads: int) -> None:
-    ring, taken, each = PythonRing(1 << 10), [], 2_000
+def test_several_threads_write_while_one_takes() -> None:
+    ring, taken, threads, each = PythonRing(1 << 10), [], 4, 2_000
 
     def write(number: int) -> None:
         for index in range(each):

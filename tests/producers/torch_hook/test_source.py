@@ -23,7 +23,7 @@ from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, ROW, UNSEEN
 from irregulars.producers.torch_hook.identity import Start
 from irregulars.producers.torch_hook.iterations import TRAIN
-from irregulars.producers.torch_hook.source import STUCK_S, RowReader, execution_starts, measure_offset
+from irregulars.producers.torch_hook.source import STUCK_S, RowReader, measure_offset
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.producers.torch_hook.sources import Rank
@@ -144,8 +144,8 @@ def test_an_operator_that_never_ended_comes_last_without_a_length() -> None:
     assert columns["start_ns"][-1] != UNKNOWN
 
 
-def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_ended() -> None:
-    """If the job hangs, nobody will come to tell it later."""
+def test_an_operator_that_is_open_for_long_is_told_once_to_each_that_is_fed_and_again_when_it_has_ended() -> None:
+    """If the job hangs, nobody will come to tell it later; and whoever was fed before may be gone."""
     rank = Rank(0)
     rank.train(1)
     issued_ns = time.monotonic_ns() - round(1.1e9 * STUCK_S)
@@ -155,22 +155,13 @@ def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_en
     (open_row,) = rows_of_sequence(told, 100)
     assert np.isnan(open_row["elapsed_ns"])
     assert rows_of_sequence(told, 2) == []
+    rank.source.start_over()
+    assert len(rows_of_sequence([one for _ in range(3) for one in batches(rank.source.poll(1000))], 100)) == 1
     rank.hook.ring.finish(ordinal, time.monotonic_ns() - 50_000_000)
     (ended,) = rows_of_sequence(batches(rank.source.poll(1000)), 100)
     assert ended["elapsed_ns"] == pytest.approx(1.1e9 * STUCK_S, rel=0.1)
     for name in ("start_ns", "iteration", "peer"):
         assert ended[name] == open_row[name]
-
-
-def test_an_operator_that_is_still_open_is_told_to_whoever_is_fed_anew() -> None:
-    """Whoever was fed before may be gone with what it was told; a rank that hangs says nothing else any more."""
-    rank = Rank(0)
-    rank.train(1)
-    rank.hook.ring.add(time.monotonic_ns() - round(1.1e9 * STUCK_S), 4, 1, 100, NO_PEER, 0, 0)
-    rank.source.poll(1000)
-    rank.source.start_over()
-    told = [one for _ in range(3) for one in batches(rank.source.poll(1000))]
-    assert len(rows_of_sequence(told, 100)) == 1
 
 
 def rows_of_sequence(batches: Sequence[Batch], sequence: int) -> list[dict[str, Any]]:
@@ -187,23 +178,19 @@ def test_a_rank_without_a_process_group_ends_without_a_word() -> None:
     assert drain(rank) == []
 
 
-def test_all_that_a_rank_sends_bears_the_id_that_it_asked_for_once() -> None:
-    ids = iter([Start("a"), Start("b")])
-    rank = Rank(0, start=lambda rank: next(ids))
+@pytest.mark.parametrize("is_again", [False, True])
+def test_all_that_a_rank_sends_bears_the_start_that_it_asked_for_once_and_since_when_it_is_this_process_s(
+    is_again: bool,
+) -> None:
+    began_ns, starts = time.time_ns(), iter([Start("a", is_again), Start("b")])
+    rank = Rank(0, start=lambda rank: next(starts))
     rank.train(2)
     records = drain(rank)
     assert {type(one) for one in records} == {Announcement, Batch}
-    assert {one.header.start if isinstance(one, Batch) else one.start for one in records} == {"a"}
-
-
-def test_a_process_that_comes_up_as_a_rank_that_another_one_was_says_since_when() -> None:
-    began_ns = time.time_ns()
-    rank = Rank(0, start=lambda rank: Start("a", is_again=True))
-    rank.train(2)
-    records = drain(rank)
-    (since_ns,) = {one.header.since_ns if isinstance(one, Batch) else one.since_ns for one in records}
-    assert since_ns is not None
-    assert began_ns <= since_ns <= time.time_ns()
+    headers = [one.header if isinstance(one, Batch) else one for one in records]
+    ((start, since_ns),) = {(one.start, one.since_ns) for one in headers}
+    assert (start, since_ns is not None) == ("a", is_again)
+    assert began_ns <= (since_ns or began_ns) <= time.time_ns()
 
 
 @pytest.mark.parametrize("starts", [("a", "a"), (None, None), ("a", "b")])
@@ -260,19 +247,11 @@ class Clock:
         return self.monotonic_ns() + OFFSET_NS
 
 
-def error_ns(clock: Clock) -> int:
-    return abs(measure_offset(clock.wall_ns, clock.monotonic_ns).offset_ns - OFFSET_NS)
-
-
-def test_an_undisturbed_reading_is_taken_at_once() -> None:
-    clock = Clock()
-    assert error_ns(clock) == 0
-    assert clock.monotonic_ns() == 4 * 50
-
-
-def test_a_process_held_up_between_two_readings_measures_again() -> None:
-    assert error_ns(Clock(0, 14_000_000)) == 0
-    assert error_ns(Clock(0, 0, 14_000_000, 0, 3_000_000)) == 0
+@pytest.mark.parametrize("held_up_ns", [(), (0, 14_000_000), (0, 0, 14_000_000, 0, 3_000_000)])
+def test_a_process_held_up_between_two_readings_measures_again(held_up_ns: tuple[int, ...]) -> None:
+    clock = Clock(*held_up_ns)
+    assert measure_offset(clock.wall_ns, clock.monotonic_ns).offset_ns == OFFSET_NS
+    assert held_up_ns or clock.monotonic_ns() == 4 * 50, "an undisturbed reading is taken at once"
 
 
 def test_where_every_reading_is_disturbed_the_least_disturbed_counts_and_says_so() -> None:
@@ -299,13 +278,6 @@ def played(issued: list[int], work: list[int], lanes: int) -> tuple[list[int], l
 operators = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), min_size=1, max_size=40)
 
 
-@given(operators, st.integers(1, 4))
-def test_starts_are_those_of_the_queue(pairs: list[tuple[int, int]], lanes: int) -> None:
-    issued = np.cumsum([between for between, _ in pairs])
-    starts, ends = played(issued.tolist(), [length for _, length in pairs], lanes)
-    assert execution_starts(issued, np.array(ends), lanes).tolist() == starts
-
-
 def rows_of(issued: list[int], ended: list[int], *, op: str = "all_reduce", peer: int = NO_PEER) -> np.ndarray:
     rows = np.zeros(len(issued), dtype=ROW)
     rows["id"] = np.arange(1, len(issued) + 1)
@@ -323,12 +295,14 @@ def groups() -> Groups:
     return made
 
 
-@given(operators, st.data())
-def test_taking_in_parts_changes_nothing(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
+@given(operators, st.integers(1, 4), st.data())
+def test_starts_are_those_of_the_queue_in_whichever_parts_rows_are_taken(
+    pairs: list[tuple[int, int]], lanes: int, data: st.DataObject
+) -> None:
     groups = Groups()
-    groups.add("0", [0, 1], 2, "", lanes=2)
+    groups.add("0", [0, 1], 2, "", lanes)
     issued = np.cumsum([between for between, _ in pairs]).tolist()
-    starts, ends = played(issued, [length for _, length in pairs], 2)
+    starts, ends = played(issued, [length for _, length in pairs], lanes)
     rows, reader, found = rows_of(issued, ends), RowReader(), {}
     now = 0
     while now <= max(ends):
