@@ -421,7 +421,7 @@ def deliver(channel: Channel, due: Due) -> Outcome:
 # Seconds after which a try is left, with its thread: several times what our own channels take at most, each of whose
 # waits is bounded. An endpoint that gives its answer byte by byte, or a stranger's channel, may never come to an end.
 LONGEST_TRY_S: Final = 1800.0
-MOST_LEFT: Final = 16  # threads of a channel that were left: with more of them the next try is waited for
+MOST_LEFT: Final = 16  # threads of a channel that are left in tries: with more of them the next one is waited for
 
 
 class Courier:
@@ -436,7 +436,8 @@ class Courier:
         self._channel: Final = channel
         self._outcomes: Final = outcomes
         self._clock_s: Final = clock_s
-        self._left = 0
+        self._lock: Final = threading.Lock()  # so that a try has one outcome: its own, or that it was left
+        self._left: list[threading.Thread] = []  # in the middle of tries that were left
         self._trying: tuple[Due, float] | None = None  # with the time at which it was handed over
         self._inbox: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
         self._thread = self._new_thread()
@@ -449,13 +450,15 @@ class Courier:
 
     def leave_stuck(self) -> None:
         """Leave a try that has lasted for too long: it counts as failed, and a new thread makes the next one."""
-        if not self.is_busy or self._trying is None or self._left >= MOST_LEFT:
-            return
-        due, since_s = self._trying
-        if self._clock_s() - since_s < LONGEST_TRY_S:
-            return
-        self._left += 1
-        self._trying, self._inbox = None, queue.SimpleQueue()
+        with self._lock:
+            if self._trying is None:
+                return
+            due, since_s = self._trying
+            self._left = [one for one in self._left if one.is_alive()]
+            if self._clock_s() - since_s < LONGEST_TRY_S or len(self._left) >= MOST_LEFT:
+                return
+            self._left.append(self._thread)
+            self._trying, self._inbox = None, queue.SimpleQueue()
         self._thread = self._new_thread()
         text = f"channel must answer within {LONGEST_TRY_S:g} s; it did not"
         self._outcomes.put(Outcome(self._channel.name, due, None, text, retry_after_s=AWAY_S))
@@ -464,7 +467,7 @@ class Courier:
         """End the thread, if it is not in the middle of a try, and close the channel."""
         self._inbox.put(None)
         self._thread.join(wait_s)
-        if not self._thread.is_alive():
+        if not any(one.is_alive() for one in (self._thread, *self._left)):
             self._channel.close()
 
     def _new_thread(self) -> threading.Thread:
@@ -476,9 +479,11 @@ class Courier:
     def _run(self, inbox: queue.SimpleQueue[Due | None]) -> None:
         while (due := inbox.get()) is not None:
             outcome = deliver(self._channel, due)
-            if inbox is not self._inbox:  # it took too long, and another thread goes on
-                return
-            self._outcomes.put(outcome)
+            with self._lock:
+                if inbox is not self._inbox:  # it took too long, and another thread goes on
+                    return
+                self._trying = None
+                self._outcomes.put(outcome)
 
 
 class Retries:
