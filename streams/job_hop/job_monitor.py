@@ -107,6 +107,11 @@ class JobMonitor:
         return self._is_ended and not self._later
 
     @property
+    def end_reason(self) -> str:
+        """Why it ended; ``silent`` where its ranks did not say."""
+        return self._roster.end_reason if self._roster.is_ended else "silent"
+
+    @property
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
         return self._judge.open_kinds

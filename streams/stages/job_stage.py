@@ -274,7 +274,7 @@ class JobStage(Stage[JobMonitor]):
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
         if tracked.monitor.is_ended:
             self._published[state].note_end(tracked.key.decode(), tracked.monitor.newest_start)
-            await self._close_unfound(state, tracked, next((one.reason for one in judgements.ends), "silent"))
+            await self._close_unfound(state, tracked)
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)
@@ -334,6 +334,7 @@ class JobStage(Stage[JobMonitor]):
         except Exception as error:  # it can't even learn who takes part
             self.faults.raised(self.hop, tracked.key, error)
             tracked.monitor = self._make(job)
+            tracked.monitor.go_on_after(starts)
         # Verdicts that are still on their way must be on the topics before these are read.
         await self.services.outbox.barrier()
         told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)
@@ -390,7 +391,7 @@ class JobStage(Stage[JobMonitor]):
         if any(parts_of(judgements)):
             await self.services.sink.write(judgements)
 
-    async def _close_unfound(self, state: State, tracked: TrackedJob, reason: str) -> None:
+    async def _close_unfound(self, state: State, tracked: TrackedJob) -> None:
         """Close the verdicts that are open on the topics, of a job that has ended and did not find them again.
 
         It began anew meanwhile, and nothing else would ever end these incidents. An end counts once all evidence was
@@ -406,12 +407,17 @@ class JobStage(Stage[JobMonitor]):
             told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)
         except ServiceUnavailable:  # `BrokerWatch` logs that the broker is away; the next tick asks again
             return
+        if not self.holds(state):  # revoked meanwhile: the next owner closes them
+            return
         newest = {one.verdict_id: one for topic, one in told if topic == VERDICTS and one.verdict_id in left}
+        reason = tracked.monitor.end_reason
         closed = [
             replace(one, revision=one.revision + 1, state="closed", event="closed", close_reason=reason)
             for one in newest.values()
             if one.state != "closed"
         ]
+        # As of all revisions: a snapshot waits until they are sent. In its record they may be left out before that.
+        tracked.is_dirty = tracked.is_dirty or bool(closed)
         await self._publish(state, Judgements(tracked.key.decode(), verdicts=closed))
         published.drop(left)
 

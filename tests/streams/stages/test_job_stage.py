@@ -199,6 +199,6 @@ def test_verdicts_that_a_job_did_not_find_again_are_closed_once_it_has_ended(
     assert asyncio.run(ticks()) == [0, 2, 2]
     assert monitor.is_ended
     assert sent[1] == ("irregulars.alerts", b"alert")
-    ended = replace(lost, revision=4, state="closed", event="closed", close_reason="silent")
+    ended = replace(lost, revision=4, state="closed", event="closed", close_reason="finished")
     assert (sent[0][0], decode_verdict(sent[0][1])) == ("irregulars.verdicts", ended)
     stage.close()
