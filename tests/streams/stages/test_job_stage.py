@@ -17,6 +17,7 @@ from irregulars.messages.judgements import Judgements, Verdict, decode_verdict
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.settings import JudgeSettings
 from irregulars.state_codec import decode_state, encode_state
+from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
@@ -201,4 +202,32 @@ def test_verdicts_that_a_job_did_not_find_again_are_closed_once_it_has_ended(
     assert sent[1] == ("irregulars.alerts", b"alert")
     ended = replace(lost, revision=4, state="closed", event="closed", close_reason="finished")
     assert (sent[0][0], decode_verdict(sent[0][1])) == ("irregulars.verdicts", ended)
+    stage.close()
+
+
+def test_a_job_that_can_t_even_learn_who_takes_part_goes_on_in_its_numbers(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = JudgeSettings()
+    monitor = JobMonitor("j", settings)
+    monitor.add([replace(came(0, 1, start=start), start=start) for start in ("a", "b")])
+    stage = JobStage(services, lambda job: JobMonitor(job, settings), lambda _: monitor, lambda _: None, Clocks())
+    state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
+    tracked = state.tracked[b"j"] = Tracked(b"j", monitor)
+    stage.states, stage._published[state] = {0: state}, PublishedVerdicts(Told())
+
+    async def done(*_: object) -> None:
+        return
+
+    def raises(*_: object) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(stage._topics, "announced", lambda *_: [])
+    monkeypatch.setattr(stage._topics, "told_of", lambda *_: [])
+    monkeypatch.setattr(services.outbox, "barrier", done)
+    monkeypatch.setattr(stage, "store_begun_over", done)
+    monkeypatch.setattr(JobMonitor, "add", raises)
+    asyncio.run(stage._begin_over(state, tracked, WorkGivenUp("it took too long"), None))
+    assert tracked.monitor is not monitor
+    assert tracked.monitor.newest_start == (code_of_start(1, "b"), 2)
     stage.close()
