@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from irregulars.sinks.notices.ledger import LONGEST_S, LONGEST_TRY_S, Courier, Ledger, Outcome, Retries
+from irregulars.sinks.notices.ledger import LONGEST_S, LONGEST_TRY_S, MOST_LEFT, Courier, Ledger, Outcome, Retries
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules
 from tests.sinks.notices.alerts import alert
@@ -95,4 +95,24 @@ def test_a_try_that_never_ends_is_left_and_the_channel_told_of_what_follows() ->
     channel.goes_on.set()
     courier.send(due)
     assert outcomes.get(timeout=60).reference == "try 3", "the end of the first try, when it comes, is no outcome"
+    courier.close()
+
+
+def test_a_try_is_left_though_many_were_that_have_ended_since() -> None:
+    channel, outcomes, now_s = Stuck(), queue.SimpleQueue[Outcome](), [0.0]
+    courier = Courier(channel, outcomes, 60.0, clock_s=lambda: now_s[0])
+    ledger = Ledger({"c": Rules(hold_s=0.0)})
+    ledger.apply_alert(alert(), 1)
+    due = ledger.next_due("c", 2)
+    assert due is not None
+    for _ in range(MOST_LEFT + 1):
+        channel.tries = 0
+        channel.goes_on.clear()
+        courier.send(due)
+        now_s[0] += LONGEST_TRY_S
+        courier.leave_stuck()
+        assert outcomes.get(timeout=60).failure is not None
+        channel.goes_on.set()
+        courier._left[-1].join(60)
+    assert outcomes.empty()
     courier.close()
