@@ -174,9 +174,13 @@ class PublishedVerdicts:
         if len(self._starts) > MOST_ENDED:
             del self._starts[next(iter(self._starts))]
 
-    def start_before(self, key: bytes) -> tuple[int, int] | None:
-        """Return the newest start of a job that has no monitor; None: not known, or its evidence comes again."""
-        return None if key in self._anew else self._starts.get(key.decode())
+    def start_before(self, key: bytes, *, is_new: bool = False) -> tuple[int, int] | None:
+        """Return the newest start of a job that has no monitor; None: not known, or its evidence comes again.
+
+        `is_new`: whether its evidence lies behind all that comes again. One that began anew and ended is forgotten as
+        such with a later snapshot, and may be run again before that.
+        """
+        return self._starts.get(key.decode()) if is_new or key not in self._anew else None
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

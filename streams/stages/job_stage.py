@@ -130,7 +130,7 @@ class JobStage(Stage[JobMonitor]):
             return
         if tracked is None:
             tracked = state.tracked[key] = Tracked(key, self._make(key.decode()))
-            before = published.start_before(key)
+            before = published.start_before(key, is_new=0 < self._evidence_ends[state] <= message.offset)
             if before is not None:
                 tracked.monitor.go_on_after(StartsState.of(*before))
             log_job("appeared", key.decode(), partition=state.partition)

@@ -180,3 +180,4 @@ def test_the_newest_starts_of_jobs_that_ended_are_known_in_bounds() -> None:
     assert (again.start_before(b"j1"), again.start_before(b"without an id")) == ((-2, 1), None)
     again.begin_anew(b"j1", ())
     assert again.start_before(b"j1") is None, "all its starts are read again, in their order"
+    assert again.start_before(b"j1", is_new=True) == (-2, 1), "it ended, and is run again"
