@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
 from irregulars.producers.trace.directory import published_ns
 from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank_of_name
+from irregulars.validation import first_use
 
 _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05
@@ -69,17 +70,16 @@ class FileReader(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     """Content of a source's position."""
 
     # before, after: The piece that rows are taken from; `after` is None before there is one
-    before: Stand = field(default_factory=dict)
+    before: Stand = msgspec.field(default_factory=dict)
     after: Stand | None = None
     rows: int = 0  # rows taken of it
-    announced: dict[str, list[str]] = field(default_factory=dict)  # sources of each rank that was announced
+    announced: dict[str, list[str]] = msgspec.field(default_factory=dict)  # sources of each rank that was announced
     # For each rank and schema, before that piece: rows taken, and the watermark
-    totals: dict[str, list[int | None]] = field(default_factory=dict)
+    totals: dict[str, list[int | None]] = msgspec.field(default_factory=dict)
 
     def to_text(self) -> str:
         return msgspec.json.encode(self, order="sorted").decode()
@@ -87,7 +87,8 @@ class _Progress:
     @classmethod
     def of_text(cls, text: str) -> _Progress:
         try:
-            return msgspec.json.decode(text, type=cls)
+            with first_use(cls):
+                return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, ValueError, RecursionError):
             raise InputError(f"position must be one of a followed source; got {text[:80]!r}") from None
 

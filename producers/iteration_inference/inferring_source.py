@@ -78,26 +78,28 @@ class _Job:
 
     def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
         """Add a batch of operators; return those that may leave."""
-        try:
-            return self._numbered(batch, may_learn=may_learn)
-        except Exception as error:
-            return self._leave_alone(error, batch)
+        return self._tried(lambda: self._numbered(batch, may_learn=may_learn), batch)
 
     def flush(self, *, may_learn: bool) -> list[Batch]:
         """Return all that is held: the job has ended, or pauses."""
-        try:
-            return self.inference.flush(may_learn=may_learn)
-        except Exception as error:
-            return self._leave_alone(error)
+        return self._tried(lambda: self.inference.flush(may_learn=may_learn))
 
-    def _leave_alone(self, error: Exception, *batches: Batch) -> list[Batch]:
-        """Return what is held, and these, as they came: odd rows of one job must not end its node's agent."""
-        job = next((one.job for one in self.announcements.values()), "")
-        effect = "its operators get no iterations"
-        _LOG.error("event=inference_failed job=%r reason=%r effect=%r", job, first_line(error), effect)
+    def _tried(self, infer: Callable[[], list[Batch]], *batches: Batch) -> list[Batch]:
+        """Return what may leave; where that fails all that was held, and these, as they came.
+
+        Odd rows of one job must not end its node's agent.
+        """
+        came = [*self.inference.held, *batches]  # before: some of it may be on its way when it fails
+        try:
+            return infer()
+        except Exception as error:
+            job = next((one.job for one in self.announcements.values()), "")
+            effect = "its operators get no iterations"
+            _LOG.error("event=inference_failed job=%r reason=%r effect=%r", job, first_line(error), effect)
         self.is_marked = True
-        held = self.inference.withdraw()
-        return [*held, *(one for one in batches if not any(one is other for other in held))]
+        self.inference.withdraw()
+        self.inference.forget_rows()
+        return came
 
     def _numbered(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
         if (batch.columns["iteration"] != UNKNOWN).any():

@@ -192,6 +192,11 @@ class OnlineInference:
         self._tried_rows = 0
 
     @property
+    def held(self) -> tuple[Batch, ...]:
+        """Batches that wait for their iterations, as they came."""
+        return tuple(self._held)
+
+    @property
     def held_rows(self) -> int:
         """Rows that wait for their iteration."""
         return sum(map(len, self._held))

@@ -137,7 +137,8 @@ class Agent:
         self._progress = Progress()
         self._is_stopping = False
         self._next_beat_s = 0.0
-        self._current_s = 0.0  # when messages did not wait, or ranks were announced again, by the clock of the day
+        # When Kafka had taken more, or ranks were announced again, by the clock of the day; and how much it had taken
+        self._current_s, self._delivered = 0.0, 0
 
     def stop(self) -> None:
         """End soon; polled records are still delivered. May be called from a signal handler or another thread."""
@@ -278,14 +279,18 @@ class Agent:
         self._report(publisher)
 
     def _announce_again_if_due(self, publisher: Publisher) -> None:
-        """Announce the ranks again if nothing has come from here for long; while Kafka is away, now and then."""
-        now_s = self._now_s()
+        """Announce the ranks again if nothing has come from here for long; while Kafka is away, now and then.
+
+        Told by what Kafka has taken: what waits in memory is behind nothing, and may be all that a quiet node sends.
+        """
+        now_s, delivered = self._now_s(), publisher.delivered.messages
         is_due = now_s - self._current_s >= _ANNOUNCE_AGAIN_S
         for own in [rank.own for rank in self._ranks.values()] if is_due else []:
             if isinstance(own, Announcement):
                 publisher.send(announcing_message(own))
-        if is_due or not publisher.is_behind:
+        if is_due or delivered > self._delivered:
             self._current_s = now_s
+        self._delivered = delivered
 
     def _beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
         rank.published, rank.left_out = dict(beat.sources), 0

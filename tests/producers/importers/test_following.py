@@ -262,7 +262,7 @@ def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: 
 # --- misuse ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("position", ["", "rows=3", "[]", '{"rows": "x"}', '{"before": 1}'])
+@pytest.mark.parametrize("position", ["", "rows=3", "[]", '{"rows": "x"}', '{"before": 1}', '{"row": 3}'])
 def test_a_position_of_another_source_is_refused(folder: Path, position: str) -> None:
     with pytest.raises(InputError, match="position must be one of a followed source"):
         opened("kineto", folder, position)
