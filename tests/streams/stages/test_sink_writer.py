@@ -181,6 +181,7 @@ def test_however_many_wait_a_busy_sink_is_asked_by_one_and_as_seldom_as_it_says(
 ) -> None:
     async def work(writer: SinkWriter) -> None:
         await asyncio.gather(*(writer.flush() for _ in range(50)))
+        assert writer._counters.registry.get_sample_value("irregulars_worker_sink_retries_total") == 2
 
     sink = ScriptedSink(SinkBusy("away", 0.05), SinkBusy("away", 0.1))
     began_s = time.monotonic()
