@@ -37,8 +37,9 @@ _IDLE_S: Final = 0.02
 # thousands of small messages a second keep a worker from the large ones.
 _NOTHING_NEW: Final = 10
 # Seconds without a message, as Kafka or this host was away, after which ranks are announced again: a worker forgets
-# one of which nothing came for a day (`forget_s`), and would take its rows for those of an unknown rank.
-_ANNOUNCE_AGAIN_S: Final = 6 * 3600.0
+# one of which nothing came for a day (`forget_s`), and would take its rows for those of an unknown rank. Rows of so
+# long come before the first of these messages, and are held until then.
+_ANNOUNCE_AGAIN_S: Final = 900.0
 FINISHED: Final = "finished"
 STOPPED: Final = "stopped"
 

@@ -183,7 +183,7 @@ class Away(Keeps):
 
 @pytest.mark.parametrize(
     ("kind", "hours", "again"),
-    [(Keeps, 0.5, 0), (Away, 1, 3), (Keeps, 30, 22)],
+    [(Keeps, 0.02, 0), (Away, 0.1, 7), (Keeps, 30, 22)],
     ids=["all is well", "Kafka is away", "the host is suspended each time"],
 )
 def test_ranks_are_announced_again_where_nothing_came_of_them_for_long(

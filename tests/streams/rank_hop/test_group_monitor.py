@@ -23,7 +23,7 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
-from irregulars.streams.rank_hop.message_rows import RowSummary, summarize
+from irregulars.streams.rank_hop.message_rows import RowSummary, part_of, summarize
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
@@ -157,7 +157,7 @@ def feed(group: GroupMonitor, alone: dict[int, RankMonitor], batches: list[Any],
     assert not isinstance(bundle, Batch)
     for batch in bundle.batches():
         try:
-            alone[batch.header.rank].add(batch, offset, UNSEEN)
+            alone[batch.header.rank].add_part(part_of(batch, offset, UNSEEN))
         except RecordError as error:
             refused.append((batch.header.rank, str(error)))
     assert [(one.batch.header.rank, one.reason) for one in group.add(bundle, offset)] == refused

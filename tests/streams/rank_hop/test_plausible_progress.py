@@ -265,7 +265,7 @@ def count(arrivals: SourceArrivals, batch: Batch) -> None:
 
 
 def test_rows_that_were_published_before_and_never_came_are_lost() -> None:
-    arrivals = SourceArrivals(5)
+    arrivals = SourceArrivals(lost_rows=5)
     count(arrivals, operators(2, rows_before=3))
     count(arrivals, operators(1, rows_before=10))
     count(arrivals, operators(1, rows_before=10))  # read again
@@ -284,7 +284,7 @@ def test_a_heartbeat_moves_watermarks_only_when_all_its_rows_have_come() -> None
 
 
 def test_rows_that_a_heartbeat_says_are_lost_are_and_none_of_them_twice() -> None:
-    arrivals = SourceArrivals(2)
+    arrivals = SourceArrivals(lost_rows=2)
     for lost_rows in (0, 40, 7):  # the third of an agent that began anew
         arrivals.apply({"commops": SourceProgress(0, None, lost_rows)}, ("commops",))
     assert arrivals.lost_rows == 40
