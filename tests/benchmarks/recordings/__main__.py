@@ -1,7 +1,8 @@
 """How often the culprit is named in real recordings, judged as `irregulars analyze` judges them.
 
-What is right stands in `tests.benchmarks.makers.scoring`. *Wrong* is where somebody else is accused, *missed* where
-nobody is, or the kind is not said. A healthy recording is right if nobody is accused.
+What is right stands in `tests.benchmarks.makers.scoring`; here hosts and switches have names, too. *Wrong* is where
+somebody else is accused, *missed* where nobody is, or the kind is not said. A healthy recording is right if nobody is
+accused.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ class Row:
     score: Score
     said: str
     verdicts: Sequence[Json]
+    is_named: bool  # whether the answer's host or switch has the label's name
 
     @property
     def outcome(self) -> str:
         is_accusing = self.score.promised is not None
-        is_right = self.score.is_top1 if self.truth.kind else not is_accusing
+        is_right = self.score.is_top1 and self.is_named if self.truth.kind else not is_accusing
         return "right" if is_right else "wrong" if is_accusing else "missed"
 
     @property
@@ -74,7 +76,10 @@ def judged(directory: Path) -> Row:
     truth = truth_of("recordings", directory.name, label)
     verdicts = analyze(number_iterations(read_trace(directory)).trace).to_json()["verdicts"]
     found = Found(verdicts, (), {}, frozenset(range(label["world_size"])))
-    return Row(truth, score(truth, found), said(found), verdicts)
+    first = next((one["suspects"][0] for one in verdicts if one["suspects"]), None)
+    device = label["device"]
+    is_named = device not in ("host", "switch") or (first or {}).get(device) == label[device]
+    return Row(truth, score(truth, found), said(found), verdicts, is_named)
 
 
 def report(rows: Sequence[Row]) -> str:
