@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from irregulars.messages.judgements import Judgements, Verdict
+from irregulars.messages.judgements import SEVERITIES, Judgements, Verdict, urgency_of
 from irregulars.messages.kinds import STANDSTILLS
 
 VERDICTS: Final = "verdicts"
@@ -32,6 +32,7 @@ class Published:
     iterations: tuple[int, int]  # as `Verdict.iterations` of the newest revision
     is_open: bool  # whether the newest revision is open
     revisions: Mapping[str, int]  # the newest one on each topic
+    severity: str | None = None  # the worst of its revisions; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,23 @@ class Alias:
     revision: int
     past_last: int
     is_open: bool
+    severity: str | None = None  # the worst that was published; None: not known
 
     def translate(self, verdict: Verdict) -> Verdict | None:
-        """Return a revision under the published id; None where it holds nothing new."""
-        is_news = self.is_open if verdict.event == "closed" else verdict.iterations[1] > self.past_last
+        """Return a revision under the published id; None where it holds nothing new.
+
+        It is as severe as what was published: a verdict that sinks below what gives an alert would have no closing
+        alert, and people would wait for the end of an incident that is over.
+        """
+        if not self.revision:  # the job found it again under its own id, and repeats its revisions
+            return as_severe(verdict, self.severity) if verdict.state == "closed" else verdict
+        goes_on = verdict.iterations[1] > self.past_last
+        # Of one that was closed before and went on, the new end counts as well: its revisions since have opened it.
+        is_news = goes_on or (self.is_open and verdict.event == "closed")
         if verdict.event == "opened" or not is_news:
             return None
-        return replace(verdict, verdict_id=self.verdict_id, revision=self.revision + verdict.revision)
+        severe = as_severe(verdict, self.severity)
+        return replace(severe, verdict_id=self.verdict_id, revision=self.revision + verdict.revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +101,14 @@ class PublishedVerdicts:
         known = self._published.get(verdict.verdict_id)
         revisions = dict(known.revisions) if known is not None else {}
         revisions[topic] = max(revisions.get(topic, 0), verdict.revision)
+        severity = _worse(verdict.severity, None if known is None else known.severity)
         # An older revision, of a topic that is read after the other one: it changes no state.
         if known is not None and verdict.revision < max(known.revisions.values()):
-            self._published[verdict.verdict_id] = replace(known, revisions=revisions)
+            self._published[verdict.verdict_id] = replace(known, revisions=revisions, severity=severity)
         else:
             self._published[verdict.verdict_id] = Published(
                 verdict.verdict_id, verdict.job, verdict.attempt, _what(verdict), verdict.iterations,
-                verdict.state == "open", revisions,
+                verdict.state == "open", revisions, severity,
             )  # fmt: skip
 
     def unsent(self, verdict: Verdict) -> Sequence[str]:
@@ -139,10 +151,11 @@ class PublishedVerdicts:
         self._anew.add(key)
 
     def in_known_words(self, judgements: Judgements) -> Judgements:
-        """Give incidents the ids under which they were published first."""
+        """Give incidents the ids under which they were published first, and ends the newest revisions."""
         if judgements.job.encode() not in self._anew:
-            return judgements
-        verdicts = [known for verdict in judgements.verdicts if (known := self._translated(verdict)) is not None]
+            return replace(judgements, verdicts=[*map(self._behind, judgements.verdicts)])
+        found = (self._translated(verdict) for verdict in judgements.verdicts)
+        verdicts = [self._behind(verdict) for verdict in found if verdict is not None]
         ids = {own: alias.verdict_id for own, alias in self._aliases.items()}
         iterations = [
             replace(one, verdict_ids=tuple(ids.get(name, name) for name in one.verdict_ids))
@@ -150,17 +163,35 @@ class PublishedVerdicts:
         ]
         return replace(judgements, verdicts=verdicts, iterations=iterations)
 
+    def _behind(self, verdict: Verdict) -> Verdict:
+        """Return an end as the newest revision; other revisions as they are.
+
+        A monitor that decides otherwise than before the restart may close after fewer revisions than were published:
+        its end would count as an old one, and the incident would stay open.
+        """
+        known = self._published.get(verdict.verdict_id)
+        if known is None or verdict.state != "closed":
+            return verdict
+        least = max(known.revisions.values()) + known.is_open
+        return replace(as_severe(verdict, known.severity), revision=max(verdict.revision, least))
+
     def _translated(self, verdict: Verdict) -> Verdict | None:
         own = verdict.verdict_id
         if own not in self._aliases:
-            if own in self._published or verdict.revision > 1:
+            repeated = self._published.get(own)
+            if repeated is not None:
+                alias = self._aliases[own] = Alias(own, verdict.job, 0, 0, True, repeated.severity)
+                return alias.translate(verdict)
+            if verdict.revision > 1:
                 return verdict
             same = (one for one in self._published.values() if _is_same_incident(one, verdict))
             known = max(same, key=lambda one: (one.is_open, one.iterations), default=None)
             if known is None:
                 return verdict
             newest = max(known.revisions.values())
-            self._aliases[own] = Alias(known.verdict_id, known.job, newest, known.iterations[1], known.is_open)
+            self._aliases[own] = Alias(
+                known.verdict_id, known.job, newest, known.iterations[1], known.is_open, known.severity
+            )  # fmt: skip
             del self._published[known.verdict_id]  # no monitor repeats it under that id
         return self._aliases[own].translate(verdict)
 
@@ -205,6 +236,16 @@ def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[t
     for topic, verdict in verdicts:
         published.note(topic, verdict)
     return replace(published.told(), anew=tuple(sorted({*told.anew, *keys})), before=max(told.before, position))
+
+
+def as_severe(verdict: Verdict, severity: str | None) -> Verdict:
+    """Return a verdict that is at least as severe; one whose own severity is not known gives alerts as it is."""
+    return verdict if verdict.severity is None else replace(verdict, severity=_worse(verdict.severity, severity))
+
+
+def _worse(one: str | None, other: str | None) -> str | None:
+    known = [each for each in (one, other) if each is not None]
+    return max(known, key=lambda each: SEVERITIES.index(urgency_of(each)), default=None)
 
 
 def _what(verdict: Verdict) -> str:

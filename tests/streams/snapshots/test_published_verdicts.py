@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from irregulars.messages.judgements import JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.state_codec import decode_state, encode_state
 from irregulars.streams.snapshots.published_verdicts import (
@@ -181,3 +183,26 @@ def test_the_newest_starts_of_jobs_that_ended_are_known_in_bounds() -> None:
     again.begin_anew(b"j1", ())
     assert again.start_before(b"j1") is None, "all its starts are read again, in their order"
     assert again.start_before(b"j1", is_new=True) == (-2, 1), "it ended, and is run again"
+
+
+def test_an_end_after_fewer_revisions_than_were_published_is_sent_as_the_newest() -> None:
+    standing = [(topic, verdict(6)) for topic in (VERDICTS, ALERTS)]
+    assert said(found(*standing), verdict(3), closed(4)) == [closed(7, iterations=(60, 65))]
+    # The process died before its snapshot: the same end again is on its topic.
+    repeated = found(*standing, (VERDICTS, closed(7)), (ALERTS, closed(7)))
+    assert said(repeated, verdict(3), closed(4)) == []
+
+
+def test_an_incident_that_closed_and_went_on_is_closed_again() -> None:
+    published = after_anew(closed(3))  # up to iteration 63
+    again = [verdict(1, OTHER), verdict(4, OTHER), closed(5, OTHER)]
+    assert [(one.state, one.revision) for one in said(published, *again)] == [("open", 7), ("closed", 8)]
+
+
+@pytest.mark.parametrize("own", [ID, OTHER])
+def test_an_end_is_as_severe_as_what_was_published_so_that_it_gives_an_alert_too(own: str) -> None:
+    published = after_anew(verdict(2, severity="ticket"), verdict(3, severity="ticket"))
+    said(published, verdict(1, own, severity="note"))
+    published = PublishedVerdicts(decode_state(encode_state(published.told(), 1), Told, 1))
+    going_out = said(published, verdict(4, own, severity="note"), closed(5, own, severity="note"))
+    assert [one.severity for one in going_out][-1] == "ticket"
