@@ -175,6 +175,9 @@ LABEL: Final = "irregulars/straggler"
 # Annotation of a node that we cordoned: the action's id. Who takes it off takes the node over.
 CORDONED: Final = "irregulars/cordoned"
 
+# Annotation of a node whose cordon a person took off: the action's id. The next cordon that they put there is theirs.
+UNDONE: Final = "irregulars/undone"
+
 VERDICT: Final = "irregulars/verdict"  # annotation that names the verdict, for people
 CONDITION: Final = "IrregularsStraggler"
 _TRIES: Final = 5
@@ -193,15 +196,16 @@ class KubernetesNodes:
 
     def marked(self) -> Marked:
         """Return the nodes that we cordoned, and the actions undone by others since."""
-        found = {
-            _name(node): (_annotations(node).get(CORDONED), _is_cordoned(node))
-            for node in self._api.labelled_nodes(LABEL)
-        }
-        cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
-        # Our mark without the cordon: somebody uncordoned it by hand, so the action is not begun again.
-        return Marked(
-            cordoned, {name: mark for name, (mark, is_on) in found.items() if mark is not None and not is_on}
-        )
+        cordoned: dict[str, str] = {}
+        undone: dict[str, str] = {}
+        for node in self._api.labelled_nodes(LABEL):
+            mark = _annotations(node).get(CORDONED)
+            if mark is not None and _is_cordoned(node):
+                cordoned[_name(node)] = mark
+            # Our mark without the cordon: somebody uncordoned it by hand, so the action is not begun again.
+            elif (by_hand := mark or _annotations(node).get(UNDONE)) is not None:
+                undone[_name(node)] = by_hand
+        return Marked(cordoned, undone)
 
     def obstacle(self, host: str) -> str | None:
         """Return why a node can't be cordoned by us."""
@@ -240,7 +244,8 @@ class KubernetesNodes:
                     reason = "".join(part.capitalize() for part in one.message.kind.split("_"))
                     self._show(node, "True", reason, one.action.reason)
         for node in self._api.labelled_nodes(LABEL):
-            is_held = _is_cordoned(node) and CORDONED in _annotations(node)
+            is_marked = CORDONED in _annotations(node)
+            is_held = _is_cordoned(node) and is_marked
             if _name(node) not in accused and not is_held:
                 with errors.of(_name(node)):
                     # The condition before the label: without that nobody would find the node again to clear it.
@@ -248,6 +253,9 @@ class KubernetesNodes:
                     self._change(
                         _name(node), lambda _node: {"metadata": {"labels": {LABEL: None}, "annotations": _NO_MARKS}}
                     )
+            elif is_marked and not is_held:
+                with errors.of(_name(node)):
+                    self._change(_name(node), _hand_over)
         if errors:
             raise ServiceUnavailable("; ".join(map(str, errors.values())))
 
@@ -285,7 +293,15 @@ class KubernetesNodes:
         raise ServiceUnavailable(f"node {host} must stay as it is for a moment; got {_TRIES} changes by others")
 
 
-_NO_MARKS: Final[dict[str, None]] = {CORDONED: None, VERDICT: None}
+_NO_MARKS: Final[dict[str, None]] = {CORDONED: None, UNDONE: None, VERDICT: None}
+
+
+def _hand_over(node: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Change the mark of a node that a person uncordoned: else their own next cordon would be undone as ours."""
+    mark = _annotations(node).get(CORDONED)
+    if mark is None or _is_cordoned(node):
+        return "it has changed meanwhile"
+    return {"metadata": {"annotations": {CORDONED: None, UNDONE: mark}}}
 
 
 def _obstacle(node: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from irregulars.sinks.notices.actions.kubernetes import (
     CONDITION,
     CORDONED,
     LABEL,
+    UNDONE,
     VERDICT,
     ApiAccess,
     KubernetesApi,
@@ -108,6 +109,26 @@ def test_who_uncordons_by_hand_is_seen_to_have_done_so(server: KubernetesServer,
     server.change("node-1", {"spec": {"unschedulable": None}})
     found = nodes.marked()
     assert (found.cordoned, found.undone) == ({}, {"node-1": one.action.action_id})
+
+
+def test_a_cordon_that_a_person_puts_on_a_node_that_they_gave_back_is_theirs(
+    server: KubernetesServer, nodes: KubernetesNodes
+) -> None:
+    one = proposal()
+    nodes.cordon(one)
+    server.change("node-1", {"spec": {"unschedulable": None}})
+    nodes.accuse({"node-1": one})
+    assert server.nodes["node-1"]["metadata"]["annotations"] == {
+        UNDONE: one.action.action_id,
+        VERDICT: "llama:0:60:0",
+    }
+    assert nodes.marked().undone == {"node-1": one.action.action_id}
+    server.change("node-1", {"spec": {"unschedulable": True}})
+    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, {"node-1": one.action.action_id})
+    nodes.release("node-1", "recovered")
+    nodes.accuse({})
+    assert server.nodes["node-1"]["spec"]["unschedulable"] is True
+    assert server.nodes["node-1"]["metadata"]["annotations"] == {}
 
 
 def test_a_write_of_somebody_else_in_between_is_not_overwritten(
