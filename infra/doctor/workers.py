@@ -133,6 +133,11 @@ def is_read(seen: KafkaFacts) -> bool:
     return not is_deserted and _newest_s(seen) > seen.now_s - ALIVE_S
 
 
+def _has_readers(seen: KafkaFacts) -> bool:
+    """Whether workers should read: one that stands still keeps its place in the group, and says nothing any more."""
+    return is_read(seen) or bool(seen.workers and seen.workers.members)
+
+
 def _newest_s(seen: KafkaFacts) -> float:
     return max((one.time_s for one in seen.stream.progress.values()), default=0.0)
 
@@ -177,7 +182,7 @@ def _lag(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
         yield unread(GROUP, "lag", seen.stream.unread["progress"])
         return
     # `_readers` reports that no worker reads; the lag follows from it.
-    if not is_read(seen):
+    if not _has_readers(seen):
         return
     oldest = {place: seen.now_s - at_s for place, at_s in seen.stream.waiting_s.items() if place[0] != "evidence"}
     longest_s = max(oldest.values(), default=0.0)
@@ -196,7 +201,7 @@ def _judging(seen: KafkaFacts) -> Iterator[Finding]:
     """Yield whether the second hop judges: evidence is judged up to the group's commits."""
     late = {part: seen.now_s - at_s for (topic, part), at_s in seen.stream.waiting_s.items() if topic == "evidence"}
     longest_s = max(late.values(), default=0.0)
-    if is_read(seen) and longest_s >= BEHIND_S:
+    if _has_readers(seen) and longest_s >= BEHIND_S:
         text = f"evidence of {span(longest_s)} ago is not judged and stored, in partition {numbers(late)}"
         yield finding("problem", GROUP, "judging", text, "judging_behind")
 
@@ -445,6 +450,8 @@ def _notify(seen: KafkaFacts, alerts: TopicFacts | None) -> Iterator[Finding]:
     if group.members:
         left = f", {counted(unread_alerts, 'alert')} not told yet" if unread_alerts else ""
         yield ok("alerts", "notify", f"runs on {names(group.members)}{left}")
+    elif group.is_settling or group.is_stable:
+        yield ok("alerts", "notify", f"{group.name} has members")
     elif group.committed:
         text = f"has run and does not run now; {counted(unread_alerts, 'alert')} since then"
         yield finding("problem", "alerts", "notify", text, "notify_stopped")

@@ -38,6 +38,12 @@ def progress(ages_s: list[float], release: str | None = RELEASE, **positions: in
         (kafka(stream={"waiting_s": {("commops", 2): NOW_S - 100}}), [("warning", "behind")]),
         (kafka(stream={"waiting_s": {("commops", 2): NOW_S - 1000}}), [("problem", "behind")]),
         (kafka(stream={"waiting_s": {("evidence", 2): NOW_S - 1000}}), [("problem", "judging_behind")]),
+        (  # it stands still, and its thread keeps its place in the group
+            kafka(
+                stream={"waiting_s": {("commops", 2): NOW_S - 1000}, "progress": progress([1000.0] * 4, commops=8)}
+            ),
+            [("problem", "behind")],
+        ),
         (kafka(stream={"unread": {"progress": "we may not"}}), [("unknown", "not_read")]),
         (kafka(stream={"progress": progress([1.0] * 4, "0.0.9")}), [("warning", "releases_differ")]),
         (kafka(topics={"progress": topic("progress", error="missing")}), [("unknown", "topics_first")]),
@@ -149,6 +155,8 @@ READ_TO_7 = {(LAYOUT.name("alerts"), 0): 7}
         (kafka(), []),
         (kafka(notify=GroupFacts(GROUP)), []),
         (kafka(notify=GroupFacts(GROUP, committed=READ_TO_7)), [("problem", "notify_stopped")]),
+        (kafka(notify=GroupFacts(GROUP, is_settling=True, committed=READ_TO_7)), []),
+        (kafka(notify=GroupFacts(GROUP, is_stable=True, committed=READ_TO_7)), []),
         (kafka(notify=GroupFacts(GROUP, "refused")), [("unknown", "not_read")]),
         (kafka(stream={"troubled": {"pager": "has not answered for 9 min"}}), [("warning", "channel_fails")]),
         (kafka(stream={"letters": (Letter(NOW_S, "status 400", "", "pager"),)}), [("warning", "channel_fails")]),
