@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.sinks.migrate import Migration, for_replicas, read_migrations, shipped_migrations
+from irregulars.sinks.migrate import Migration, for_replicas, keep, read_migrations, shipped_migrations
 from irregulars.sinks.tables import TABLES
 
 # Rows that come twice replace each other, so that an INSERT of a SELECT may too.
@@ -59,3 +61,11 @@ def test_for_replicas_every_table_gets_the_engine_whose_rows_travel_and_nothing_
     tables = [text for text in STATEMENTS if text.startswith("CREATE TABLE")]
     assert all("\nENGINE = ReplicatedReplacingMergeTree" in for_replicas(text) for text in tables)
     assert [text for text in STATEMENTS if text not in tables and for_replicas(text) != text] == []
+
+
+def test_a_table_that_is_gone_keeps_no_other_from_being_kept_as_set() -> None:
+    rows = [("events", "ReplacingMergeTree TTL stored_at + toIntervalDay(30)")]
+    said: list[str] = []
+    client: Any = SimpleNamespace(query=lambda _: SimpleNamespace(result_rows=rows), command=said.append)
+    assert keep(client, {"operators": 60, "events": 60}) == ["events"]
+    assert said == ["ALTER TABLE events MODIFY TTL stored_at + INTERVAL 60 DAY"]
