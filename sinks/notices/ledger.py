@@ -108,6 +108,14 @@ class Ledger:
         """Count the mutes that hold now."""
         return sum(one.is_active(now_ns) for one in self._mutes.values())
 
+    def forget_times(self) -> None:
+        """Decide again about all that waits: the clock was set back, and it would wait for as much longer."""
+        for channel, pending in self._pending.items():
+            for name, one in pending.items():
+                if one.until_ns != _NEVER_NS:
+                    pending[name] = replace(one, until_ns=0)
+            self._openings[channel].clear()
+
     def next_due(self, channel: str, now_ns: int) -> Due | None:
         """Return the notice that a channel is to be given now, or None.
 
@@ -185,7 +193,7 @@ class Ledger:
         """Return the notice of a storm, or of its one incident, that a channel gets now; or record why none."""
         channel, pending = storm.channel, self._pending[storm.channel]
         told = self._told.get((storm.storm_id, channel))
-        if told is not None and told.state == "open" and now_ns < told.told_ns + UPDATE_NS:
+        if told is not None and told.state == "open" and told.told_ns <= now_ns < told.told_ns + UPDATE_NS:
             pending[storm.storm_id] = _Pending(told.told_ns + UPDATE_NS, "storm")
             return None
         untold = [name for name in storm.members if (name, channel) not in self._told]
@@ -355,8 +363,10 @@ class Ledger:
 
     def _note(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> DeliveryRecord:
         notice, incident = due.notice, due.incident
+        before = self._told.get((incident.verdict_id, channel))
+        revision = notice.revision if before is None or not notice.is_muted else before.revision
         told = DeliveryRecord(
-            incident.verdict_id, channel, state, notice.event, notice.revision, notice.severity,
+            incident.verdict_id, channel, state, notice.event, revision, notice.severity,
             str(notice.alert["job"]), device_of(notice.alert), reference or notice.reference, now_ns,
             incident.partition, incident.offset, None if due.storm is None else due.storm.storm_id,
         )  # fmt: skip

@@ -51,6 +51,7 @@ class Notice:
     # Of one that opens: whether an earlier try to deliver it may have arrived, unbeknown to us
     is_doubtful: bool = False
     incidents: tuple[str, ...] = ()  # of a storm: ids of its verdicts, the newest first; the alert is made of theirs
+    is_muted: bool = False  # whether a mute holds back all that is new in it: it only takes back what was proposed
 
     @property
     def incident(self) -> str:

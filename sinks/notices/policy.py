@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
@@ -91,6 +91,7 @@ class Rules:
     console_url: str | None = None
     runbook_url: str | None = None
     gathers: bool = True  # whether incidents that open too fast are gathered into one notice (`Storm`)
+    withdraws: bool = False  # whether what the channel was told is taken back in spite of mutes (`Notice.is_muted`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +127,17 @@ def decide(
     if not incident.is_open:
         if told is None or told.state == "refused":
             return None  # it ended before the channel took a notice of it
-        return Deliver(Notice("resolved", incident.alert, told.severity, earlier, told.reference))
+        # An end is told in spite of mutes; what it proposes anew (to keep a host out of the next job) is held back.
+        is_muted = rules.withdraws and mute_of(incident.alert, mutes, now_ns) is not None
+        end = Notice("resolved", incident.alert, told.severity, earlier, told.reference, is_muted=is_muted)
+        return Deliver(end)
     if not _is_wanted(incident.alert, rules):
         return None
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
         until_ns = mute.until_ns
+        if rules.withdraws and told is not None and told.state == "open" and _is_unread(incident, told):
+            return Deliver(replace(_repeat(incident, told, earlier).notice, is_muted=True))
         # Deliver nothing new; but a channel whose alerts end by themselves unless repeated must not seem to be over.
         again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
         if told is None or again_ns is None:
@@ -167,7 +173,9 @@ def severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, in
         return severity, None
     begin_ns = incident.first_ns if incident.paged_ns is None else incident.paged_ns
     until_ns = begin_ns + int(rules.hold_s * _NS)
-    return ("ticket", until_ns) if now_ns < until_ns else ("page", None)
+    # One that came long after now came before the clock was set back: for how long it has waited nobody knows.
+    is_held = abs(now_ns - begin_ns) < until_ns - begin_ns
+    return ("ticket", until_ns) if is_held else ("page", None)
 
 
 def _update(
@@ -183,6 +191,15 @@ def _update(
     if now_ns >= again_ns:
         return _repeat(incident, told, earlier)
     return Wait(again_ns, "repeat") if held_until_ns is None or held_until_ns >= again_ns else _held(held_until_ns)
+
+
+def _is_unread(incident: Incident, told: DeliveryRecord) -> bool:
+    """Whether a channel got nothing of the incident's newest alert, not even what a mute lets through.
+
+    The record of a muted notice keeps the revision of the one before, so that the rest follows when the mute ends.
+    """
+    is_newer = incident.revision > told.revision
+    return is_newer and (incident.partition, incident.offset) != (told.partition, told.offset)
 
 
 def _again_ns(told: DeliveryRecord, rules: Rules) -> int | None:

@@ -46,6 +46,7 @@ _MUTES_S: Final = 2.0
 _FORGET_S: Final = 600.0
 _COMMIT_S: Final = 1.0
 _LAG_S: Final = 1.0
+_SET_BACK_NS: Final = 10**9  # by more the clock was set back; by less a wait that lasts longer does no harm
 
 
 class NotifyMetrics:
@@ -106,6 +107,7 @@ class Notifier:
         self._committed: dict[int, int] = {}
         self._turned_s = time.monotonic()
         self._due_s: Final[dict[str, float]] = {}
+        self._newest_ns = 0  # of the clock, ns since the epoch
 
     def stop(self) -> None:
         """Ask `run` to end."""
@@ -268,6 +270,12 @@ class Notifier:
 
     def _send(self, ledger: Ledger, log: StateLog) -> None:
         now_ns = time.time_ns()
+        if now_ns < self._newest_ns - _SET_BACK_NS:
+            LOG.warning("event=clock_set_back seconds=%.0f", (self._newest_ns - now_ns) / 1e9)
+            ledger.forget_times()
+            for courier in self._couriers.values():
+                courier.retries.rests_until_ns = now_ns
+        self._newest_ns = now_ns
         for name, courier in self._couriers.items():
             courier.leave_stuck()
             if not courier.is_busy and now_ns >= courier.retries.rests_until_ns:

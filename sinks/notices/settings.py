@@ -293,7 +293,7 @@ def open_channel(entry: ChannelEntry, settings: NotifySettings) -> Channel:
 
 
 def rules_of(entry: ChannelEntry, settings: NotifySettings, channel: Channel) -> Rules:
-    """Return which incidents a channel is notified of; ``repeat_s`` and ``gathers`` are the channel's own."""
+    """Return which incidents a channel is notified of; the last three rules are the channel's own."""
     table, usual = entry.table, settings.rules
     return replace(
         usual,
@@ -302,6 +302,7 @@ def rules_of(entry: ChannelEntry, settings: NotifySettings, channel: Channel) ->
         jobs=usual.jobs if table.jobs is None else table.jobs,
         repeat_s=getattr(channel, "repeat_s", None),
         gathers=getattr(channel, "gathers", True),
+        withdraws=getattr(channel, "withdraws", False),
     )
 
 

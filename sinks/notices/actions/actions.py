@@ -66,13 +66,16 @@ def actions_of(notice: Notice) -> tuple[Action, ...]:
         verdict = replace(verdict, suspects=(replace(first, probability=notice.probability), *others))
     names = () if _is_called_off(notice, verdict) else plan_of(verdict).actions
     proposed = tuple(_proposed(verdict, name, verdict.suspects[0]) for name in names)
-    current = {one.action_id for one in proposed}
     earlier: tuple[tuple[str, Suspect], ...] = ()
     if notice.reference is not None:
         earlier = recall(notice.reference)
     elif notice.event == "resolved":  # the proposals on the same device before the end
         names = plan_of(replace(verdict, state="open", close_reason=None)).actions
         earlier = tuple((name, verdict.suspects[0]) for name in names)
+    if notice.is_muted:  # nothing is begun on it, but what was begun stays
+        begun = {_id(verdict, name, one) for name, one in earlier}
+        proposed = tuple(replace(one, expires_at_ns=None) for one in proposed if one.action_id in begun)
+    current = {one.action_id for one in proposed}
     gone = [(name, one) for name, one in earlier if _id(verdict, name, one) not in current]
     why = f"{_why_withdrawn(notice, verdict)} (job {verdict.job})"
     return (*proposed, *(_action(verdict, name, "withdrawn", one, None, why) for name, one in gone))
@@ -266,6 +269,7 @@ class ActionsChannel:
     def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
         self.name: Final = name
         self.gathers: Final = False  # each node is an action of its own
+        self.withdraws: Final = True  # a mute keeps no innocent host out of work
         self._topic: Final = topic
         self._brokers: Final = config.get("bootstrap.servers", "")
         own = {"message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": _MOST_BYTES}
@@ -275,7 +279,9 @@ class ActionsChannel:
     def deliver(self, notice: Notice) -> str | None:
         """Publish; returns the reference for the incident's next notice. Raises `SinkBusy` and `SinkRejected`."""
         actions, value = written(lambda one: (found := actions_of(one), encode_actions(one, found)), notice)
-        if actions or notice.event != "opened" or notice.is_doubtful:  # an earlier proposal may stand unbeknown to us
+        is_bare_update = notice.event == "updated" and notice.is_muted
+        # An earlier proposal may stand unbeknown to us.
+        if actions or notice.is_doubtful or not (notice.event == "opened" or is_bare_update):
             record = Record(self._topic, notice.incident.encode(), value)
             try:
                 if self._producer is None:

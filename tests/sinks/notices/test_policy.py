@@ -177,6 +177,14 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
 # --- severity, hold time, loss, jobs --------------------------------------------------------------------------------
 
 
+def test_a_clock_that_is_set_back_holds_no_page_back_for_as_long() -> None:
+    ledger = ledger_of(alert(severity="page"), hold_s=60.0, least_severity="page")
+    assert tell_all(ledger, T0 + S) == []
+    assert tell_all(ledger, T0 - DAY) == []
+    ledger.forget_times()
+    assert said(tell_all(ledger, T0 - DAY)) == [PAGED]
+
+
 def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
     ledger = ledger_of(alert(severity="page"), hold_s=60.0, least_severity="page")
     assert tell_all(ledger, T0 + 30 * S) == []
@@ -255,6 +263,29 @@ def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     (due,) = tell_all(ledger, T0 + HOUR)
     assert due.notice.muted is not None
+
+
+def test_a_channel_that_withdraws_gets_what_a_mute_holds_back_once_as_muted_and_again_when_the_mute_ends() -> None:
+    ledger = ledger_of(alert(), withdraws=True)
+    tell_all(ledger, T0)
+    ledger.set_mutes([mute(T0 + HOUR, kind="slow_nic")])
+    assert tell_all(ledger, T0) == []
+    ledger.apply_alert(alert(revision=2, event="changed", host="node-4"), T0, offset=1)
+    (due,) = tell_all(ledger, T0)
+    assert (due.notice.is_muted, due.notice.revision) == (True, 2)
+    assert tell_all(ledger, T0 + S) == []
+    (due,) = tell_all(ledger, T0 + HOUR)
+    assert (due.notice.is_muted, due.notice.revision) == (False, 2)
+    assert tell_all(ledger, T0 + DAY) == []
+
+
+def test_an_end_under_a_mute_proposes_nothing_that_was_not_proposed() -> None:
+    ledger = ledger_of(alert(), withdraws=True)
+    tell_all(ledger, T0)
+    ledger.set_mutes([mute(T0 + HOUR, kind="slow_nic")])
+    ledger.apply_alert(alert(revision=2, event="closed", host="node-4"), T0, offset=1)
+    (due,) = tell_all(ledger, T0)
+    assert (due.notice.event, due.notice.is_muted) == ("resolved", True)
 
 
 # --- repeat offenders -----------------------------------------------------------------------------------------------

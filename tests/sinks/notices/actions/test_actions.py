@@ -151,6 +151,16 @@ def test_a_verdict_that_changes_to_another_device_withdraws_what_it_said() -> No
     assert gone[0].expires_at_ns is None
 
 
+def test_a_muted_notice_takes_back_and_proposes_nothing_new() -> None:
+    first = actions_of(notice_of())
+    other = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, host="node-2"), GPU))
+    second = actions_of(replace(notice_of(other, "updated", remember(first)), is_muted=True))
+    assert [(one.action_id, one.state) for one in second] == [(one.action_id, "withdrawn") for one in first]
+    same = actions_of(replace(notice_of(replace(other, suspects=(GPU,)), "updated", remember(first)), is_muted=True))
+    assert [one.action_id for one in same] == [one.action_id for one in first]
+    assert {one.expires_at_ns for one in same} == {None}, "what was not begun is not begun under a mute"
+
+
 def test_a_verdict_that_grows_unsure_withdraws_all_but_the_test() -> None:
     unsure = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, probability=0.4),))
     second = actions_of(notice_of(unsure, "updated", remember(actions_of(notice_of()))))
