@@ -170,9 +170,15 @@ class StateLog:
 
     def _follow(self, followed: _Followed[_Record]) -> list[_Record]:
         name = self._topics.name(followed.topic)
-        for partition in tuple(followed.read_to) or self._reader.partitions(name):
+        partitions = tuple(followed.read_to) or self._reader.partitions(name)
+        ends = {partition: self._reader.end_offset(name, partition) for partition in partitions}
+        # The topic was made anew, or its log cut: of what it held nothing is in force any more.
+        if any(end < followed.read_to.get(partition, 0) for partition, end in ends.items()):
+            LOG.warning("event=read_anew topic=%s", name)
+            followed.newest.clear()
+            followed.read_to.clear()
+        for partition, end in ends.items():
             begin = followed.read_to.get(partition, 0)
-            end = self._reader.end_offset(name, partition)
             for message in self._reader.messages(name, partition, begin, end) if end > begin else ():
                 key, value = message.key() or b"", message.value()
                 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing, nullcontext
-from typing import cast
+from typing import NamedTuple, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
@@ -16,6 +16,7 @@ from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
 from irregulars.sinks.notices.ledger import Ledger
+from irregulars.sinks.notices.mutes import Mute, encode_mute
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.state_log import StateLog, apply_message
 from tests.sinks.notices.alerts import alert_bytes
@@ -61,6 +62,32 @@ def test_a_worker_whose_clock_is_ahead_holds_no_page_back() -> None:
     due = ledger.next_due("pager", now_ns + 60 * 10**9)
     assert due is not None
     assert due.notice.severity == "page"
+
+
+class Written(NamedTuple):
+    """A mute, as it comes from Kafka."""
+
+    mute: Mute
+
+    def key(self) -> bytes:
+        return self.mute.mute_id.encode()
+
+    def value(self) -> bytes:
+        return encode_mute(self.mute)
+
+
+def test_of_a_topic_that_was_made_anew_all_is_read_and_nothing_of_before_is_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = (Mute(name, 0, 1, "firmware", "ann", host="node-3") for name in ("old", "new"))
+    topic = [old, old, old]
+    monkeypatch.setattr(LogReader, "partitions", lambda *_: [0])
+    monkeypatch.setattr(LogReader, "end_offset", lambda *_: len(topic))
+    monkeypatch.setattr(LogReader, "messages", lambda _, __, ___, begin, end: map(Written, topic[begin:end]))
+    with closing(StateLog("127.0.0.1:1", TopicSettings(), {}, threading.Event())) as log:
+        assert log.mutes() == [old]
+        topic[:] = [new]
+        assert log.mutes() == [new]
 
 
 @pytest.mark.integration
