@@ -306,7 +306,11 @@ class Notifier:
         name, due, now_ns = outcome.channel, outcome.due, time.time_ns()
         retries, key = self._couriers[name].retries, due.notice.idempotency_key
         if outcome.failure is None:
-            log.record(*ledger.delivered(name, due, outcome.reference, now_ns))
+            records = ledger.delivered(name, due, outcome.reference, now_ns)
+            # Of a repetition none is needed: a process without it repeats sooner. To write one waits for Kafka, and
+            # alerts that end unless they are repeated must outlast its absence.
+            if not due.is_repeat or outcome.reference not in (None, due.notice.reference):
+                log.record(*records)
             retries.done(key)
             self._metrics.delivered.labels(name, "repeated" if due.is_repeat else due.notice.event).inc()
             self._metrics.last_success.labels(name).set(time.time())

@@ -97,3 +97,20 @@ def test_the_outcome_of_a_try_for_an_earlier_ledger_is_left_out() -> None:
     notifier._settle(cast(StateLog, PlayedLog()))
     assert not courier.is_busy
     assert notifier._ledger.unsettled(0) is None
+
+
+def test_a_repetition_waits_for_no_record_so_that_alerts_outlast_an_absence_of_kafka() -> None:
+    rules = {"c": Rules(hold_s=0.0, repeat_s=60.0)}
+    ledger = Ledger(rules)
+    ledger.apply_alert(alert(), 1)
+    recorded: list[object] = []
+    log = cast(StateLog, SimpleNamespace(record=lambda *one: recorded.extend(one)))
+    notifier = Notifier(NotifySettings(bootstrap="localhost:9092", topics=TopicSettings()), (), rules)
+    notifier._couriers["c"] = cast(Courier, SimpleNamespace(is_busy=True, retries=Retries(60.0)))
+    notifier._ledger = ledger
+    for now_ns, reference, records in ((2, "a", 1), (2 << 62, "a", 1), (3 << 62, "b", 2)):
+        due = ledger.next_due("c", now_ns)
+        assert due is not None
+        notifier._outcomes.put(Outcome("c", due, reference))
+        notifier._settle(log)
+        assert len(recorded) == records
