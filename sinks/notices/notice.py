@@ -48,7 +48,7 @@ class Notice:
     record: TrackRecord | None = None
     link: str | None = None  # its page in the console; None: `console_url` is not set
     runbook: str | None = None  # URL of the steps for a verdict of its kind; None: `runbook_url` is not set
-    # Of one that opens: whether an earlier try to deliver it may have arrived, unbeknown to us
+    # Of one that opens, or is muted: whether an earlier try to deliver one may have arrived, unbeknown to us
     is_doubtful: bool = False
     incidents: tuple[str, ...] = ()  # of a storm: ids of its verdicts, the newest first; the alert is made of theirs
     is_muted: bool = False  # whether a mute holds back all that is new in it: it only takes back what was proposed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
@@ -136,8 +136,12 @@ def decide(
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
         until_ns = mute.until_ns
-        if rules.withdraws and told is not None and told.state == "open" and _is_unread(incident, told):
-            return Deliver(replace(_repeat(incident, told, earlier).notice, is_muted=True))
+        if rules.withdraws and told is not None and told.state != "refused" and _is_unread(incident, told):
+            muted_one = Notice(
+                "updated", incident.alert, told.severity, earlier, told.reference, is_muted=True,
+                is_doubtful=told.state != "open",
+            )  # fmt: skip
+            return Deliver(muted_one)
         # Deliver nothing new; but a channel whose alerts end by themselves unless repeated must not seem to be over.
         again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
         if told is None or again_ns is None:

@@ -279,6 +279,19 @@ def test_a_channel_that_withdraws_gets_what_a_mute_holds_back_once_as_muted_and_
     assert tell_all(ledger, T0 + DAY) == []
 
 
+def test_what_may_have_arrived_is_withdrawn_under_a_mute_too() -> None:
+    ledger = ledger_of(alert(), withdraws=True)
+    due = ledger.next_due("c", T0)
+    assert due is not None
+    ledger.given_up("c", due, T0, may_have_arrived=True)
+    ledger.set_mutes([mute(T0 + HOUR, kind="slow_nic")])
+    ledger.apply_alert(alert(revision=2, event="changed", host="node-4"), T0, offset=1)
+    (due,) = tell_all(ledger, T0)
+    assert (due.notice.event, due.notice.is_muted, due.notice.is_doubtful) == ("updated", True, True)
+    (due,) = tell_all(ledger, T0 + HOUR)
+    assert (due.notice.event, due.notice.is_muted) == ("updated", False)
+
+
 def test_an_end_under_a_mute_proposes_nothing_that_was_not_proposed() -> None:
     ledger = ledger_of(alert(), withdraws=True)
     tell_all(ledger, T0)
