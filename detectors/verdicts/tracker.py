@@ -88,6 +88,10 @@ class VerdictTracker:
         """Whether a verdict is open on a fault without a healthy past."""
         return any(verdict.standing is not None for verdict in self._open)
 
+    def is_standing(self, cause: Cause) -> bool:
+        """Whether a verdict is open on this fault without a healthy past."""
+        return any(verdict.standing is not None and is_same(cause, verdict.cause) for verdict in self._open)
+
     @property
     def accused(self) -> frozenset[int]:
         """Ranks of the first suspect of each open verdict."""
