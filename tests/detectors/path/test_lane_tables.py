@@ -61,3 +61,6 @@ def test_where_all_leave_at_once_nobody_leaves_first(apart_ns: int, first: tuple
     graph = logged_graph(row(1, 0, 30_000_000 + apart_ns), row(2, 5_000_000, 30_000_000))
     slow = {Lane("collective", 0): LaneExcess(20 * MS, 5 * MS, 1000.0, 1e6)}
     assert left_first(graph, 0, slow) == first
+    # Nor does the root of a broadcast
+    rooted = logged_graph(row(1, 0, 30_000_000, "broadcast"), row(2, 0, 9_000_000, "broadcast"))
+    assert left_first(rooted, 0, slow) == ()
