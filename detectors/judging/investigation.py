@@ -213,6 +213,7 @@ def carry_over(
         },
         work_excess_ns=dict(work_excess_ns),
         excess_ns=excess_ns,
+        left_first=(),  # who left first was seen once, and counts once
     )
 
 
