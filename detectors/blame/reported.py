@@ -136,9 +136,11 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int |
 def onset_of(verdict: Verdict, time_ns: int) -> int:
     """Return when the cause of a verdict was first seen, if it was last seen at `time_ns`, ns since the epoch.
 
-    Later revisions would have it too late: only iterations of training count as time that it lasted.
+    Later revisions would have it too late: only iterations of training count as time that it lasted. The newest one
+    counts as well, and begins at `time_ns`: as long as a typical one is left out.
     """
-    return time_ns - int((verdict.lasted_s or 0.0) * 1e9)
+    newest_ns = 0.0 if verdict.explanation is None else verdict.explanation.elapsed_ns or 0.0
+    return time_ns - max(int((verdict.lasted_s or 0.0) * 1e9 - newest_ns), 0)
 
 
 def _layer_by(events: Iterable[DeviceEvent], suspect: Suspect) -> str:

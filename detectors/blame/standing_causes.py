@@ -92,7 +92,9 @@ def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> l
         for attribution in (one.attribution for one in reviewed if one.attribution.iteration not in explained):
             path = attribution.path_excess_ns.items()
             others_ns = max((ns for lane, ns in path if lane.kind == "work" and lane != EVERYBODY), default=0.0)
-            own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes)
+            # One that lacks processor time has slow transfers among its lanes, which are named by communicators.
+            works = (lane for lane in cause.lanes if lane.kind == "work")
+            own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in works)
             if min(own_ns, others_ns) > 0:
                 explained[attribution.iteration] = min(own_ns, others_ns)
         shared[id(cause)] = replace(cause, explained_ns=explained)

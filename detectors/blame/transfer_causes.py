@@ -166,7 +166,9 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     joined = (
         {code for code in members if topology.crosses_switches(Lane("collective", code))} if topology.spines else ()
     )
-    firsts = Counter(leaf_of.get(rank) for a in attributions for code, rank in a.left_first if code in joined)
+    known = (leaf_of.get(rank) for a in attributions for code, rank in a.left_first if code in joined)
+    # Ranks below a switch that nobody announced may be below any: they are no leaf of their own.
+    firsts = Counter(leaf for leaf in known if leaf is not None)
     if firsts.total() < LIKELIHOODS.min_firsts:
         return {}
     is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()

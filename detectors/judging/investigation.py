@@ -212,6 +212,8 @@ def carry_over(
             for lane, one in read.lanes.items()
         },
         work_excess_ns=dict(work_excess_ns),
+        excess_ns=excess_ns,
+        left_first=(),  # who left first was seen once, and counts once
     )
 
 

@@ -427,7 +427,7 @@ class IterationJudge:
             self._review.planned = ()
             return
         causes, observations = found
-        causes = self._review.confirmed(causes, has_standing=has_standing)
+        causes = self._review.confirmed(causes, [one for one in causes if self._tracker.is_standing(one)])
         history = self._review.unreviewed(self._lateness.history, regular[-1].number)
         revisions = self._tracker.review_standing(causes, observations, history, self._topology)
         self._log.verdicts += self._say.testify(revisions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from irregulars.detectors.blame.causes import Cause
@@ -54,16 +54,16 @@ class StandingReview:
             every = JUDGING.review_standing_every if has_standing else JUDGING.review_every
         return judged == IRREGULAR.min_iterations or judged % every == 0
 
-    def confirmed(self, causes: list[Cause], *, has_standing: bool) -> list[Cause]:
+    def confirmed(self, causes: list[Cause], known: Collection[Cause] = ()) -> list[Cause]:
         """Leave out causes that the review before did not find: no plan is urgent, and hosts have slow phases.
 
         A slow communicator that is nobody's fault needs no second review: it accuses nobody.
+
+        `known`: those of them on which a verdict is open. Held back, such a cause would seem to be gone, and the
+        verdict would close.
         """
         before, self.planned = self.planned, ()
-        # Held back, the cause of an open verdict would seem to be gone, and the verdict would close.
-        if has_standing:
-            return causes
-        unsure = [cause for cause in causes if cause.kind in _PLANS or cause.suspects]
+        unsure = [cause for cause in causes if cause not in known and (cause.kind in _PLANS or cause.suspects)]
         new = [cause for cause in unsure if not any(_is_again(plan_of(cause), one) for one in before)]
         self.planned = tuple(map(plan_of, new))
         return [cause for cause in causes if cause not in new]

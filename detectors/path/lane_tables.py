@@ -10,13 +10,13 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_codes, medians, round_to_bits
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.arrays.runs import run_starts
+from irregulars.detectors.arrays.runs import run_ends, run_starts
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
-from irregulars.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, ROOTED, SEND
 
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
 _EXCESS_BITS: Final = 9  # significant ones: an error of 0.2 % at most, where the noise of a lane is some per cent
@@ -181,13 +181,16 @@ def left_first(graph: OperatorGraph, iteration: int, lanes: Mapping[Lane, LaneEx
     """Return communicator and rank for slow collectives of an iteration, at most `_FIRSTS_KEPT`: the rank left first.
 
     In a ring with one slow way the ranks behind it leave last, each time the same ones. Where all ways are slow alike
-    it changes from one to the next. The times must be of one clock.
+    it changes from one to the next. Where all left at once, as far as the log can tell, nobody was first; of a rooted
+    collective the first are those who wait for nobody. The times must be of one clock.
     """
     slow = [lane.first for lane, own in lanes.items() if lane.kind == "collective" and own.excess_ns > own.most_ns]
-    is_told = (graph.iteration == iteration) & ~graph.is_p2p & ~graph.is_partial & np.isin(graph.communicator, slow)
+    leave_together = ~graph.is_p2p & ~np.isin(graph.operator, ROOTED)
+    is_told = (graph.iteration == iteration) & leave_together & ~graph.is_partial & np.isin(graph.communicator, slow)
     rows = np.flatnonzero(is_told)
     order = rows[np.lexsort((graph.rank[rows], graph.end_ns[rows], graph.group[rows]))]
-    first = order[run_starts(graph.group[order])][:_FIRSTS_KEPT]
+    first, last = (order[of(graph.group[order])] for of in (run_starts, run_ends))
+    first = first[graph.end_ns[last] - graph.end_ns[first] > graph.slack_ns[first]][:_FIRSTS_KEPT]
     return tuple(zip(graph.communicator[first].tolist(), graph.rank[first].tolist(), strict=True))
 
 

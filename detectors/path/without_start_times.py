@@ -26,7 +26,7 @@ from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, sum_lanes
 from irregulars.detectors.path.usual_by_peers import lanes_by_peers
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, ROOTED, SEND
 
 
 class Work(NamedTuple):
@@ -59,10 +59,11 @@ def find_waits(columns: Mapping[str, Column]) -> Waits:
     """Split the times of collectives, by comparing all members of each.
 
     `columns`: rows of some iterations as `detectors.path.operator_graph.build_graph` takes them. Operators that never
-    ended, sends and recvs, and collectives of which a share is missing are left out.
+    ended, sends and recvs, rooted collectives, whose members need not leave together, and collectives of which a
+    share is missing are left out.
     """
     names = ("rank", "iteration", "operator", "communicator", "sequence", "elapsed_ns", "size_bytes")
-    is_usable = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (SEND, RECV))
+    is_usable = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (*ROOTED, SEND, RECV))
     rows = {name: columns[name][is_usable] for name in names}
     is_whole, collective = _whole_collectives(rows)
     rows = {name: column[is_whole] for name, column in rows.items()}

@@ -110,9 +110,13 @@ class OpenVerdict:
         return max(self.unheard, unknown) >= BLAME.review_iterations
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
-        """Whether lateness alone shows that the cause, ranks' own work, is not there."""
+        """Whether lateness alone shows that the cause, ranks' own work, is not there.
+
+        Ranks that lack processor time cost most by their transfers, and are late by less than that.
+        """
         return (
             self.cause.kind == "slow_rank"
+            and all(lane.kind == "work" for lane in self.cause.lanes)
             and late_ranks_ns(self.cause, late_ns) < VERDICTS.same_share * self._typical_ns
         )
 

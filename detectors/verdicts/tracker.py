@@ -88,6 +88,10 @@ class VerdictTracker:
         """Whether a verdict is open on a fault without a healthy past."""
         return any(verdict.standing is not None for verdict in self._open)
 
+    def is_standing(self, cause: Cause) -> bool:
+        """Whether a verdict is open on this fault without a healthy past."""
+        return any(verdict.standing is not None and is_same(cause, verdict.cause) for verdict in self._open)
+
     @property
     def accused(self) -> frozenset[int]:
         """Ranks of the first suspect of each open verdict."""
@@ -235,10 +239,12 @@ class VerdictTracker:
                 continue
             verdict = verdict_on_recurring(self._name, cause, [spike])
             for other in self._spikes.showing(cause):
+                # It was not open meanwhile, and so did not count the iterations in between.
+                between = other.ordinal - verdict.kept[-1].ordinal - 1
+                verdict.judged += between + 1
+                verdict.passed_ns += between * other.reference_ns + other.elapsed_ns
                 verdict.tried += 1
                 verdict.add(other)
-            # It was not open meanwhile, and so did not count the iterations in between.
-            verdict.judged = verdict.kept[-1].ordinal - spike.ordinal + 1
             self._open.append(verdict)
             revisions.append(self._revise(verdict, "opened", topology))
         return revisions

@@ -205,3 +205,12 @@ def test_an_error_of_the_application_does_not_hide_the_device_s_own_behind_it() 
     found = with_events(verdict(RANK_2), [event(-5.0, code=31), event(-4.0, code=79), event(-3.0, code=45)])
     assert found.layer == "hardware"
     assert "reported XID 79 (bus or device), followed by 31, 45, 4 s before it began" in found.evidence
+
+
+def test_long_iterations_began_no_sooner_for_that() -> None:
+    """Slow from 1,000 s on, in five iterations of 40 s of which the newest began at 1,160 s."""
+    reasons = Reasons(12, 40e9, 25e9, "past")
+    slow = replace(verdict(RANK_1, RANK_2), time_ns=1_160 * S, lasted_s=200.0, explanation=reasons)
+    found = with_events(slow, [event(1.0)])
+    assert found.suspects[0].rank == 2
+    assert found.evidence.endswith("XID 79 (bus or device), 1 s after it began")

@@ -226,3 +226,15 @@ def test_of_two_ranks_that_are_equally_slow_each_explains_what_the_other_is_late
             )
         )
     assert found(some) == [("slow_rank", 8), ("slow_rank", 8)]
+
+
+def test_a_rank_that_lacks_processor_time_is_not_late_where_the_rank_with_its_groups_number_is() -> None:
+    """In four iterations group 1 is slow since rank 5 is starved; in the other four rank 1 is late, and 5 is not."""
+    world, late_ms, noise_ms = Lane("collective", 1), (12.0, 30.0, 9.0, 40.0), (0.3, -0.2, 0.4, -0.5)
+    some = []
+    for n in range(8):
+        works = {rank: noise_ms[(n + rank) % 4] * MS for rank in range(8)}
+        works |= {5: late_ms[n] * MS} if n < 4 else {1: 20 * MS, 5: 0.0}
+        path = {world: 30 * MS} if n < 4 else {Lane("work", 1): 20 * MS}
+        some.append(Reviewed(100 * MS, Attribution(n, path, {}, {}, works), {}, {}))
+    assert found(some, Topology(8, {}, {1: tuple(range(8))})) == []

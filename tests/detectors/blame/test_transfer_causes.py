@@ -457,6 +457,16 @@ def test_a_spine_is_told_from_the_uplinks_by_who_leaves_first(
     assert [device for device, _ in cause.suspects[:1]] == ([Device("spine", tuple(RANKS))] if accused else [])
 
 
+def test_ranks_below_unknown_switches_that_leave_first_tell_nothing_of_one_way() -> None:
+    whole = leafs_below("s")
+    places = {rank: one if rank < 4 else one._replace(switch=None) for rank, one in whole.places.items()}
+    spines = spines_of({rank: f"leaf-{rank // 2}" for rank in range(4)}, {"leaf-0": ("s",), "leaf-1": ("s",)})
+    topology = Topology(8, places, whole.members, spines=spines)
+    seen = irregular(dict.fromkeys(ACROSS_LEAFS, SLOW))
+    told = [replace(one, left_first=tuple((0, rank) for rank in (4, 6) * 4)) for one in seen]
+    assert rank_devices(ACROSS_LEAFS[0], told, topology) == rank_devices(ACROSS_LEAFS[0], seen, topology)
+
+
 def test_equal_spines_share_what_is_probable() -> None:
     lone, equal = (leafs_below(*spines) for spines in (("s",), ("s", "t")))
     crossing = {pair(0, 2): SLOW, pair(2, 4): SLOW, pair(0, 4): SLOW, pair(6, 0): SLOW, pair(0, 1): NORMAL}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -164,9 +165,11 @@ READ = Attribution(
 
 
 def test_the_same_fault_is_carried_over_at_its_own_size() -> None:
-    carried = present(carry_over(READ, 100.0, 11, 80.0, {5: 79.0, 6: -3.0}))
+    carried = present(carry_over(replace(READ, left_first=((0, 5),)), 100.0, 11, 80.0, {5: 79.0, 6: -3.0}))
     assert carried.iteration == 11
     assert carried.path_excess_ns == pytest.approx({Lane("work", 5): 80.0})
+    assert carried.excess_ns == 80.0
+    assert carried.left_first == ()
     assert carried.lanes[LANE].excess_ns == pytest.approx(32.0)
     assert carried.lanes[OTHER].excess_ns == -2.0
     assert carried.work_excess_ns == {5: 79.0, 6: -3.0}

@@ -41,49 +41,57 @@ def test_when_a_review_is_due() -> None:
 @pytest.mark.parametrize("has_standing", [False, True])
 def test_it_is_due_once_in_ten_while_a_plan_waits_to_be_confirmed(has_standing: bool) -> None:
     review = StandingReview()
-    review.confirmed([STAGE], has_standing=False)
+    review.confirmed([STAGE])
     assert due(review, has_standing=has_standing) == list(range(10, 121, 10))
 
 
 @pytest.mark.parametrize("plan", [STAGE, UNEVEN])
 def test_a_plan_counts_when_a_second_review_finds_it_again(plan: Cause) -> None:
     review = StandingReview()
-    assert review.confirmed([plan, NOBODY], has_standing=False) == [NOBODY]
-    assert review.confirmed([plan], has_standing=False) == [plan]
+    assert review.confirmed([plan, NOBODY]) == [NOBODY]
+    assert review.confirmed([plan]) == [plan]
 
 
 def test_plans_of_reviews() -> None:
     # A plan that was gone or is another one begins anew
     for between in ([], [OTHER_STAGE], [UNEVEN]):
         review = StandingReview()
-        review.confirmed([STAGE], has_standing=False)
-        review.confirmed(between, has_standing=False)
-        assert review.confirmed([STAGE], has_standing=False) == []
+        review.confirmed([STAGE])
+        review.confirmed(between)
+        assert review.confirmed([STAGE]) == []
     # A plan that a verdict tells already needs no second review
-    assert StandingReview().confirmed([STAGE], has_standing=True) == [STAGE]
+    assert StandingReview().confirmed([STAGE], [STAGE]) == [STAGE]
 
 
 @pytest.mark.parametrize("again", [HOST, RANK, NIC])
 def test_whom_two_reviews_in_a_row_accuse_is_told_though_one_takes_it_for_its_host(again: Cause) -> None:
     review = StandingReview()
-    assert review.confirmed([RANK], has_standing=False) == []
+    assert review.confirmed([RANK]) == []
     assert review.planned == (("slow_rank", (3,)),)
-    assert review.confirmed([OTHER_RANK, again], has_standing=False) == [again]
+    assert review.confirmed([OTHER_RANK, again]) == [again]
 
 
 def test_findings_that_need_two_reviews_or_one() -> None:
     # Each of several that a review finds may be confirmed
     review = StandingReview()
-    assert review.confirmed([RANK, STAGE], has_standing=False) == []
-    assert review.confirmed([STAGE, RANK], has_standing=False) == [STAGE, RANK]
+    assert review.confirmed([RANK, STAGE]) == []
+    assert review.confirmed([STAGE, RANK]) == [STAGE, RANK]
     # A host that was slow for one review is not accused
     review = StandingReview()
     for causes in ([RANK], [OTHER_RANK], [], [RANK]):
-        assert review.confirmed(causes, has_standing=False) == []
+        assert review.confirmed(causes) == []
     # A slow communicator accuses nobody and needs no second review
     review = StandingReview()
-    assert review.confirmed([NOBODY], has_standing=False) == [NOBODY]
+    assert review.confirmed([NOBODY]) == [NOBODY]
     assert review.planned == ()
+
+
+def test_beside_an_open_verdict_another_finding_needs_a_second_review_as_well() -> None:
+    review = StandingReview()
+    assert review.confirmed([RANK, OTHER_RANK], [RANK]) == [RANK]
+    assert review.confirmed([RANK], [RANK]) == [RANK]
+    assert review.confirmed([RANK, OTHER_RANK], [RANK]) == [RANK]
+    assert review.confirmed([OTHER_RANK, RANK], [RANK]) == [OTHER_RANK, RANK]
 
 
 def slow_from_the_start(iterations: int) -> ReadJob:

@@ -270,7 +270,8 @@ def test_waits_by_the_quickest_member() -> None:
     pair = [row(0, 0, 9, "send", peer=1, sequence=9), row(1, 5, 9, "recv", peer=0, sequence=9)]
     lost = lockstep(1, (10, 25, 12))[:2]
     open_row = [row(0, 0, None, sequence=5)]
-    waits = waits_of(*lockstep(0, (10, 25, 12)), *pair, *lost, *open_row)
+    rooted = [row(rank, 40, past, "reduce", sequence=7) for rank, past in enumerate((70, 41, 42))]  # to rank 0
+    waits = waits_of(*lockstep(0, (10, 25, 12)), *pair, *lost, *open_row, *rooted)
     assert set(waits.iteration.tolist()) == {0}
     assert len(waits.rank) == 3
     assert len(waits_of(*pair).rank) == 0

@@ -68,6 +68,16 @@ def test_an_iteration_that_is_not_long_must_lose_as_much_to_be_its_first(
     assert verdict.seen == 7 - first
 
 
+def test_lateness_does_not_acquit_ranks_that_lack_processor_time() -> None:
+    """Rank 1 is late by 20 ms, and its slow transfers cost 50 ms more."""
+    verdict = recurring()
+    assert verdict.is_absent({1: 20 * MS})
+    starved = [observation(number, {work(1): 20.0, PAIR: 50.0}) for number in (4, 6, 7)]
+    lanes = frozenset([work(1), PAIR])
+    cause = Cause("slow_rank", ((Device("gpu", (1,)), 0.9),), lanes, None, {4: 70 * MS, 7: 70 * MS})
+    assert not verdict_on_recurring(name, cause, starved).is_absent({1: 20 * MS})
+
+
 def test_quiet_iterations() -> None:
     # Iterations without its cause are quiet
     verdict = recurring()

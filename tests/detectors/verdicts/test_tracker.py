@@ -51,6 +51,15 @@ def test_a_spike_of_another_rank_is_told_after_a_fault_that_was_told() -> None:
     assert [one.iterations for one in said if one.event == "opened"] == [(0, 3), (30, 31)]
 
 
+def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
+    """Iterations of 170, 100 and 170 ms."""
+    spikes = {0: replace(observation(0, late(2, 70.0)), sigmas=50.0), 2: observation(2, late(2, 70.0))}
+    tracker = VerdictTracker("j", 1)
+    said = [one for n in range(6) for one in tracker.observe(spikes.get(n, observation(n)), TOPOLOGY)[0]]
+    assert [(one.event, one.iterations) for one in said] == [("opened", (0, 3))]
+    assert (said[0].lost_s, said[0].lasted_s) == pytest.approx((0.14, 0.44))
+
+
 def test_how_often_a_cause_must_be_seen() -> None:
     # A rank is accused when it was late three times of six
     assert lived([late(1), late(1)]) == []
