@@ -359,7 +359,7 @@ class WatchdogLog:
         for found in _DESYNC.finditer(block):
             number = int(found[5]) if found[5] else number
             whos = whos or list(_WHO.finditer(block))
-            before = bisect_left(whos, found.start(), key=re.Match.start)
+            before = bisect_left(whos, found.start(), key=lambda one: one.start())
             group = (self._group_of(whos[before - 1]) if before else "") or _DEFAULT
             for inside in map(int, (found[1] or found[4] or found[6] or b"").split(b",") if not found[5] else ()):
                 rank = inside if group == _DEFAULT else self._start.in_group.get(group, {}).get(inside)
