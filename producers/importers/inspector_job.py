@@ -95,10 +95,19 @@ class OperationTable:
         return +lacking
 
     def members(self) -> Members:
-        """Processes in each communicator."""
+        """Processes in each communicator; InputError if one of them is two ranks.
+
+        Processes of containers may have one id, and their containers one name: their rows can't be told apart.
+        """
         members: dict[str, dict[Process, Membership]] = {}
         for process, member in self._places:
-            members.setdefault(member.communicator, {}).setdefault(process, member)
+            known = members.setdefault(member.communicator, {}).setdefault(process, member)
+            if known.comm_rank != member.comm_rank:
+                ranks = f"ranks {known.comm_rank} and {member.comm_rank} of {member.communicator}"
+                raise InputError(
+                    f"processes must be told apart by host and process id; got two of {process.pid} on "
+                    f"{process.host}, {ranks}"
+                )
         return members
 
 

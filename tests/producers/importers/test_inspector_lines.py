@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from irregulars.errors import InputError
 from irregulars.infra.runs.trace_reports import arrivals_of
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.following import LogReader
@@ -84,6 +87,12 @@ def test_global_ranks_are_those_of_the_communicator_that_holds_all(tmp_path: Pat
 
 def whole(process: int, rank: int) -> dict[str, object]:
     return context(process, "0xworld", 2, comm_rank=rank)
+
+
+def test_processes_of_containers_that_look_alike_are_refused_and_not_taken_for_one_rank(tmp_path: Path) -> None:
+    logs = [lines({**context(0, comm_rank=rank), **collective(5, 90)}) for rank in (0, 1)]
+    with pytest.raises(InputError, match=r"logs: processes must be told apart by host and process id; got two of"):
+        imported(tmp_path, *logs)
 
 
 def test_where_no_communicator_holds_all_processes_are_numbered_and_it_is_said(tmp_path: Path) -> None:
