@@ -214,3 +214,15 @@ def test_of_processes_that_were_all_found_at_once_the_one_that_wrote_last_is_cou
     assert len(reading.stand["live"]["ranks"]) == 2
     append(tmp_path / "7.0.log", lines(marked(2, 0, 1, 1, 200), collective(5, 5), pair("Send", 1)))
     assert sends_of(reading.read(), 0) == [3]
+
+
+def test_of_processes_that_look_alike_the_second_file_is_refused_while_they_are_followed() -> None:
+    live = LiveLog("job", 2, {})
+    first, second = (lines({**context(0, comm_rank=rank), **collective(5, 90)}) for rank in (0, 1))
+    live.add("a", first)
+    with pytest.raises(InputError, match=r"got two of 100 on host-0, ranks 0 and 1 of 0xab"):
+        live.add("b", second)
+    live.add("a", first.replace(b'"coll_sn": 5', b'"coll_sn": 6'))
+    job = live.job()
+    assert job is not None
+    assert {rank: len(rows) for rank, rows in job.ranks.items()} == {0: 2}
