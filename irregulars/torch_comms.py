@@ -42,7 +42,7 @@ __all__ = ["audit", "follow", "iteration", "lost_rows", "moved", "name_group", "
 
 _HOOKS = ("auto", "native", "python", "dispatcher")
 _ITERATIONS = ("steps", "marks", "inferred")
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler of the script may call `stop` in the midst of `start`
 _session: Session | None = None
 _undelivered_rows = 0  # of the session that ended last
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from irregulars import torch_comms
 from irregulars.errors import InputError
+from tests.waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,18 @@ def test_marks_without_a_start_do_nothing() -> None:
     torch_comms.name_group(object(), "dp")
     torch_comms.stop()
     assert torch_comms.lost_rows() == 0
+
+
+def test_a_signal_handler_may_stop_in_the_midst_of_a_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The job that was to end waited for itself for ever, and was killed without its last checkpoint."""
+
+    def interrupted(*_: object, **__: object) -> object:
+        torch_comms.stop()
+        raise RuntimeError("no torch here")
+
+    monkeypatch.setattr(torch_comms, "identity_of", interrupted)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(torch_comms.start(trace_dir=tmp_path)), daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert found == ["none"]

@@ -95,11 +95,22 @@ class OperationTable:
         return +lacking
 
     def members(self) -> Members:
-        """Processes in each communicator."""
+        """Processes in each communicator; InputError if one of them is two ranks.
+
+        Processes of containers may have one id, and their containers one name: their rows can't be told apart.
+        """
         members: dict[str, dict[Process, Membership]] = {}
         for process, member in self._places:
-            members.setdefault(member.communicator, {}).setdefault(process, member)
+            known = members.setdefault(member.communicator, {}).setdefault(process, member)
+            if known.comm_rank != member.comm_rank:
+                raise _alike(process, known, member)
         return members
+
+
+def _alike(process: Process, one: Membership, other: Membership) -> InputError:
+    ranks = f"ranks {one.comm_rank} and {other.comm_rank} of {one.communicator}"
+    found = f"two of {process.pid} on {process.host}, {ranks}"
+    return InputError(f"processes must be told apart by host and process id; got {found}")
 
 
 class ProcessRanks(NamedTuple):
@@ -250,18 +261,23 @@ class LiveLog:
         self._counted = Counter({tuple(key): count for *key, count in state.get("pairs", ())})
         self._parsers = {file: LogParser.of_state(one) for file, one in state.get("parsers", {}).items()}
         self._operations: list[Operation] = []
+        self._worlds: dict[tuple[Process, str], Membership] = {}  # that were read just now
 
     def add(self, file: str, line: bytes) -> None:
-        """Take in a line of a file."""
+        """Take in a line of a file; InputError if it is of another rank under the same host and process id."""
         parser = self._parsers.get(file)
         if parser is None:
             parser = self._parsers[file] = LogParser()
         operation = parser.parse(line)
         if operation is None:
             return
+        own = operation.member
+        if own.size == self._world_size:
+            known = self._worlds.setdefault((operation.process, own.communicator), own)
+            if known.comm_rank != own.comm_rank:
+                raise _alike(operation.process, known, own)
+            self._ranks.setdefault(operation.process, own.comm_rank)
         self._written_us[operation.process] = max(parser.written_us, self._written_us.get(operation.process, 0))
-        if operation.member.size == self._world_size:
-            self._ranks.setdefault(operation.process, operation.member.comm_rank)
         self._operations.append(operation)
 
     def refuse(self, file: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -350,12 +351,22 @@ class WatchdogLog:
                 self._process(int(who), _DEFAULT).open[number] = _Call(operator, _elements(None, shape))
 
     def _read_desync(self, block: bytes) -> None:
-        """Read PyTorch's report of the collectives that each rank of a group began and ended last."""
-        number = 0
+        """Read PyTorch's report of the collectives that each rank of a group began and ended last.
+
+        It names ranks inside the group whose watchdog wrote it.
+        """
+        number, whos = 0, list[re.Match[bytes]]()
         for found in _DESYNC.finditer(block):
             number = int(found[5]) if found[5] else number
-            for rank in map(int, (found[1] or found[4] or found[6] or b"").split(b",") if not found[5] else ()):
-                process = self._process(rank, _DEFAULT)
+            whos = whos or list(_WHO.finditer(block))
+            before = bisect_left(whos, found.start(), key=lambda one: one.start())
+            group = (self._group_of(whos[before - 1]) if before else "") or _DEFAULT
+            for inside in map(int, (found[1] or found[4] or found[6] or b"").split(b",") if not found[5] else ()):
+                rank = inside if group == _DEFAULT else self._start.in_group.get(group, {}).get(inside)
+                if rank is None:
+                    self.skipped["ranks of a group in a report of PyTorch, whose rank in the job is not told"] += 1
+                    continue
+                process = self._process(rank, group)
                 operator = operator_of(found[8].decode()) if found[8] else None
                 if operator is not None and operator not in P2P and not found[7]:
                     process.open[number] = _Call(operator)
@@ -367,17 +378,21 @@ class WatchdogLog:
     def _process_of(self, block: bytes, found: re.Match[bytes]) -> _Process:
         """Return the process and group that a message names."""
         inside = int(found[4])
-        group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
+        group = self._group_of(found)
         prefix = _prefix(block, found.start())
         named = int(next(filter(None, prefix.groups()))) if prefix else None
-        if found[3]:
-            self._described[group] = found[3].decode(errors="replace")[:200]
-        is_default = group == _DEFAULT or self._described.get(group) == "default_pg"
+        is_default = group == _DEFAULT
         has_torch_prefix = prefix is not None and prefix[1] is not None
         rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
-        group = _DEFAULT if is_default else group
         self._start.in_group.setdefault(group, {})[inside] = rank
         return self._process(rank, group)
+
+    def _group_of(self, found: re.Match[bytes]) -> str:
+        """Return the group that a message names; empty: none."""
+        group = (found[2] or found[1] or b"").decode(errors="replace")[:200]
+        if found[3]:
+            self._described[group] = found[3].decode(errors="replace")[:200]
+        return _DEFAULT if self._described.get(group) == "default_pg" else group
 
     def _process(self, rank: int, group: str) -> _Process:
         self._lines += 1

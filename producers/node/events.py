@@ -76,10 +76,12 @@ class NodeEvents:
         for name, owner in self._roster.users.items():
             for kind, code, detail in self._links.look(name):
                 found.append((owner, self._event(owner, kind, name, code, detail, self._now_ns())))
-        for local_rank, message in self._error_files.take() if self._error_files is not None else ():
+        jobs = {one.job for one in self._roster.users.values()}
+        for run, local_rank, message in self._error_files.take() if self._error_files is not None else ():
             device = f"gpu{local_rank}"
-            if device in self._roster.users:
-                user = self._roster.users[device]
+            user = self._roster.users.get(device)
+            # Of several jobs, each counts local ranks from 0 on: the folder of its run begins with the id.
+            if user is not None and (len(jobs) == 1 or run.startswith(f"{user.job}_")):
                 found.append((user, self._event(user, "process_exit", device, None, message, self._now_ns())))
         return found
 
@@ -155,12 +157,12 @@ class ErrorFiles:
         self._directory = directory
         self._known = set(self._files())
 
-    def take(self) -> Iterator[tuple[int, str]]:
-        """Yield local rank and message of new files."""
+    def take(self) -> Iterator[tuple[str, int, str]]:
+        """Yield name of the run's folder, local rank and message of new files."""
         for path in self._files():
             if path not in self._known and path.parent.name.isdigit():
                 self._known.add(path)
-                yield int(path.parent.name), _message_of(path)
+                yield path.parents[2].name, int(path.parent.name), _message_of(path)
 
     def _files(self) -> list[Path]:
         found: list[Path] = []

@@ -228,16 +228,24 @@ class SocketSource:
             if self._clock_s() - lost_s < GONE_S:
                 return
             del self._lost[key]
-            _LOG.info("event=torch_rank_gone job=%r attempt=%d rank=%d", *key[:3])
-            self._queue.append((Heartbeat(*key[:3], state=GONE, start=key[3], since_ns=key[4]), 0))
+            self._release(key)
+
+    def _release(self, key: RankKey) -> None:
+        _LOG.info("event=torch_rank_gone job=%r attempt=%d rank=%d", *key[:3])
+        self._queue.append((Heartbeat(*key[:3], state=GONE, start=key[3], since_ns=key[4]), 0))
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
         """Set the rank of a connection."""
         key = key_of(announcement)
         others = (other.announced for other in self._connections if other is not connection)
-        if any(other is not None and key_of(other) == key for other in others):
+        taken = {key_of(other) for other in others if other is not None}
+        if key in taken:
             effect = "rows of two processes mix"
             _LOG.warning("event=torch_rank_twice job=%r attempt=%d rank=%d effect=%r", *key[:3], effect)
+        before = connection.announced
+        if before is not None and key_of(before) not in {key, *taken}:
+            # The process goes on as another rank, or in another group: else its NIC would stay that of the old place.
+            self._release(key_of(before))
         connection.announced = announcement
         self._lost.pop(key, None)
         if connection.is_unmarked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,22 +70,79 @@ def identity_of(
 
 
 def machine_has_gpus(devices: Path = Path("/dev")) -> bool:
-    """Whether this machine has GPUs of NVIDIA (also below Windows) or AMD, by their device files."""
-    return any(devices.glob("nvidia[0-9]*")) or any((devices / name).exists() for name in ("kfd", "dxg"))
+    """Whether this machine has GPUs of NVIDIA (also below Windows) or AMD, by their device files.
+
+    False in a container that has GPU 2 and 3 of the machine: its processes count them as 0 and 1, so that no index
+    that they know is the machine's.
+    """
+    found = (path.name.removeprefix("nvidia") for path in devices.glob("nvidia[0-9]*"))
+    indices = sorted(int(name) for name in found if name.isdecimal())
+    if indices:
+        return indices == list(range(len(indices)))
+    return any((devices / name).exists() for name in ("kfd", "dxg"))
+
+
+# Lists of the GPUs that a process may see, each of those in the one behind it
+_VISIBLE: Final = (("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), ("ROCR_VISIBLE_DEVICES",))
 
 
 def _gpu(environment: Mapping[str, str]) -> int | None:
-    """Return the GPU's index on the host: a launcher counts only those that the process may see.
+    """Return the GPU's index on the host: a launcher counts only those that the process may see. None: not known.
 
     >>> [_gpu({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": text}) for text in ("4,5", "6", "GPU-8f2a,GPU-91c0", "")]
     [5, 6, None, 1]
+
+    Where each process has a control group with its GPU alone, that is 0 in all of them:
+
+    >>> [_gpu({"SLURM_LOCALID": rank, "CUDA_VISIBLE_DEVICES": "0"}) for rank in "0123"]
+    [0, None, None, None]
+    >>> of_amd = {"LOCAL_RANK": "1", "ROCR_VISIBLE_DEVICES": "4,5"}
+    >>> _gpu(of_amd), _gpu(of_amd | {"HIP_VISIBLE_DEVICES": "1,0"})
+    (5, 4)
     """
     local_rank = _integer(environment, "LOCAL_RANK", "SLURM_LOCALID")
-    visible = [text.strip() for text in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if text.strip()]
-    if local_rank is None or not visible:
-        return local_rank
-    at = local_rank if len(visible) > 1 else 0  # a launcher may show each process its own GPU alone
-    return _integer({"seen": visible[at]}, "seen") if at < len(visible) else None
+    if local_rank is None:
+        return None
+    listed = (next(filter(None, (_listed(environment, name) for name in names)), []) for names in _VISIBLE)
+    lists = [own for own in listed if own]
+    at = local_rank
+    if lists and len(lists[0]) == 1:  # a launcher may show each process its own GPU alone
+        if lists[0] == ["0"] and local_rank > 0:
+            return None
+        at = 0
+    seen = [at]
+    for own in lists:
+        if at >= len(own) or (index := _integer({"seen": own[at]}, "seen")) is None:
+            return None
+        at, seen = index, [int(one) for one in own if one.isascii() and one.isdigit()]
+    return _of_step(environment, at, seen)
+
+
+def _of_step(environment: Mapping[str, str], index: int, seen: Sequence[int]) -> int | None:
+    """Return the index on the host of one that counts from 0 on in Slurm's control group; None: it may be two.
+
+    Slurm's own list has the indices on the host. ``seen``: those that the process may use, counted as `index` is.
+
+    >>> [_of_step({"SLURM_STEP_GPUS": own}, 1, [0, 1]) for own in ("4,5", "0,1,2,3", "1,2", "")]
+    [5, 1, 2, 1]
+    >>> _of_step({"SLURM_STEP_GPUS": "4,5"}, 5, [4, 5]), _of_step({"SLURM_STEP_GPUS": "1,2,3"}, 1, [1])
+    (5, None)
+    """
+    own = _listed(environment, "SLURM_STEP_GPUS")
+    if "SLURM_STEP_ID" not in environment:  # steps on all hosts inherit that of the batch script
+        own = own or _listed(environment, "SLURM_JOB_GPUS")
+    if not own or not all(one.isascii() and one.isdigit() for one in own):
+        return index
+    of_host = list(map(int, own))
+    found = {index} if set(seen) <= set(of_host) else set()
+    if max(seen) < len(of_host):
+        found.add(of_host[index])
+    # Neither where the script has set the list anew, of other GPUs than Slurm's.
+    return index if not found else found.pop() if len(found) == 1 else None
+
+
+def _listed(environment: Mapping[str, str], name: str) -> list[str]:
+    return [text.strip() for text in environment.get(name, "").split(",") if text.strip()]
 
 
 def _integer(environment: Mapping[str, str], *names: str) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from irregulars.messages.records import PAUSES
 from irregulars.producers.torch_hook.host_waits import HostWaits
-from irregulars.producers.torch_hook.loaded_modules import whole_module
+from irregulars.producers.torch_hook.loaded_modules import put_back, whole_module
 
 SOURCES: Final = ("garbage_collection", "data_loader", "checkpoint_write", "compilation", "host")
 """Sources that can be switched off. ``host``: `HostWaits`."""
@@ -89,6 +89,7 @@ class Pauses:
             with suppress(ValueError):
                 self._undo.pop()()
         self._waiting.clear()
+        self._thread = None  # where another tool holds a function of ours, that records no more
         if self._host is not None:
             self._host.close()
             self._host = None
@@ -156,12 +157,12 @@ class Pauses:
         owner = reduce(getattr, owners, module)
         found = getattr(owner, name)
         # A module that is loaded late imports the recording function that stands in another one.
-        original = getattr(found, "_records_pauses_of", found)
+        original = next((one for one, ours in self._recorded.items() if ours is found), found)
         recorded = self._recorded.get(original)
         if recorded is None:
             recorded = self._recorded[original] = self._recording(original, cause)
         setattr(owner, name, recorded)
-        self._undo.append(lambda: setattr(owner, name, original))
+        self._undo.append(partial(put_back, owner, name, recorded, original))
 
     def _recording(self, original: Any, cause: str) -> Any:
         """Return a function that does as another, and records its calls in the training thread."""
@@ -176,7 +177,6 @@ class Pauses:
             finally:
                 self._end(frame)
 
-        recorded._records_pauses_of = original  # type: ignore[attr-defined]
         return recorded
 
     def _watch_compilations(self, module: Any) -> None:

@@ -9,10 +9,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
+from irregulars.messages.announcements import (
+    MAX_ANNOUNCEMENT_BYTES,
+    MAX_MEMBERS,
+    Announcement,
+    Heartbeat,
+    SourceProgress,
+    encode_announcement,
+)
 from irregulars.messages.records import RECV, SEND, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.publishing.sources import Record, take_records
+from irregulars.producers.publishing.sources import Record, key_of, take_records
 from irregulars.producers.torch_hook.hooks.device_events import CaptureMode
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
 from irregulars.producers.torch_hook.hooks.groups import Group, Groups
@@ -25,6 +32,7 @@ from irregulars.producers.torch_hook.iterations import Iterations
 # A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it. Or
 # this long after its newest group was made: there may be no iterations.
 ANNOUNCE_S: Final = 10.0
+_GROWTH: Final = 1.125  # times the groups of an announcement from which the next one is worth its size
 # Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock.
 _SETTLED_NS: Final = 20_000_000
 # Error of the offset from which it is replaced, ns: the clock was set, or has been slewed for long.
@@ -97,6 +105,8 @@ class TorchSource:
         self._world: tuple[int, int] | None = None
         self._reader = RowReader()
         self._announcement: Announcement | None = None
+        self._announced_s = 0.0
+        self._is_full = False  # whether an announcement of all groups would be too large
         self._groups_seen, self._newest_seen_s = 0, 0.0
         self._queue: deque[Record] = deque()
         self._given_lost_rows = 0
@@ -180,9 +190,8 @@ class TorchSource:
             start = self._start_of(rank)
             is_again = start.is_again or (start.id is None and announced is not None)
             self._announce(rank, world_size, start.id, self._announced_ns if is_again else None)
-        elif not is_moved and (len(announced.communicators) < len(groups) or announced.replicas != self.replicas):
-            # Groups were made since, or replicas became known. Monitors keep to the first announcement, a trace
-            # directory has the newest.
+        elif not is_moved and self._has_news(announced, len(groups), is_ending):
+            # Monitors keep to the first announcement, a trace directory has the newest.
             self._announce(rank, world_size, announced.start, announced.since_ns)
         self._collect(is_ending)
         # A heartbeat as soon as rows are lost: a missing operator must not look as if it was never entered.
@@ -203,11 +212,21 @@ class TorchSource:
             self._groups_seen, self._newest_seen_s = len(self._groups.all), time.monotonic()
         return self._groups_seen > 0 and time.monotonic() - self._newest_seen_s > ANNOUNCE_S
 
+    def _has_news(self, announced: Announcement, groups: int, is_ending: bool) -> bool:
+        """Whether to announce again: replicas became known, or groups were made since.
+
+        Some programs make one in each step: a message that grows by it would be sent for each.
+        """
+        before = len(announced.communicators)
+        is_due = is_ending or time.monotonic() - self._announced_s > ANNOUNCE_S
+        has_more = before < groups and (is_due or groups >= before * _GROWTH)
+        return not self._is_full and (has_more or announced.replicas != self.replicas)
+
     def _announce(self, rank: int, world_size: int, start: str | None, since_ns: int | None) -> None:
         own = self._identity
         # Also where no iteration has ended yet: the first step of a large job comes late.
         is_marked = not self.is_unmarked or self._iterations.ended > 0
-        self._announcement = Announcement(
+        fresh = Announcement(
             job=own.job, attempt=own.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
             communicators=tuple(group.communicator for group in self._groups.present),
             sources=("commops", "iterations") if is_marked else ("commops",),
@@ -215,7 +234,13 @@ class TorchSource:
             lost_rows=self.lost_rows, start=start, since_ns=since_ns, replicas=self.replicas,
             names_iterations=is_marked,
         )  # fmt: skip
-        self._queue.append(self._announcement)
+        known = self._announcement
+        is_again = known is not None and key_of(known) == key_of(fresh)
+        # The one before goes on to hold: one that no reader takes would cost all rows of the rank.
+        self._is_full = is_again and not _fits(fresh)
+        if not self._is_full:
+            self._announcement, self._announced_s = fresh, time.monotonic()
+            self._queue.append(fresh)
 
     def _collect(self, is_last: bool) -> None:
         self._capture_mode.ignore_other_threads()
@@ -260,6 +285,11 @@ class TorchSource:
         if abs(measured.offset_ns - self._offset_ns) > _CLOCK_STEP_NS + measured.width_ns:
             self._offset_ns = measured.offset_ns
         return self._offset_ns
+
+
+def _fits(announcement: Announcement) -> bool:
+    members = sum(len(one.ranks) for one in announcement.communicators)
+    return members <= MAX_MEMBERS and len(encode_announcement(announcement)) <= MAX_ANNOUNCEMENT_BYTES
 
 
 def _issued_before(rows: np.ndarray, seconds: float) -> np.ndarray:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import GROUP_KINDS
 from irregulars.producers.publishing.group_kinds import kind_of_description
+from irregulars.producers.torch_hook.loaded_modules import put_back
 
 _MOST_GROUPS: Final = 1 << 16  # a row numbers its group with 16 bits
 # Threads of a gloo group whose options do not give their number: torch's default.
@@ -43,6 +45,7 @@ class ProcessGroups:
     def __init__(self, on_group: Callable[[NewGroup], None], on_error: Callable[[Exception], None]) -> None:
         self._on_group, self._on_error = on_group, on_error
         self._originals: list[tuple[Any, str, Any]] = []
+        self._made: dict[Any, Any] = {}  # functions of ours, by the one that each calls
 
     def follow(self) -> None:
         """Pass on the groups that exist, and from now on those that are made."""
@@ -53,19 +56,22 @@ class ProcessGroups:
         # All are read before any is replaced: both modules hold the same function.
         self._originals += [(owner, name, getattr(owner, name)) for owner, name in functions if hasattr(owner, name)]
         for owner, name, original in self._originals:
-            setattr(owner, name, self._following(original))
+            setattr(owner, name, self._made.setdefault(original, self._following(original)))
         for process_group in list(c10d._world.pg_map):
             self._pass_on(process_group, None)
 
     def leave(self) -> None:
         """Put torch's functions back."""
-        for module, name, original in self._originals:
-            setattr(module, name, original)
-        self._originals = []
+        originals, self._originals = self._originals, []
+        for owner, name, original in originals:
+            put_back(owner, name, self._made.get(original), original)
 
     def _following(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
+            if not self._originals:  # another tool holds this function, and the recording has ended
+                return made
             # The third argument of `_new_process_group_helper`; `split_group` has a timeout there.
             ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else None)
             self._pass_on(made[0] if isinstance(made, tuple) else made, ranks if isinstance(ranks, list) else None)
@@ -78,13 +84,17 @@ class ProcessGroups:
             from torch.distributed import ProcessGroup
 
             # A rank that is no member gets a placeholder in place of the group.
-            if isinstance(process_group, ProcessGroup):
-                self._on_group(_describe(process_group, ranks))
+            if isinstance(process_group, ProcessGroup) and (new := _describe(process_group, ranks)) is not None:
+                self._on_group(new)
         except Exception as error:
             self._on_error(error)
 
 
-def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup:
+def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup | None:
+    """Describe a group; None: its members are of several programs, as trainers that send weights to servers are.
+
+    These call torch's helper without ranks, as only the first group of a program is made else.
+    """
     import torch
     from torch.distributed import distributed_c10d as c10d
 
@@ -94,6 +104,8 @@ def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup:
     # torch enters a group's ranks only after it made it: until then the call's own argument counts.
     if process_group in c10d._world.pg_group_ranks:
         ranks = c10d.get_process_group_ranks(process_group)
+    if c10d.is_initialized() and (not ranks or max(ranks) >= c10d.get_world_size()):
+        return None
     devices = [device.type for device in getattr(process_group, "_device_types", ())]
     on_streams = (one for one in devices if one != "cpu" and backend(one).name() not in _IN_THREADS)
     lanes = 1

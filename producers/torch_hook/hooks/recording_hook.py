@@ -6,13 +6,14 @@ import ctypes
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from threading import get_ident
 from typing import Any
 
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.hooks.device_events import DeviceEvents
 from irregulars.producers.torch_hook.hooks.ring import UNSEEN, PythonRing
+from irregulars.producers.torch_hook.loaded_modules import put_back
 
 _now_ns = time.monotonic_ns
 
@@ -99,9 +100,9 @@ class PointToPoint:
         self._finish = finish
         self._watched: dict[int, tuple[int, Any]] = {}
         names = ("send", "recv", "recv_anysource")
-        self._originals = [(ProcessGroup, name, ProcessGroup.__dict__[name]) for name in names]
+        self._functions = [(ProcessGroup, name) for name in names]
         self._work: Any = Work
-        self._wait: Callable[..., Any] = Work.__dict__["wait"]
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # where, our function, and the one that it calls
         self._is_on = self._is_waited_for = False
 
     def enable(self, is_on: bool) -> None:
@@ -109,10 +110,20 @@ class PointToPoint:
         if is_on == self._is_on:
             return
         self._is_on = is_on
-        for owner, name, original in self._originals:
-            setattr(owner, name, self._issuing(original) if is_on else original)
-        if not is_on and self._is_waited_for:
-            self._is_waited_for, self._work.wait = False, self._wait
+        if is_on:
+            for owner, name in self._functions:
+                self._replace(owner, name, self._issuing)
+            return
+        self._is_waited_for = False
+        while self._replaced:
+            put_back(*self._replaced.pop())
+
+    def _replace(self, owner: Any, name: str, ours: Callable[[Callable[..., Any]], Any]) -> None:
+        # Read now: another tool may have replaced it since the recording began.
+        original = vars(owner)[name]
+        made = wraps(original)(ours(original))
+        setattr(owner, name, made)
+        self._replaced.append((owner, name, made, original))
 
     def _issuing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def issue(*args: Any, **kwargs: Any) -> Any:
@@ -141,7 +152,8 @@ class PointToPoint:
     def _watch(self, work: Any, ordinal: int) -> None:
         key = id(work)
         if not self._is_waited_for:  # jobs without sends and recvs don't pay for it
-            self._is_waited_for, self._work.wait = True, self._waiting(self._wait)
+            self._is_waited_for = True
+            self._replace(self._work, "wait", self._waiting)
 
         def forget(_: Any) -> None:
             if self._watched.pop(key, None) is not None:

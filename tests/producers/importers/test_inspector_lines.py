@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from irregulars.errors import InputError
 from irregulars.infra.runs.trace_reports import arrivals_of
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.following import LogReader
@@ -84,6 +87,12 @@ def test_global_ranks_are_those_of_the_communicator_that_holds_all(tmp_path: Pat
 
 def whole(process: int, rank: int) -> dict[str, object]:
     return context(process, "0xworld", 2, comm_rank=rank)
+
+
+def test_processes_of_containers_that_look_alike_are_refused_and_not_taken_for_one_rank(tmp_path: Path) -> None:
+    logs = [lines({**context(0, comm_rank=rank), **collective(5, 90)}) for rank in (0, 1)]
+    with pytest.raises(InputError, match=r"logs: processes must be told apart by host and process id; got two of"):
+        imported(tmp_path, *logs)
 
 
 def test_where_no_communicator_holds_all_processes_are_numbered_and_it_is_said(tmp_path: Path) -> None:
@@ -205,3 +214,15 @@ def test_of_processes_that_were_all_found_at_once_the_one_that_wrote_last_is_cou
     assert len(reading.stand["live"]["ranks"]) == 2
     append(tmp_path / "7.0.log", lines(marked(2, 0, 1, 1, 200), collective(5, 5), pair("Send", 1)))
     assert sends_of(reading.read(), 0) == [3]
+
+
+def test_of_processes_that_look_alike_the_second_file_is_refused_while_they_are_followed() -> None:
+    live = LiveLog("job", 2, {})
+    first, second = (lines({**context(0, comm_rank=rank), **collective(5, 90)}) for rank in (0, 1))
+    live.add("a", first)
+    with pytest.raises(InputError, match=r"got two of 100 on host-0, ranks 0 and 1 of 0xab"):
+        live.add("b", second)
+    live.add("a", first.replace(b'"coll_sn": 5', b'"coll_sn": 6'))
+    job = live.job()
+    assert job is not None
+    assert {rank: len(rows) for rank, rows in job.ranks.items()} == {0: 2}

@@ -168,6 +168,10 @@ HANGS: dict[str, tuple[list[str], tuple[int, ...], tuple[str, ...]]] = {
         ["WORLD_SIZE=8", *map(caught, range(4))], (), ("ranks 4, 5, 6, 7 belong to all_reduce 652",)),
     "three of a node's ranks": (["WORLD_SIZE=8", *map(caught, range(5))], (5, 6, 7), ()),
     "a report of a desync": ([caught(0, 5), *DESYNC], (2,), ("all_reduce 5",)),
+    "a report of a desync names ranks inside the group of its watchdog": (
+        [f"[rank3]:[E] [PG ID 3 PG GUID 9(tp) Rank 1]{DESYNC[0]}", DESYNC[1],
+         *(failure(rank, inside, "9(tp)", 5) for inside, rank in ((0, 1), (1, 3), (3, 7)))],
+        (5,), ("on tp",)),
     "ranks that a report of a desync names": ([caught(0, 1), NEVER], (3,), ()),
     "HCCL": ([hccl(rank) for rank in (0, 1, 3)], (2,), ("all_reduce",)),
     "work of HCCL": ([f"[rank{rank}]: {caught(rank).replace('WorkNCCL', 'WorkHCCL')}" for rank in (0, 1, 3)],

@@ -216,7 +216,7 @@ def test_error_files_that_vanish_while_they_are_sought_are_sought_again(
     path.parent.mkdir(parents=True)
     path.write_text('{"message": "first"}')
     monkeypatch.setattr(Path, "glob", vanish)
-    assert list(errors.take()) == [(3, "first")]
+    assert list(errors.take()) == [("run", 3, "first")]
     monkeypatch.setattr(Path, "glob", glob)
     assert list(errors.take()) == []
 
@@ -231,12 +231,12 @@ def test_an_error_file_that_is_none_is_neither_waited_for_nor_followed(
     errors, path = ErrorFiles(tmp_path), tmp_path / "run" / "attempt_0" / "3" / "error.json"
     path.parent.mkdir(parents=True)
     make(path)
-    found: list[tuple[int, str]] = []
+    found: list[tuple[str, int, str]] = []
     # A daemon: to open the pipe waits without an end.
     reading = threading.Thread(target=lambda: found.extend(errors.take()), daemon=True)
     reading.start()
     reading.join(30)
-    assert found == [(3, "")]
+    assert found == [("run", 3, "")]
 
 
 def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:
@@ -254,6 +254,20 @@ def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None
     [(owner, event)] = watched.take()
     assert (owner.rank, event.kind, event.detail) == (1, "process_exit", "RuntimeError: NCCL error")
     assert watched.take() == []
+
+
+def test_the_last_error_of_a_process_is_not_told_of_another_job_on_the_same_node(tmp_path: Path) -> None:
+    own = roster(0, 1)
+    own.assign(Owner("other", 0, 0), 2, None)
+    errors = ErrorFiles(tmp_path)
+    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS, error_files=errors)
+    for run, local_rank in (("other_x7", 0), (f"{own.users['gpu0'].job}_8k", 1)):
+        folder = tmp_path / run / "attempt_0" / str(local_rank)
+        folder.mkdir(parents=True)
+        (folder / "error.json").write_text("{}")
+    assert [(owner.rank, event.kind, event.device) for owner, event in watched.take()] == [
+        (1, "process_exit", "gpu1")
+    ]
 
 
 def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch, Header
+from irregulars.producers.node.node_source import NodeSource
+from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.sources import GONE, Record
 from irregulars.producers.torch_hook.agent_socket import GONE_S, SocketSource
 from irregulars.producers.torch_hook.frames import End, encode_frame
@@ -158,6 +160,20 @@ def test_a_rank_that_was_killed_is_gone_after_a_while_and_one_that_comes_back_or
         now_s[0] = 2 * GONE_S + 2.0
         assert [one.rank for one in source.poll(100) if isinstance(one, Heartbeat)] == [1]
         assert source.poll(100) == []
+
+
+def test_a_process_that_goes_on_as_another_rank_gives_up_the_place_that_it_had(tmp_path: Path) -> None:
+    """Its NIC stayed the old rank's, and samples went out for a rank that is not there any more."""
+    places = [replace(ANNOUNCED, rank=1, nic="mlx5_0"), replace(ANNOUNCED, rank=0, nic="mlx5_0", since_ns=7)]
+    roster = Roster("node-0")
+    with closing(SocketSource(tmp_path / "s")) as source:
+        node = NodeSource({"torch": source}, roster)
+        with peer(tmp_path / "s", *map(encode_frame, [places[0], *places])):  # announced again: the same place
+            found = gather(lambda: node.poll(100), lambda found: len(found) >= 4)
+    assert [(type(one).__name__, one.rank) for one in found if not isinstance(one, Batch)] == [
+        ("Announcement", 1), ("Announcement", 1), ("Heartbeat", 1), ("Announcement", 0),
+    ]  # fmt: skip
+    assert [(one.rank, one.since_ns) for one in roster.nics.values()] == [(0, 7)]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,34 @@ torch_comms.stop()
 """
 
 
+OTHER_TOOLS = """
+import functools
+import torch
+from torch._C._distributed_c10d import Work
+from torch.distributed import ProcessGroup, distributed_c10d as c10d
+from irregulars import torch_comms
+
+def replaced(owner, name):
+    inner = getattr(owner, name)
+    @functools.wraps(inner)
+    def theirs(*args, **kwargs):
+        return inner(*args, **kwargs)
+    setattr(owner, name, theirs)
+    return owner, name, theirs
+
+functions = (torch, "save"), (c10d, "_new_process_group_helper"), (ProcessGroup, "send"), (Work, "wait")
+assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
+tools = [replaced(*one) for one in functions]
+held = {1, 2}
+torch_comms._session._hook._point_to_point._watch(held, 0)  # as the first send does
+assert Work.wait.__wrapped__ is tools[-1][2], "what another tool did meanwhile is called"
+for _ in range(2):  # the second recording begins with their functions
+    torch_comms.stop()
+    assert [name for owner, name, theirs in tools if getattr(owner, name) is not theirs] == []
+    assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
+torch_comms.stop()
+"""
+
 RESET_OF_THE_COMPILER = """
 import torch, torch._dynamo
 from irregulars import torch_comms
@@ -101,9 +129,35 @@ def test_nothing_is_left_behind(script: str, tmp_path: Path) -> None:
     run(script, tmp_path)
 
 
-@pytest.mark.parametrize("script", [RESET_OF_THE_COMPILER, ERRORS_OF_A_DEVICE], ids=["reset", "device"])
+@pytest.mark.parametrize(
+    "script", [OTHER_TOOLS, RESET_OF_THE_COMPILER, ERRORS_OF_A_DEVICE], ids=["tools", "reset", "device"]
+)
 def test_neither_a_script_s_own_doing_nor_an_error_of_ours_raises_into_training(script: str, tmp_path: Path) -> None:
     run(script, tmp_path)
+
+
+GROUP_WITH_SERVERS = """
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from irregulars import torch_comms
+assert torch_comms.start(trace_dir="trace") != "none"
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+own = dist.PrefixStore("weights", store)
+made, _ = c10d._new_process_group_helper(
+    1, 0, [], dist.Backend("gloo"), own, group_name="weights", timeout=c10d.default_pg_timeout
+)
+c10d._world.pg_group_ranks[made] = {0: 0}
+dist.new_group([0])
+assert [one.communicator.id for one in torch_comms._session.groups.all] == ["world", "world.2"]
+assert torch_comms._session.troubles.count == 0
+torch_comms.stop()
+"""
+
+
+def test_a_group_with_members_outside_of_the_job_is_none_of_its_communicators(tmp_path: Path) -> None:
+    """A trainer sends weights to servers over one; its ranks are no ranks of the job, which would look hung."""
+    run(GROUP_WITH_SERVERS, tmp_path)
 
 
 NOBODY_THERE = """

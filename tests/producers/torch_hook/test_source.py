@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.announcements import Announcement, Heartbeat, encode_announcement
 from irregulars.messages.evidence import Evidence
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, Batch
 from irregulars.producers.publishing.batches import event_times_ns
@@ -122,6 +122,27 @@ def test_a_group_made_later_is_announced_too() -> None:
     rank.groups.add("1", [0], 2, "mesh_dp", 2)
     (announced,) = announcements(drain(rank))
     assert [one.id for one in announced.communicators] == ["world", "ranks-0"]
+
+
+def test_a_program_that_makes_a_group_in_each_step_is_not_announced_for_each_nor_ever_with_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message above the limit closed the connection, and no row of the rank came through any more."""
+    rank, found = Rank(0), list[Record]()
+    rank.train(1)
+    monkeypatch.setattr(source, "MAX_ANNOUNCEMENT_BYTES", 5_000)
+    for number in range(100):
+        rank.groups.add(str(number), [0], 2, "one more", 2)
+        rank.operate(1)
+        found += rank.source.poll(100)
+    time.sleep(0.03)
+    found += rank.source.poll(1_000)
+    announced = announcements(found)
+    assert len(announced) < 30
+    assert 4_000 < len(encode_announcement(announced[-1])) <= 5_000
+    assert sum(len(one) for one in batches(found) if one.header.schema == "commops") == 101
+    rank.source.start_over()
+    assert rank.source.poll(100)[0] == announced[-1]
 
 
 def test_what_a_full_ring_dropped_is_told_at_once_and_once() -> None:
