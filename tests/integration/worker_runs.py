@@ -88,7 +88,8 @@ class Bus:
         """Delete all messages of a topic, as retention does after a while."""
         name = self.topics.name(topic)
         ends = [TopicPartition(name, one, self.reader.end_offset(name, one)) for one in self.reader.partitions(name)]
-        for done in AdminClient({"bootstrap.servers": self.bootstrap}).delete_records(ends).values():
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # kept: without it nothing would ever be done
+        for done in admin.delete_records(ends).values():
             with suppress(KafkaException):  # an empty partition
                 done.result(30)
 
