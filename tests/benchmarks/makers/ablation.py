@@ -129,7 +129,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "veto: unlogged ranks": (Seam(Topology, "hides_late_ranks", _always(False)),),
     "veto: everybody late": (_limits(causes, "explain_work", work_causes, everybody_share=_INFINITE),),
     "veto: unconfirmed review": (
-        Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, **_named: found),
+        Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, *_args, **_named: found),
     ),
     "spike veto: a whole iteration, of one rank": _spike(spike_cost_of_one=0.1),
     "spike veto: rank 0": (Seam(single_spikes, "_is_chore", _always(False)),),
