@@ -59,11 +59,13 @@ class Stuck:
 
     def __init__(self) -> None:
         self.tries = 0
+        self.is_stuck = threading.Event()
         self.goes_on = threading.Event()
 
     def deliver(self, notice: Notice) -> str | None:
         self.tries += 1
         if self.tries == 1:
+            self.is_stuck.set()
             self.goes_on.wait(60)
         return f"try {self.tries}"
 
@@ -80,6 +82,7 @@ def test_a_try_that_never_ends_is_left_and_the_channel_told_of_what_follows() ->
     due = ledger.next_due("c", 2)
     assert due is not None
     courier.send(due)
+    assert channel.is_stuck.wait(60)
     now_s[0] = LONGEST_TRY_S - 1
     courier.leave_stuck()
     assert outcomes.empty()
