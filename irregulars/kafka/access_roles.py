@@ -36,7 +36,7 @@ class Role(NamedTuple):
 
 
 ROLES: Final[Mapping[str, Role]] = {
-    # It reads nothing, not even what it wrote.
+    # It reads nothing, not even its own messages.
     "producer": Role("a training process that publishes for itself, `irregulars replay`"),
     "agent": Role("the agent of a GPU node"),
     # It can't speak for a rank: it writes to no topic of the first hop but its own snapshots.

@@ -51,7 +51,7 @@ class Notice:
     # Of one that opens, or is muted: whether an earlier try to deliver one may have arrived, unbeknown to us
     is_doubtful: bool = False
     incidents: tuple[str, ...] = ()  # of a storm: ids of its verdicts, the newest first; the alert is made of theirs
-    is_muted: bool = False  # whether a mute holds back all that is new in it: it only takes back what was proposed
+    is_muted: bool = False  # whether a mute holds back all that is new in it: it only takes proposals back
 
     @property
     def incident(self) -> str:

@@ -127,7 +127,7 @@ def decide(
     if not incident.is_open:
         if told is None or told.state == "refused":
             return None  # it ended before the channel took a notice of it
-        # An end is told in spite of mutes; what it proposes anew (to keep a host out of the next job) is held back.
+        # An end is told in spite of mutes; its own proposal (to keep a host out of the next job) is held back.
         is_muted = rules.withdraws and mute_of(incident.alert, mutes, now_ns) is not None
         end = Notice("resolved", incident.alert, told.severity, earlier, told.reference, is_muted=is_muted)
         return Deliver(end)
@@ -198,7 +198,7 @@ def _update(
 
 
 def _is_unread(incident: Incident, told: DeliveryRecord) -> bool:
-    """Whether a channel got nothing of the incident's newest alert, not even what a mute lets through.
+    """Whether a channel got nothing of the incident's newest alert, not even the part that a mute lets through.
 
     The record of a muted notice keeps the revision of the one before, so that the rest follows when the mute ends.
     """

@@ -172,7 +172,7 @@ class StateLog:
         name = self._topics.name(followed.topic)
         partitions = tuple(followed.read_to) or self._reader.partitions(name)
         ends = {partition: self._reader.end_offset(name, partition) for partition in partitions}
-        # The topic was made anew, or its log cut: of what it held nothing is in force any more.
+        # The topic was made anew, or its log cut: none of its former records is in force any more.
         if any(end < followed.read_to.get(partition, 0) for partition, end in ends.items()):
             LOG.warning("event=read_anew topic=%s", name)
             followed.newest.clear()

@@ -105,8 +105,8 @@ _MOST_TEXTS: Final = 1000  # of which it is remembered when they were shown
 
 def logging_config(level: str) -> dict[str, Any]:
     """Return a configuration for ``logging.config.dictConfig``; `level`: of our own lines, one of `LEVELS`."""
-    # Faust's lines begin at a warning, or with ``debug`` at info. With ``debug`` only: that one of
-    # its timers was late, on which nothing depends, and that urllib3 tries again, as the error is told by who asked.
+    # Faust's lines begin at a warning, or with ``debug`` at info. Two kinds are shown with ``debug`` only: a timer of
+    # Faust's that was late, on which nothing depends, and a retry of urllib3, whose caller reports the error.
     others, least = ("INFO", "INFO") if level == "debug" else ("WARNING", "ERROR")
     return {
         "version": 1,

@@ -153,7 +153,8 @@ class PublishedVerdicts:
     def in_known_words(self, judgements: Judgements) -> Judgements:
         """Give incidents the ids under which they were published first, and ends the newest revisions."""
         if judgements.job.encode() not in self._anew:
-            return replace(judgements, verdicts=[*map(self._behind, judgements.verdicts)])
+            known = self._published  # usually none: monitors have repeated all that was sent before the restart
+            return replace(judgements, verdicts=[*map(self._behind, judgements.verdicts)]) if known else judgements
         found = (self._translated(verdict) for verdict in judgements.verdicts)
         verdicts = [self._behind(verdict) for verdict in found if verdict is not None]
         ids = {own: alias.verdict_id for own, alias in self._aliases.items()}

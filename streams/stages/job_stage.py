@@ -102,9 +102,6 @@ class JobStage(Stage[JobMonitor]):
     async def prepare(self, state: State, stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
-        for tracked in state.tracked.values():
-            if tracked.monitor.is_ended:
-                published.note_end(tracked.key.decode(), tracked.monitor.newest_start)
         run, topics = self.services.reading.run, self._topics
         self._ends[state] = await run(topics.read_results, state.partition, stored.ends, published)
         end = await run(topics.evidence_end, state.partition)
@@ -130,7 +127,7 @@ class JobStage(Stage[JobMonitor]):
             return
         if tracked is None:
             tracked = state.tracked[key] = Tracked(key, self._make(key.decode()))
-            before = published.start_before(key, is_new=0 < self._evidence_ends[state] <= message.offset)
+            before = published.start_before(key, is_new=self._has_read_all(state, {EVIDENCE: message.offset}))
             if before is not None:
                 tracked.monitor.go_on_after(StartsState.of(*before))
             log_job("appeared", key.decode(), partition=state.partition)

@@ -43,8 +43,8 @@ class JobTopics:
     def read_results(self, own: int, ends: Ends | None, published: PublishedVerdicts) -> Ends:
         """Note the verdicts published behind `ends` on jobs of the partition `own`; return the present ends.
 
-        Without `ends` nothing was ever judged in this partition: there are none. What is noted is stored with the new
-        ends, and not read again at the next start.
+        They are stored with these, and not read again at the next start. Without `ends` nothing was ever judged in
+        this partition: there are none.
         """
         newest = self._result_ends()  # before anything is read: what comes meanwhile lies behind them
         if ends is None:

@@ -72,7 +72,7 @@ def actions_of(notice: Notice) -> tuple[Action, ...]:
     elif notice.event == "resolved":  # the proposals on the same device before the end
         names = plan_of(replace(verdict, state="open", close_reason=None)).actions
         earlier = tuple((name, verdict.suspects[0]) for name in names)
-    if notice.is_muted:  # nothing is begun on it, but what was begun stays
+    if notice.is_muted:  # nothing is begun on it; actions that were begun stay
         begun = {_id(verdict, name, one) for name, one in earlier}
         proposed = tuple(replace(one, expires_at_ns=None) for one in proposed if one.action_id in begun)
     current = {one.action_id for one in proposed}

@@ -7,9 +7,19 @@ import threading
 
 import pytest
 
-from irregulars.sinks.notices.ledger import LONGEST_S, LONGEST_TRY_S, MOST_LEFT, Courier, Ledger, Outcome, Retries
+from irregulars.sinks.notices.ledger import (
+    LONGEST_S,
+    LONGEST_TRY_S,
+    MOST_LEFT,
+    Courier,
+    Due,
+    Ledger,
+    Outcome,
+    Retries,
+)
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules
+from tests.present import present
 from tests.sinks.notices.alerts import alert
 
 S = 10**9
@@ -73,14 +83,16 @@ class Stuck:
         return
 
 
-def test_a_try_that_never_ends_is_left_and_the_channel_told_of_what_follows() -> None:
-    """By an endpoint that answers byte by byte, or a stranger's: it got nothing more, and no line said so."""
-    channel, outcomes, now_s = Stuck(), queue.SimpleQueue[Outcome](), [0.0]
-    courier = Courier(channel, outcomes, 60.0, clock_s=lambda: now_s[0])
+def due_notice() -> Due:
     ledger = Ledger({"c": Rules(hold_s=0.0)})
     ledger.apply_alert(alert(), 1)
-    due = ledger.next_due("c", 2)
-    assert due is not None
+    return present(ledger.next_due("c", 2))
+
+
+def test_a_try_that_never_ends_is_left_and_the_channel_told_of_what_follows() -> None:
+    """By an endpoint that answers byte by byte, or a stranger's: it got nothing more, and no line said so."""
+    channel, outcomes, now_s, due = Stuck(), queue.SimpleQueue[Outcome](), [0.0], due_notice()
+    courier = Courier(channel, outcomes, 60.0, clock_s=lambda: now_s[0])
     courier.send(due)
     assert channel.is_stuck.wait(60)
     now_s[0] = LONGEST_TRY_S - 1
@@ -102,12 +114,8 @@ def test_a_try_that_never_ends_is_left_and_the_channel_told_of_what_follows() ->
 
 
 def test_a_try_is_left_though_many_were_that_have_ended_since() -> None:
-    channel, outcomes, now_s = Stuck(), queue.SimpleQueue[Outcome](), [0.0]
+    channel, outcomes, now_s, due = Stuck(), queue.SimpleQueue[Outcome](), [0.0], due_notice()
     courier = Courier(channel, outcomes, 60.0, clock_s=lambda: now_s[0])
-    ledger = Ledger({"c": Rules(hold_s=0.0)})
-    ledger.apply_alert(alert(), 1)
-    due = ledger.next_due("c", 2)
-    assert due is not None
     for _ in range(MOST_LEFT + 1):
         channel.tries = 0
         channel.goes_on.clear()
