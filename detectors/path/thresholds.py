@@ -58,5 +58,22 @@ class PathThresholds:
         "In iterations of one incident the same ranks work longer by as much.",
         "chosen: less than half is not the main cause")  # fmt: skip
 
+    # Metrics of ranks, from traces of their GPUs
+    metric_major_ratio: float = threshold(0.95, "share of the time of all kernels",
+        "The fewest names of kernels that hold as much are major: void is the time in which none of them runs.",
+        "chosen: leaves the many short kernels that a profile of the longest ones would not show")  # fmt: skip
+    metric_deviations: float = threshold(5.0, "median absolute deviations above the median",
+        "A rank whose distribution lies further from the typical one is unlike its peers.",
+        "EROICA (NSDI 2026), localization")  # fmt: skip
+    metric_least_count: int = threshold(10, "kernels, or multiplications of a kind",
+        "With fewer, the distribution of a rank is not compared: their times may be a few µs, counted in whole ones.",
+        "chosen: roundings by half a µs of calls of 5 µs then differ by 3% at the mean")  # fmt: skip
+    metric_least_latency: float = threshold(2.0, "ratio of issue latencies",
+        "Distributions that differ by a smaller factor are alike.",
+        "chosen: the queue of a healthy GPU varies by as much within a step")  # fmt: skip
+    metric_least_ratio: float = threshold(0.1, "ratio of rates minus 1, or share of the step",
+        "Rates, or voids, that differ by less are alike.",
+        "chosen: as for peers' transfers (alike_sizes)")  # fmt: skip
+
 
 PATH: Final = PathThresholds()

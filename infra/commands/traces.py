@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -305,6 +305,7 @@ def _show_simulated(console: Console, out: Path, job: SimulatorSettings, label: 
 
 _COLLECTIVES_LISTED = 10_000
 _LATE_SHOWN = 8
+_ROWS_SHOWN = 64  # of ranks, and of communicators with their operators; JSON has all
 _HOST = re.compile(r"([^=\s]{1,200})=(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)")
 _RUN = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -326,6 +327,9 @@ def import_trace(
         Path | None,
         typer.Option(help="Which switch each host is below: from ibnetdiscover, Slurm's topology.conf, or a table."),
     ] = None,
+    is_measuring: Annotated[
+        bool, typer.Option("--metrics", help="Measure each rank, and tell those that are unlike their peers.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Turn files of another tool into a trace directory, for irregulars analyze OUT_DIR.
@@ -342,21 +346,26 @@ def import_trace(
     Example: irregulars import clog clogs/ job/
 
     Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
+
+    Example: irregulars import kineto traces/ job/ --metrics
     """
-    from irregulars.infra.runs.trace_reports import arrivals_of, collectives_json, late_ranks
+    from irregulars.infra.runs.trace_reports import arrivals_of, collectives_json, late_ranks, measure_trace
     from irregulars.producers.importers.fabric import read_fabric
     from irregulars.producers.importers.importing import import_trace as read
     from irregulars.producers.trace.directory import read_trace
 
-    imported = read(kind, source, out, job, hosts_of(hosts or ()), None if fabric is None else read_fabric(fabric))
+    switches = None if fabric is None else read_fabric(fabric)
+    imported = read(kind, source, out, job, hosts_of(hosts or ()), switches, has_kernels=is_measuring)
     trace = read_trace(out)
+    metrics = measure_trace(trace, imported.kernels) if is_measuring else None
     arrivals, names = arrivals_of(trace)
     late = [one for one in late_ranks(arrivals, names) if one.waited_s]
     if json:
         found = _summary(imported, trace) | {"late_ranks": [one._asdict() for one in late]}
+        found |= {} if metrics is None else {"metrics": metrics.to_json()}
         print_json(found | {"collectives": collectives_json(arrivals, names, _COLLECTIVES_LISTED)})
     else:
-        _show_imported(out, _summary(imported, trace), late)
+        _show_imported(out, _summary(imported, trace), late, [] if metrics is None else metrics.lines(_ROWS_SHOWN))
 
 
 def hosts_of(options: Sequence[str]) -> dict[int, str]:
@@ -398,7 +407,7 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
+def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank], measured: Iterable[str]) -> None:
     # The contract has null where the source knows no iteration: so it stays for analyze and replay to infer.
     iterations = (
         counted(summary["iterations"], "iteration") if summary["iterations_marked"] else "no iterations marked"
@@ -408,6 +417,7 @@ def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank]) -> 
         f"{counted(summary['operators'], 'operator')} on {counted(summary['communicators'], 'communicator')}, "
         f"{iterations}, clock {summary['clock']}",
         *(f"  {one.text()}" for one in late[:_LATE_SHOWN]),
+        *measured,
         *(f"Left out {one['name']}: {one['reason']}" for one in summary["left_out"][:_LATE_SHOWN]),
         *(f"Left out: {count} × {reason}" for reason, count in summary["skipped"].items()),
     ]

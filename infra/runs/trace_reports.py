@@ -1,8 +1,8 @@
-"""Reports on a trace: steady NICs where there is nothing to judge, and the ranks that arrived last."""
+"""Reports on a trace: steady NICs where there is nothing to judge, ranks that arrived last, metrics of ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,27 @@ from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.topology import topology_of
 from irregulars.detectors.nics.steadiness import Traffic, steady_stretches
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
+from irregulars.detectors.path.rank_metrics import (
+    FLOPS,
+    ISSUE_LATENCY,
+    TOKENS,
+    Bandwidths,
+    Difference,
+    Summary,
+    find_differences,
+    join_samples,
+    measure_bandwidth,
+    sample_iterations,
+    sample_kernels,
+    summarize,
+)
+from irregulars.dtypes import Column
 from irregulars.messages.records import OPERATORS, UNKNOWN
+from irregulars.producers.importers.kineto_kernels import KernelWindow
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
-from irregulars.words import duration, ordinal
+from irregulars.words import duration, ordinal, rate
 
 _ALL_NS = int(np.iinfo(np.int64).max)
 
@@ -92,6 +108,12 @@ class LateRank(NamedTuple):
 
 def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
     """Compare the shares of all collectives; with the ids that the codes of communicators stand for."""
+    columns, names = _joined_operators(trace)
+    return find_arrivals(columns), names
+
+
+def _joined_operators(trace: Trace) -> tuple[dict[str, Column], tuple[str, ...]]:
+    """Return the operators of all ranks, with communicators by their place among the names."""
     names = sorted({name for batch in trace.commops.values() for name in batch.header.names})
     codes = {name: code for code, name in enumerate(names)}
     parts = []
@@ -100,12 +122,11 @@ def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
         part = {name: batch.columns[name].astype(np.int64) for name in _COLUMNS}
         part["communicator"] = table[batch.columns["communicator"]]
         part["rank"] = np.full(len(batch), rank, dtype=np.int64)
-        part["elapsed_ns"] = batch.columns["elapsed_ns"]
+        part |= {name: batch.columns[name] for name in ("elapsed_ns", "size_bytes")}
         parts.append(part)
-    wanted = ("rank", "communicator", "elapsed_ns", *_COLUMNS)
     empty = np.empty(0, dtype=np.int64)
-    columns = {name: np.concatenate([part[name] for part in parts]) if parts else empty for name in wanted}
-    return find_arrivals(columns), tuple(names)
+    wanted = ("rank", "communicator", "elapsed_ns", "size_bytes", *_COLUMNS)
+    return {name: np.concatenate([part[name] for part in parts] or [empty]) for name in wanted}, tuple(names)
 
 
 def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
@@ -155,3 +176,119 @@ def collectives_json(arrivals: Arrivals, names: Sequence[str], most: int) -> lis
             }
         )
     return listed
+
+
+class Metrics(NamedTuple):
+    """The five metrics of a trace's ranks, and the ranks that are unlike their peers."""
+
+    ranks: Mapping[int, Mapping[str, Summary]]
+    bandwidths: Bandwidths
+    communicators: Sequence[str]
+    differences: Sequence[Difference]
+
+    def to_json(self) -> dict[str, object]:
+        """Return them as a JSON object."""
+        return {
+            "ranks": [
+                {"rank": rank, **{name: _summary_json(one) for name, one in own.items()}}
+                for rank, own in self.ranks.items()
+            ],
+            "bandwidths": [
+                {"communicator": name, "operator": operator, **dict(zip(_BANDWIDTH, values, strict=True))}
+                for name, operator, *values in self._bandwidths()
+            ],
+            "differences": [one._asdict() | {"text": text_of_difference(one)} for one in self.differences],
+        }
+
+    def lines(self, most: int) -> Iterator[str]:
+        """Yield who is unlike its peers, then a row for each rank and each kind of collective: `most` of each."""
+        yield from (text_of_difference(one) for one in self.differences[:most])
+        columns = list(dict.fromkeys(name for own in self.ranks.values() for name in own))
+        rows = [["rank", *map(_head, columns)]]
+        rows += [
+            [str(rank), *(text_of_value(name, own[name].value) if name in own else "-" for name in columns)]
+            for rank, own in list(self.ranks.items())[:most]
+        ]
+        yield from _aligned(rows)
+        rows = [["communicator", "operator", "collectives", "ranks", "algbw", "busbw"]]
+        for name, operator, count, shares, members, algbw, busbw in self._bandwidths()[:most]:
+            seen = f"{members}" if shares == members else f"{shares} of {members}"
+            rows.append([name, operator, f"{count}", seen, rate(algbw), rate(busbw)])
+        if len(rows) > 1:
+            yield from _aligned(rows)
+        if any(row[3].count("of") for row in rows):
+            yield "Where rows of ranks are missing, waiting for them is in the bandwidth."
+
+    def _bandwidths(self) -> list[tuple[str, str, int, int, int, float, float]]:
+        own = self.bandwidths
+        columns = (own.communicator, own.operator, own.count, own.shares, own.members, own.algbw, own.busbw)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [(self.communicators[name], OPERATORS[operator], *values) for name, operator, *values in rows]
+
+
+_BANDWIDTH = ("collectives", "ranks_seen", "ranks", "algbw_bytes_per_s", "busbw_bytes_per_s")
+_HEADS = {
+    "steps_per_s": "steps/s", TOKENS: "tokens/s", ISSUE_LATENCY: "issue latency",
+    "void_between_steps_ratio": "void between steps", "void_minority_kernels_ratio": "void within steps",
+}  # fmt: skip
+
+
+def measure_trace(trace: Trace, kernels: Mapping[int, Sequence[KernelWindow]]) -> Metrics:
+    """Measure the ranks of a trace; `kernels`: those of ranks whose GPU was profiled."""
+    ranks = {}
+    for rank in sorted({*trace.commops, *trace.iterations}):
+        windows = [sample_kernels(one.kernels, one.kinds, one.step_s) for one in kernels.get(rank, ())]
+        if not any(windows) and rank in trace.iterations:
+            columns = trace.iterations[rank].columns
+            windows = [sample_iterations(columns["elapsed_ns"], columns["tokens"])]
+        ranks[rank] = summarize(join_samples(windows))
+    columns, names = _joined_operators(trace)
+    sizes = {one.id: len(one.ranks) for announcement in trace.announcements for one in announcement.communicators}
+    members = np.array([sizes[name] for name in names], dtype=np.int64)
+    bandwidths = measure_bandwidth(columns, members, is_shared_clock=trace.clock == "shared")
+    stages = topology_of(trace.announcements, {}).stages(np.array(list(ranks), dtype=np.int64))
+    differences = find_differences(ranks, dict(zip(ranks, stages.tolist(), strict=True)))
+    return Metrics(ranks, bandwidths, names, differences)
+
+
+def text_of_value(metric: str, value: float) -> str:
+    """Write a value of a metric.
+
+    >>> text_of_value("issue_latency_ns", 12_786.0), text_of_value("flops_per_s.mm", 3.49e13)
+    ('12.8 µs', '34.9 TFLOP/s')
+    >>> text_of_value("void_between_steps_ratio", 0.028), text_of_value("steps_per_s", 4.4972)
+    ('2.8%', '4.5')
+    """
+    if metric == ISSUE_LATENCY:
+        return duration(value)
+    if metric.startswith(FLOPS):
+        return f"{value / 1e12:.3g} TFLOP/s"
+    return f"{value:.1%}" if metric.endswith("_ratio") else f"{value:.3g}"
+
+
+def text_of_difference(one: Difference) -> str:
+    """Put into words in which a rank is unlike its peers.
+
+    >>> text_of_difference(Difference(3, "issue_latency_ns", 12_800.0, 76.5e6, 0.5, 3.7))
+    'issue latency of rank 3 is 12.8 µs, that of its peers 76.5 ms: its CPU does not run ahead of its GPU'
+    """
+    value, usual = (text_of_value(one.metric, number) for number in (one.value, one.usual))
+    where = "" if one.quantile == 0.5 else f" at the {ordinal(round(100 * one.quantile))} percentile"
+    text = f"{_head(one.metric)} of rank {one.rank} is {value}{where}, that of its peers {usual}"
+    is_stalled = one.metric == ISSUE_LATENCY and one.value < one.usual
+    return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text
+
+
+def _head(metric: str) -> str:
+    return _HEADS.get(metric) or f"rate of {metric.rpartition('.')[2]}"
+
+
+def _summary_json(one: Summary) -> dict[str, float]:
+    low, middle, high = one.quantiles[[5, 50, 95]].tolist()
+    return {"value": one.value, "p5": low, "p50": middle, "p95": high, "count": one.count}
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

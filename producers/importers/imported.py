@@ -14,6 +14,7 @@ from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS, usable_rows
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
 from irregulars.producers.importers.identity import LeftOut
+from irregulars.producers.importers.kineto_kernels import KernelWindow
 from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
 
@@ -173,6 +174,7 @@ class ImportedJob:
     left_out: Sequence[LeftOut] = ()  # files that were not used
     # Per rank, where it is known: time up to which all its rows are here, ns since the epoch
     complete_until_ns: Mapping[int, int] = field(default_factory=dict)
+    kernels: Mapping[int, Sequence[KernelWindow]] = field(default_factory=dict)  # of ranks, where they were wanted
 
     @property
     def has_open(self) -> bool:

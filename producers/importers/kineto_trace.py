@@ -70,11 +70,11 @@ LAUNCHES: Final = (b"Launch",)
 # Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
 # ``multimem_all_reduce_kernel`` that of PyTorch's symmetric memory. Inductor (``triton_*``) names kernels after the
 # operators around them.
-_COLLECTIVE: Final = re.compile(
+COLLECTIVE: Final = re.compile(
     r"(?!triton_).*(ccl|(all|device)_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)", re.IGNORECASE | re.DOTALL
 )
 _NOTE: Final = re.compile(r"(\w{0,8}ccl|gloo|mpi|ucc):\w")
-_STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
+STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
 _MOST_US: Final = 1 << 53
 _MOST_KEPT: Final = 500_000
 _MOST_TEXT: Final = 32 << 20  # events that are kept of a trace, and characters of the different texts in them
@@ -157,17 +157,17 @@ class TraceParser:
         if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
             return
         category = category.lower() if isinstance(category, str) else ""  # "Kernel" and "Operator" up to PyTorch 1.11
-        is_kernel = category == "kernel" and ("Collective name" in arguments or bool(_COLLECTIVE.match(name)))
-        if not is_kernel and not category.startswith(_OF_THE_CPU):
+        is_kernel = category == "kernel" and ("Collective name" in arguments or bool(COLLECTIVE.match(name)))
+        if not is_kernel and not category.startswith(OF_THE_CPU):
             return
         is_note = not is_kernel and _NOTE.match(name) is not None
-        if not (_is_time(start_us) and _is_time(length_us)):
+        if not (is_time(start_us) and is_time(length_us)):
             self._timeless += is_kernel or is_note
             return
         # A length beyond the contract's bounds stays beyond them, and its sums fit into 64 bits.
-        start_ns, elapsed_ns = _to_ns(start_us), min(_to_ns(length_us), MOST_EXACT + 1)
+        start_ns, elapsed_ns = to_ns(start_us), min(to_ns(length_us), MOST_EXACT + 1)
         name = self._shared(name[:_LONGEST_NAME])
-        span = TimedSpan(start_ns, start_ns + elapsed_ns, _thread(event.get("tid")), name)
+        span = TimedSpan(start_ns, start_ns + elapsed_ns, thread_of(event.get("tid")), name)
         if is_kernel:
             self._keep("GPU", arguments.get("device"))
             self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
@@ -175,7 +175,7 @@ class TraceParser:
             self._keep("process", event.get("pid"))
             size_bytes = bytes_of_tensors(arguments.get("Input Dims"), arguments.get("Input type"))
             (self._gloo if name.startswith("gloo:") else self._notes).append(span._replace(size_bytes=size_bytes))
-        elif (step := _STEP.match(name)) is not None:
+        elif (step := STEP.match(name)) is not None:
             self._keep("process", event.get("pid"))
             # Two threads may mark one step at the same time; apart, the file holds two captures.
             known = self._steps.setdefault(int(step[1]), span)
@@ -240,9 +240,9 @@ class TraceParser:
         for event in events:
             arguments = event.get("args")
             number = arguments.get("correlation") if isinstance(arguments, dict) else None
-            is_launch = str(event.get("cat")).lower() != "kernel" and _is_time(event.get("ts"))
+            is_launch = str(event.get("cat")).lower() != "kernel" and is_time(event.get("ts"))
             if is_launch and type(number) is int and number in needed:
-                self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
+                self._launches[number] = to_ns(event["ts"]), thread_of(event.get("tid"))
 
     # --- the capture ------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class TraceParser:
             size_bytes, count = math.nan, kernel.arguments.get("In msg nelems")
             if note is not None:
                 size_bytes = note.size_bytes
-            elif _is_time(count):
+            elif is_time(count):
                 size_bytes = count * bytes_of_type(kernel.arguments.get("dtype"))
             yield Call(
                 group=group, lane=f"stream {kernel.arguments.get('stream')}", operator=operator,
@@ -366,22 +366,24 @@ _ARGUMENTS: Final = (
 )  # fmt: skip
 
 
-_OF_THE_CPU: Final = ("cpu_op", "operator", "user_annotation")
+OF_THE_CPU: Final = ("cpu_op", "operator", "user_annotation")
 
 
 def _number(arguments: Mapping[str, Any], name: str) -> Any:
     return arguments.get(name, arguments.get(name.lower()))  # "external id" up to PyTorch 1.11
 
 
-def _thread(value: object) -> object:
+def thread_of(value: object) -> object:
+    """Return a thread's id as a key."""
     return value if isinstance(value, (int, str)) else None
 
 
-def _is_time(value: object) -> TypeGuard[float]:
+def is_time(value: object) -> TypeGuard[float]:
+    """Whether a value can be µs since some moment."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_US
 
 
-def _to_ns(value_us: Any) -> int:
+def to_ns(value_us: Any) -> int:
     """Convert µs with decimals; whole µs since the epoch are more ns than a float can hold."""
     whole = int(value_us)
     return whole * 1000 + round((value_us - whole) * 1000)

@@ -1,0 +1,159 @@
+"""All kernels of a Kineto trace with their launches, steps and matrix multiplications, as columns for their metrics.
+
+A kernel is joined to its launch by ``correlation``, and to the multiplication that launched it by thread and time:
+``External id`` has other meanings in older traces. Of a launch that starts several kernels (a CUDA graph) only the
+first has an issue latency.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.messages.bounds import MOST_EXACT
+from irregulars.messages.records import UNKNOWN
+from irregulars.producers.importers.kineto_trace import COLLECTIVE, OF_THE_CPU, STEP, is_time, thread_of, to_ns
+
+Array = np.ndarray
+# Texts of which each event that matters here has one: all kernels and launches, multiplications, steps.
+KERNELS_WANTED: Final = (b"correlation", b'mm"', b"ProfilerStep#")
+# Multiplications, with the place of the first matrix among their inputs; `linear` and `matmul` call them
+_KINDS: Final = {"mm": 0, "_scaled_mm": 0, "_int_mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1}
+_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
+_MOST_EVENTS: Final = 4_000_000
+_MOST_NAMES: Final = 1 << 16  # of kernels; the others count as one
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWindow:
+    """The kernels of one trace, and how long each step took on the CPU.
+
+    Attributes
+    ----------
+    kernels
+        Columns as `sample_kernels` reads them.
+    kinds
+        Kinds of multiplications.
+    step_s
+        Of each mark, s.
+    """
+
+    kernels: Mapping[str, Array]
+    kinds: tuple[str, ...]
+    step_s: Array
+
+
+class KernelParser:
+    """Gather the kernels of one trace: `add` each event, then `window` once."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._threads: dict[object, int] = {}
+        self._kernels = array("q")  # start, end, name, correlation, whether it communicates
+        self._launches = array("q")  # correlation, start, thread
+        self._calls = array("q")  # start, end, thread, kind
+        self._flops = array("d")
+        self._steps: dict[int, tuple[int, int]] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take in an event; InputError if there are more than a trace can have."""
+        name, arguments = event.get("name"), event.get("args")
+        start_us, length_us = event.get("ts"), event.get("dur")
+        if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
+            return
+        if not (is_time(start_us) and is_time(length_us)):
+            return
+        if len(self._kernels) // 5 + len(self._launches) // 3 + len(self._flops) > _MOST_EVENTS:
+            raise InputError(f"a trace must hold at most {_MOST_EVENTS} kernels and launches; got more")
+        category, number = str(event.get("cat")).lower(), arguments.get("correlation")
+        start_ns = to_ns(start_us)
+        end_ns = start_ns + min(to_ns(length_us), MOST_EXACT)
+        correlation = number if type(number) is int and 0 <= number < MOST_EXACT else UNKNOWN
+        if category == "kernel":
+            if len(self._names) < _MOST_NAMES:
+                self._names.setdefault(name[:200], len(self._names))
+            code = self._names.get(name[:200], _MOST_NAMES)
+            is_communication = "Collective name" in arguments or COLLECTIVE.match(name) is not None
+            self._kernels.extend((start_ns, end_ns, code, correlation, is_communication))
+        elif category in _LAUNCHES:
+            if correlation != UNKNOWN:
+                self._launches.extend((correlation, start_ns, self._thread(event)))
+        elif category.startswith(OF_THE_CPU):
+            kind = name.removeprefix("aten::")
+            if kind in _KINDS and name.startswith("aten::"):
+                self._calls.extend((start_ns, end_ns, self._thread(event), [*_KINDS].index(kind)))
+                self._flops.append(flops_of(arguments.get("Input Dims"), _KINDS[kind]))
+            elif (step := STEP.match(name)) is not None:
+                self._steps.setdefault(int(step[1]), (start_ns, end_ns))
+
+    def _thread(self, event: Mapping[str, Any]) -> int:
+        return self._threads.setdefault(thread_of(event.get("tid")), len(self._threads))
+
+    def window(self) -> KernelWindow:
+        """Return what was gathered."""
+        start_ns, end_ns, name, correlation, is_communication = _columns(self._kernels, 5)
+        number, launched_ns, thread = _columns(self._launches, 3)
+        number, first = np.unique(number, return_index=True)
+        launch = np.searchsorted(number, correlation)
+        launch[launch == len(number)] = 0
+        launch = np.where(_taken(number, launch, -1) == correlation, launch, UNKNOWN)
+        launch_ns = _taken(launched_ns[first], launch, UNKNOWN)
+        order = np.lexsort((start_ns, correlation))
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[order[1:]] = correlation[order[1:]] != correlation[order[:-1]]
+        latency_ns = np.full(len(order), math.nan)
+        has_latency = is_first & (launch != UNKNOWN)
+        latency_ns[has_latency] = start_ns[has_latency] - launch_ns[has_latency]
+        steps = np.array([(*span, step) for step, span in self._steps.items()], np.int64).reshape(-1, 3)
+        begin, past, of_thread, kind = _columns(self._calls, 4)
+        call = _around(begin, past, of_thread, launch_ns, _taken(thread[first], launch, UNKNOWN))
+        step = _around(steps[:, 0], steps[:, 1], np.zeros(len(steps), np.int64), launch_ns, np.zeros_like(launch))
+        kernels = {
+            "start_ns": start_ns, "end_ns": end_ns, "name": name, "is_communication": is_communication != 0,
+            "latency_ns": latency_ns, "step": _taken(steps[:, 2], step, UNKNOWN),
+            "call": call, "kind": _taken(kind, call, UNKNOWN),
+            "flops": _taken(np.array(self._flops, np.float64), call, math.nan),
+        }  # fmt: skip
+        return KernelWindow(kernels, tuple(_KINDS), (steps[:, 1] - steps[:, 0])[steps[:, 1] > steps[:, 0]] / 1e9)
+
+
+def flops_of(shapes: Any, first: int) -> float:
+    """Return the operations of a multiplication, from the shapes of its inputs; NaN where they are not recorded.
+
+    >>> flops_of([[64], [4096, 100], [100, 64], [], []], 1) == 2 * 4096 * 100 * 64
+    True
+    """
+    both = shapes[first : first + 2] if isinstance(shapes, list) else ()
+    if len(both) < 2 or not all(isinstance(one, list) and 2 <= len(one) <= 3 for one in both):
+        return math.nan
+    if any(type(length) is not int or not 0 < length < 1 << 40 for one in both for length in one):
+        return math.nan
+    return 2.0 * math.prod(map(float, both[0])) * both[1][-1]
+
+
+def _columns(rows: array[int], width: int) -> Array:
+    return np.frombuffer(rows, np.int64).reshape(-1, width).T if len(rows) else np.empty((width, 0), np.int64)
+
+
+def _taken(values: Array, at: Array, missing: float) -> Array:
+    """Return the values at some places, and another one where a place is `UNKNOWN`."""
+    return np.append(values, np.array([missing], values.dtype))[np.where(at == UNKNOWN, len(values), at)]
+
+
+def _around(begin: Array, past: Array, thread: Array, moment: Array, of_thread: Array) -> Array:
+    """Return for each moment the span of its thread that began last before it, if it lasts until then."""
+    found = np.full(len(moment), UNKNOWN)
+    for one in np.unique(thread):
+        own = np.flatnonzero(thread == one)
+        own = own[np.argsort(begin[own], kind="stable")]
+        asked = np.flatnonzero(of_thread == one)
+        at = own[np.maximum(np.searchsorted(begin[own], moment[asked], side="right") - 1, 0)]
+        is_inside = (begin[at] <= moment[asked]) & (moment[asked] <= past[at])
+        found[asked] = np.where(is_inside, at, UNKNOWN)
+    return found
