@@ -144,8 +144,8 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
     """
     owners: dict[tuple[int, str], list[int]] = {}
     for rank, metrics in ranks.items():
-        for name, own in metrics.items():
-            if own.count >= (1 if name in _PER_STEP else PATH.metric_least_count):
+        for name, one in metrics.items():
+            if one.count >= (1 if name in _PER_STEP else PATH.metric_least_count):
                 owners.setdefault((stages[rank], name), []).append(rank)
     found = []
     for (_, name), peers in owners.items():
@@ -161,8 +161,9 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
         for at in np.flatnonzero((distance > limit) & (distance >= least)).tolist():
             value, usual, quantile = values[at], np.median(values), 0.5
             if name == ISSUE_LATENCY:
-                # Where the medians are alike, the quantile at which the distributions are furthest apart
-                where = _MEDIAN if abs(apart[at, _MEDIAN]) >= least else int(np.argmax(np.abs(apart[at])))
+                # The median, unless distributions are more than twice as far apart elsewhere
+                far = np.abs(apart[at])
+                where = _MEDIAN if 2 * far[_MEDIAN] >= far.max() else int(np.argmax(far))
                 value, usual, quantile = quantiles[at, where], np.median(quantiles[:, where]), _GRID[1:-1][where]
             else:
                 more = np.diff(_comparable(name, np.array([usual, value])))[0]

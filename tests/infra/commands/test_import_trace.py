@@ -7,6 +7,7 @@ import pytest
 
 from tests.infra.conftest import Run, refused
 from tests.producers.importers.inspector_lines import collective, context, lines
+from tests.producers.importers.test_kineto_trace import NAMED, kernel, launch, step, trace_file
 
 
 @pytest.fixture
@@ -48,6 +49,31 @@ def test_nobody_is_late_where_nobody_was_waited_for(run: Run, tmp_path: Path) ->
         (tmp_path / f"host-pid{rank}.log").write_bytes(lines(*whole))
     found = json.loads(run("import", "nccl-inspector", ".", "out", "--json")[1])
     assert (found["late_ranks"], len(found["collectives"])) == ([], 4)
+
+
+def test_metrics_tell_a_rank_whose_cpu_does_not_run_ahead(run: Run, tmp_path: Path) -> None:
+    """Of 4 ranks the CPU of rank 2 waits for each kernel before it launches the next one, 90 µs later."""
+    for rank in range(4):
+        events = [step(n, 10_000 * n, 10_000) for n in (1, 2)]
+        for at in range(100):
+            begin = 10_000 * (1 + at // 50) + 190 * (at % 50) + 9
+            ahead = 9 if rank == 2 else 500 + 80 * at % 400 + 20 * rank
+            length = 100 if rank == 2 else 185 + rank
+            ends = {"name": "gemm"} if at % 50 else {}
+            events += [launch(begin - ahead, at), kernel(begin, length, at, **NAMED) | ends]
+            if at % 50:
+                del events[-1]["args"]["Collective name"]
+        trace_file(tmp_path / "in", rank, events, distributedInfo={"rank": rank, "world_size": 4})
+    status, out, err = run("import", "kineto", "in", "out", "--metrics")
+    assert (status, err) == (0, "")
+    assert "issue latency of rank 2 is 9 µs, that of its peers " in out
+    assert "its CPU does not run ahead of its GPU" in out
+    assert "void within steps of rank 2 is 4" in out
+    found = json.loads(run("import", "kineto", "in", "out", "--metrics", "--json")[1])["metrics"]
+    assert {one["rank"] for one in found["differences"]} == {2}
+    assert [one["issue_latency_ns"]["count"] for one in found["ranks"]] == [100] * 4
+    (bandwidth,) = found["bandwidths"]
+    assert (bandwidth["operator"], bandwidth["collectives"], bandwidth["ranks_seen"]) == ("all_reduce", 2, 4)
 
 
 @pytest.mark.parametrize(
