@@ -337,6 +337,26 @@ def test_communicators_are_ranked_against_their_like(recorded: Client) -> None:
     assert all(row["median_ms"] > 0 and row["size"] >= 2 for row in rows)
 
 
+def test_metrics_of_ranks_are_those_of_their_rows(recorded: Client) -> None:
+    rows = answer(recorded, "metrics_of_ranks", job=NIC)
+    own = columns(NIC, "rank_iterations")
+    found = {row["rank"]: row["median"] for row in rows if row["metric"] == "steps_per_s"}
+    assert found == {
+        rank: pytest.approx(np.median(1e9 / own["elapsed_ns"][own["rank"] == rank].astype(float)), rel=0.02)
+        for rank in range(4)
+    }
+    stored = columns(NIC, "operators")
+    is_reduced = (stored["operator"] == "all_reduce") & (stored["communicator"] == "world") & (stored["rank"] == 1)
+    size_bytes, transfer_ns = (stored[name][is_reduced].astype(float) for name in ("size_bytes", "transfer_ns"))
+    [row] = [row for row in rows if (row["metric"], row["communicator"], row["rank"]) == ("all_reduce", "world", 1)]
+    assert row["count"] == is_reduced.sum()
+    low, high = (np.quantile(1.5 * size_bytes / transfer_ns, 0.5, method=side) for side in ("lower", "higher"))
+    assert 0.98 * low < row["median"] < 1.02 * high  # half of the stored iterations are slow
+    assert [row["times_its_like"] for row in rows] == sorted(row["times_its_like"] for row in rows)
+    later = answer(recorded, "metrics_of_ranks", job=NIC, iterations=20)
+    assert sum(row["count"] for row in later) < sum(row["count"] for row in rows)
+
+
 # --- jobs and cost --------------------------------------------------------------------------------------------------
 
 

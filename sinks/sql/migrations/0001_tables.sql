@@ -623,3 +623,34 @@ ORDER BY (job, attempt, detector, iteration, rank)
 TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Notable scores by detector, rank and iteration';
+
+-- Metrics of ranks as states that merge, by hundreds of iterations: quantiles (5, 50 and 95%) of steps a second, and of the
+-- rate of each kind of collective once all ranks were there (payload over transfer; nccl-tests' factor for the size of the
+-- communicator is a constant, so that it may come later). A view, and no table that a materialized view fills: input
+-- comes at least once, and a state counts a row twice that came twice.
+CREATE VIEW IF NOT EXISTS rank_metrics AS
+SELECT
+    job,
+    attempt,
+    rank,
+    100 * intDiv(iteration, 100) AS from_iteration,
+    'steps_per_s' AS metric,
+    '' AS communicator,
+    quantilesTDigestState(0.05, 0.5, 0.95)(toFloat64(1e9 / assumeNotNull(elapsed_ns))) AS quantiles_state,
+    countState() AS count_state
+FROM rank_iterations FINAL
+WHERE elapsed_ns > 0
+GROUP BY job, attempt, rank, from_iteration
+UNION ALL
+SELECT
+    job,
+    attempt,
+    rank,
+    100 * intDiv(iteration, 100) AS from_iteration,
+    toString(operator) AS metric,
+    toString(communicator) AS communicator,
+    quantilesTDigestState(0.05, 0.5, 0.95)(toFloat64(1e9 * assumeNotNull(size_bytes) / assumeNotNull(transfer_ns))) AS quantiles_state,
+    countState() AS count_state
+FROM operators FINAL
+WHERE peer IS NULL AND transfer_ns > 0 AND size_bytes > 0
+GROUP BY job, attempt, rank, from_iteration, metric, communicator;
