@@ -21,9 +21,10 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import median
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
+from irregulars.detectors.arrays.runs import run_ends, run_starts
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 THROUGHPUT: Final = "steps_per_s"
@@ -186,32 +187,43 @@ def measure_bandwidth(columns: Mapping[str, Column], members: Ints, *, is_shared
     """
     is_taken = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (SEND, RECV))
     rows = {name: column[is_taken] for name, column in columns.items()}
-    group, _ = group_rows([rows["communicator"], rows["sequence"]])
-    order = np.argsort(group, kind="stable")
-    begins = run_starts(group[order])
-    first, elapsed_ns = order[begins], rows["elapsed_ns"][order]
-    took_ns = np.minimum.reduceat(elapsed_ns, begins) if len(begins) else np.empty(0)
-    size_bytes = np.fmax.reduceat(rows["size_bytes"][order], begins) if len(begins) else np.empty(0)
-    if is_shared_clock and len(begins) and (rows["start_ns"] != UNKNOWN).all():
-        start_ns = (rows["start_ns"] - rows["start_ns"].min())[order].astype(np.float64)
-        took_ns = np.maximum.reduceat(start_ns + elapsed_ns, begins) - np.maximum.reduceat(start_ns, begins)
-    ranks = members[rows["communicator"][first]]
-    operator = rows["operator"][first]
+    group, first = group_rows([rows["communicator"], rows["sequence"]])
+    took_ns, size_bytes = (
+        _of_groups(np.minimum, group, rows["elapsed_ns"]),
+        _of_groups(np.fmax, group, rows["size_bytes"]),
+    )
+    if is_shared_clock and (rows["start_ns"] != UNKNOWN).all():
+        start_ns = (rows["start_ns"] - rows["start_ns"].min(initial=LATEST_NS)).astype(np.float64)
+        took_ns = _of_groups(np.maximum, group, start_ns + rows["elapsed_ns"]) - _of_groups(
+            np.maximum, group, start_ns
+        )
     kept = np.flatnonzero((took_ns > 0) & (size_bytes > 0))
-    kind, kept_first = group_rows([rows["communicator"][first][kept], operator[kept]])
-    kept_first = kept[kept_first]
-    shares = np.full(len(kept_first), np.iinfo(np.int64).max)
-    np.minimum.at(shares, kind, run_lengths(begins, len(order))[kept])
-    size, of_ranks = operator[kept_first], ranks[kept_first].astype(np.float64)
-    sums = [np.bincount(kind, weights=one[kept], minlength=len(kept_first)) for one in (size_bytes, took_ns)]
-    algbw = np.divide(*sums) * 1e9 * np.where(size == OPERATOR_CODES["all_gather"], of_ranks, 1)
-    parts = [OPERATOR_CODES[name] for name in ("all_gather", "reduce_scatter", "all_to_all")]
-    is_part, is_reduced = np.isin(size, parts), size == OPERATOR_CODES["all_reduce"]
-    factor = np.where(is_part | is_reduced, (of_ranks - 1) / of_ranks, 1) * np.where(is_reduced, 2, 1)
+    communicator, operator = (rows[name][first[kept]] for name in ("communicator", "operator"))
+    kind, one = group_rows([communicator, operator])
+    communicator, operator = communicator[one], operator[one]
+    ranks = members[communicator]
+    payload, took = (np.bincount(kind, weights=column[kept], minlength=len(one)) for column in (size_bytes, took_ns))
+    algbw = 1e9 * payload / took * np.where(operator == OPERATOR_CODES["all_gather"], ranks, 1)
     return Bandwidths(
-        rows["communicator"][first][kept_first], operator[kept_first], np.bincount(kind, minlength=len(kept_first)),
-        shares, ranks[kept_first], algbw, algbw * factor,
+        communicator, operator, np.bincount(kind, minlength=len(one)),
+        _of_groups(np.minimum, kind, np.bincount(group)[kept].astype(np.float64)).astype(np.int64), ranks,
+        algbw, algbw * _bus_factors(operator, ranks),
     )  # fmt: skip
+
+
+def _of_groups(reduced: np.ufunc, group: Ints, values: Floats) -> Floats:
+    """Return the smallest or largest value of each group, numbered from 0."""
+    found = np.full(int(group.max(initial=-1)) + 1, np.nan)
+    found[group] = values  # any of them to begin with
+    reduced.at(found, group, values)
+    return found
+
+
+def _bus_factors(operator: Ints, ranks: Ints) -> Floats:
+    """Return the bus bandwidth over the algorithm's bandwidth, by nccl-tests."""
+    others = (ranks - 1) / np.maximum(ranks, 1)
+    is_moved = np.isin(operator, [OPERATOR_CODES[name] for name in ("all_gather", "reduce_scatter", "all_to_all")])
+    return np.select([operator == OPERATOR_CODES["all_reduce"], is_moved], [2 * others, others], 1.0)
 
 
 def _each(per: Floats, amount: float) -> Sample:
