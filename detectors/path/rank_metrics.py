@@ -58,7 +58,7 @@ class Summary:
 
 
 class Difference(NamedTuple):
-    """A metric of a rank that is unlike that of its peers."""
+    """A metric in which a rank is unlike its peers, or one of its windows unlike the others."""
 
     rank: int
     metric: str
@@ -66,6 +66,7 @@ class Difference(NamedTuple):
     usual: float  # median of its peers
     quantile: float  # of the issue latency that both values are; 0.5 for other metrics
     distance: float  # between the distributions: a share of the step for void, else powers of ten
+    window: int | None = None  # number of the window, from 0; None: all of them, against peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,12 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
                 Difference(peers[at], name, float(value), float(usual), float(quantile), float(distance[at]))
             )
     return sorted(found, key=lambda one: (-one.distance / _least(one.metric), one.rank, one.metric))
+
+
+def find_changes(rank: int, windows: Sequence[Mapping[str, Summary]]) -> list[Difference]:
+    """Return the metrics in which a window of a rank is unlike its other windows."""
+    own = dict(enumerate(windows))
+    return [one._replace(rank=rank, window=one.rank) for one in find_differences(own, dict.fromkeys(own, 0))]
 
 
 def measure_bandwidth(columns: Mapping[str, Column], members: Ints, *, is_shared_clock: bool) -> Bandwidths:

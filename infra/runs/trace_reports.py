@@ -18,6 +18,7 @@ from irregulars.detectors.path.rank_metrics import (
     Bandwidths,
     Difference,
     Summary,
+    find_changes,
     find_differences,
     join_samples,
     measure_bandwidth,
@@ -235,20 +236,22 @@ _HEADS = {
 
 def measure_trace(trace: Trace, kernels: Mapping[int, Sequence[KernelWindow]]) -> Metrics:
     """Measure the ranks of a trace; `kernels`: those of ranks whose GPU was profiled."""
-    ranks = {}
+    ranks, changes = {}, []
     for rank in sorted({*trace.commops, *trace.iterations}):
         windows = [sample_kernels(one.kernels, one.kinds, one.step_s) for one in kernels.get(rank, ())]
         if not any(windows) and rank in trace.iterations:
             columns = trace.iterations[rank].columns
-            windows = [sample_iterations(columns["elapsed_ns"], columns["tokens"])]
+            _, first = np.unique(columns["iteration"], return_index=True)  # audits and pauses are rows beside theirs
+            windows = [sample_iterations(columns["elapsed_ns"][first], columns["tokens"][first])]
         ranks[rank] = summarize(join_samples(windows))
+        changes += find_changes(rank, [*map(summarize, windows)])
     columns, names = _joined_operators(trace)
     sizes = {one.id: len(one.ranks) for announcement in trace.announcements for one in announcement.communicators}
     members = np.array([sizes[name] for name in names], dtype=np.int64)
     bandwidths = measure_bandwidth(columns, members, is_shared_clock=trace.clock == "shared")
     stages = topology_of(trace.announcements, {}).stages(np.array(list(ranks), dtype=np.int64))
     differences = find_differences(ranks, dict(zip(ranks, stages.tolist(), strict=True)))
-    return Metrics(ranks, bandwidths, names, differences)
+    return Metrics(ranks, bandwidths, names, [*differences, *changes])
 
 
 def text_of_value(metric: str, value: float) -> str:
@@ -274,7 +277,10 @@ def text_of_difference(one: Difference) -> str:
     """
     value, usual = (text_of_value(one.metric, number) for number in (one.value, one.usual))
     where = "" if one.quantile == 0.5 else f" at the {ordinal(round(100 * one.quantile))} percentile"
-    text = f"{_head(one.metric)} of rank {one.rank} is {value}{where}, that of its peers {usual}"
+    rank, others = f"rank {one.rank}", "that of its peers"
+    if one.window is not None:
+        rank, others = f"{rank} in its {ordinal(one.window + 1)} capture", "in its others"
+    text = f"{_head(one.metric)} of {rank} is {value}{where}, {others} {usual}"
     is_stalled = one.metric == ISSUE_LATENCY and one.value < one.usual
     return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text
 

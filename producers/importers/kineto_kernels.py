@@ -98,29 +98,28 @@ class KernelParser:
     def window(self) -> KernelWindow:
         """Return what was gathered."""
         start_ns, end_ns, name, correlation, is_communication = _columns(self._kernels, 5)
-        number, launched_ns, thread = _columns(self._launches, 3)
-        number, first = np.unique(number, return_index=True)
-        launch = np.searchsorted(number, correlation)
-        launch[launch == len(number)] = 0
-        launch = np.where(_taken(number, launch, -1) == correlation, launch, UNKNOWN)
-        launch_ns = _taken(launched_ns[first], launch, UNKNOWN)
-        order = np.lexsort((start_ns, correlation))
-        is_first = np.ones(len(order), dtype=bool)
-        is_first[order[1:]] = correlation[order[1:]] != correlation[order[:-1]]
-        latency_ns = np.full(len(order), math.nan)
-        has_latency = is_first & (launch != UNKNOWN)
-        latency_ns[has_latency] = start_ns[has_latency] - launch_ns[has_latency]
+        launch_ns, thread = self._launches_of(correlation)
         steps = np.array([(*span, step) for step, span in self._steps.items()], np.int64).reshape(-1, 3)
+        # Steps on whichever thread they were marked: the backward pass launches from another one.
+        step = _around(steps[:, 0], steps[:, 1], np.zeros(len(steps), np.int64), launch_ns, np.zeros_like(launch_ns))
         begin, past, of_thread, kind = _columns(self._calls, 4)
-        call = _around(begin, past, of_thread, launch_ns, _taken(thread[first], launch, UNKNOWN))
-        step = _around(steps[:, 0], steps[:, 1], np.zeros(len(steps), np.int64), launch_ns, np.zeros_like(launch))
+        call = _around(begin, past, of_thread, launch_ns, thread)
         kernels = {
             "start_ns": start_ns, "end_ns": end_ns, "name": name, "is_communication": is_communication != 0,
-            "latency_ns": latency_ns, "step": _taken(steps[:, 2], step, UNKNOWN),
+            "latency_ns": _latencies(start_ns, launch_ns, correlation), "step": _taken(steps[:, 2], step, UNKNOWN),
             "call": call, "kind": _taken(kind, call, UNKNOWN),
             "flops": _taken(np.array(self._flops, np.float64), call, math.nan),
         }  # fmt: skip
         return KernelWindow(kernels, tuple(_KINDS), (steps[:, 1] - steps[:, 0])[steps[:, 1] > steps[:, 0]] / 1e9)
+
+    def _launches_of(self, correlation: Array) -> tuple[Array, Array]:
+        """Return time and thread of the launch of each kernel; `UNKNOWN` where it is not in the trace."""
+        number, launched_ns, thread = _columns(self._launches, 3)
+        number, first = np.unique(number, return_index=True)
+        at = np.searchsorted(number, correlation)
+        at[at == len(number)] = 0
+        at = np.where(_taken(number, at, -1) == correlation, at, UNKNOWN)
+        return _taken(launched_ns[first], at, UNKNOWN), _taken(thread[first], at, UNKNOWN)
 
 
 def flops_of(shapes: Any, first: int) -> float:
@@ -135,6 +134,17 @@ def flops_of(shapes: Any, first: int) -> float:
     if any(type(length) is not int or not 0 < length < 1 << 40 for one in both for length in one):
         return math.nan
     return 2.0 * math.prod(map(float, both[0])) * both[1][-1]
+
+
+def _latencies(start_ns: Array, launch_ns: Array, correlation: Array) -> Array:
+    """Return the time from launch to start of the first kernel of each launch; NaN for others."""
+    order = np.lexsort((start_ns, correlation))
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[order[1:]] = correlation[order[1:]] != correlation[order[:-1]]
+    known = is_first & (launch_ns != UNKNOWN)
+    found = np.full(len(order), math.nan)
+    found[known] = start_ns[known] - launch_ns[known]
+    return found
 
 
 def _columns(rows: array[int], width: int) -> Array:
