@@ -559,6 +559,10 @@ class WatchdogLog:
         for rank in sorted(heard):
             mine = {name: own[rank] for name, own in of.items() if rank in own}
             entries = [entry for name, process in mine.items() for entry in _entries(rank, groups[name], process)]
+            for name in mine:
+                lone = _lone(name, rank)
+                if any(entry.group == lone for entry in entries):
+                    groups[lone] = ProcessGroup(lone, groups[name].description, (rank,))
             if known:  # dumps tell bytes, and these lines elements
                 entries = [entry._replace(size_bytes=np.nan) for entry in entries]
             completed = {name: at for name, one in mine.items() if (at := one.completed) is not None and at >= 0}
@@ -612,6 +616,13 @@ def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entr
         elif len(others) == 1:  # a watchdog names no peer: only in a group of two it is known
             ends = (others[0], rank) if call.operator == RECV else (rank, others[0])
             yield Entry(group.name, call.operator, -1, ends, UNKNOWN, np.nan, call.elements)
+        else:
+            yield Entry(_lone(group.name, rank), UNKNOWN_OPERATOR, number, None, UNKNOWN, np.nan, call.elements)
+
+
+def _lone(group: str, rank: int) -> str:
+    """Name a group of which this rank alone is known: those from or to which it waits for a message are not told."""
+    return f"{group} of rank {rank}"
 
 
 def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:

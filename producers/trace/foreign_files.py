@@ -224,7 +224,8 @@ HEAD_BYTES: Final = 256 * 1024
 _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),
     "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
-    "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",)),
+    "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",),
+                        (b"seq_id", b"profiling_name")),
     "clog": ((b"V|", b"|base_timestamp="),),
     "nccl-ras": (
         (b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"'),

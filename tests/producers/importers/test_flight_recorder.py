@@ -182,7 +182,7 @@ def test_operators_issued_as_one_have_the_state_of_the_whole() -> None:
     ("value", "message"),
     [
         ([], "must be a flight recorder dump with a text under 'version'; got a list"),
-        ({"version": "3.0"}, "version must be 2.x; got '3.0'"),
+        ({"version": "3.0"}, "version must be 1.x or 2.x; got '3.0'"),
         ({"version": "2.9"}, "pg_config must be an object of process groups; got a NoneType"),
         ({"version": "2.9", "pg_config": {"0": {"ranks": "[0, x]"}}}, "ranks must be the ranks of a group; got none"),
         ({"version": "2.9", "pg_config": {}, "entries": 3}, "entries must be a list; got a int"),
