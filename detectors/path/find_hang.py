@@ -282,7 +282,9 @@ class _Standing:
 
     def _lone(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[int | Operation]:
         """Return collectives of which one member is known, for which nobody waits: the others may be anybody."""
-        waited_for = set[int | Operation]().union(*(ends for node, ends in chains.items() if not isinstance(node, int)))
+        waited_for = set[int | Operation]().union(
+            *(ends for node, ends in chains.items() if not isinstance(node, int))
+        )
         return {one for rank, one in self.head.items() if one in self._of_one and rank not in waited_for}
 
     def owing(self, circle: Collection[int]) -> set[int]:

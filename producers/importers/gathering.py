@@ -33,7 +33,7 @@ except ImportError:  # a Python built without liblzma
     class LZMAError(Exception):  # type: ignore[no-redef]
         """Never raised."""
 
-    def open_xz(_path: Path) -> IO[bytes]:  # type: ignore[misc]
+    def open_xz(_path: Path) -> IO[bytes]:  # type: ignore[no-redef]
         """Refuse a file."""
         raise OSError("xz, which this Python can't read")
 

@@ -183,7 +183,7 @@ class NcclLog:
         return [Dump(rank, groups, PackedEntries(own)) for rank, own in sorted(entries.items())] if groups else []
 
     def _join_by_index(self) -> None:
-        """Tell ranks without a line of any communicator: by their GPUs, if one host has as many as there are ranks."""
+        """Tell ranks without a line of a communicator: by their GPUs, if one host has as many as there are ranks."""
         size = max(self._sizes.values(), default=0)
         own = [instance for instance, one in self._sizes.items() if one == size]
         hosts, indices = {gpu[0] for gpu, _ in own}, sorted(gpu[2] for gpu, _ in own)

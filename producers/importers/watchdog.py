@@ -85,7 +85,8 @@ _HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
 # Errors of other libraries, those for which a watchdog itself gives up (the GPU broke, or a call into CUDA hangs), a
 # launcher's words on a process that ended, and a rank's exception, but for those of waiting
 _ERROR: Final = re.compile(
-    rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|Scheduler watchdog timeout|Timed out after \d{1,9} seconds waiting for clients"
+    rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|[Ww]atchdog timeout \("
+    rb"|Timed out after \d{1,9} seconds waiting for clients"
     rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error)"
     rb"|\[rank\d{1,9}\]: (?:\w{1,60}\.){0,4}(?!Dist|nccl)\w{0,60}(?:Error|Exception): "
     rb"|\[rank: \d{1,9}\] Child process with PID \d{1,9} terminated with code "
@@ -169,7 +170,9 @@ class _Start:
     in_group: dict[str, dict[int, int]] = field(default_factory=dict)  # ranks in the job by rank in the group
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
     killed: set[int] = field(default_factory=set)  # tasks of Slurm that ended by a signal
-    labels: set[tuple[int, int]] = field(default_factory=set)  # tasks of Slurm, each with the rank of one of its lines
+    labels: set[tuple[int, int]] = field(
+        default_factory=set
+    )  # tasks of Slurm, each with the rank of one of its lines
     died: list[str] = field(default_factory=list)  # the processes that ended first
     left_out: int = 0  # lines of other ranks that are equal to one of a timeout, at most
     error: str = ""  # the first that names no collective

@@ -86,6 +86,20 @@ def as_json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_dumps_of_pytorch_2_2_and_2_3_have_no_groups(tmp_path: Path, is_list: bool) -> None:
+    def made(rank: int) -> Any:
+        entries = [
+            {"pg_id": 0, "seq_id": number, "profiling_name": "nccl:all_reduce", "input_sizes": [[4]],
+             "time_created_us": 1_700_000_000_000_000, "state": "completed" if number < 4 else "scheduled"}
+            for number in range(1, 4 if rank == 1 else 5)
+        ]  # fmt: skip
+        return entries if is_list else {"version": "1.5", "entries": entries}
+
+    (verdict,) = verdicts(tmp_path, *map(made, range(3)))
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+
+
 def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
     assert verdicts(tmp_path, *(dump(entry(7, "completed", duration_ms=2.0)) for _ in range(3))) == []
 
