@@ -86,8 +86,8 @@ _HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
 # launcher's words on a process that ended, and a rank's exception, but for those of waiting
 _ERROR: Final = re.compile(
     rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|[Ww]atchdog timeout \("
-    rb"|Timed out after \d{1,9} seconds waiting for clients"
-    rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error)"
+    rb"|Timed out after \d{1,9} seconds waiting for clients|client socket has timed out"
+    rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error|Exited)"
     rb"|\[rank\d{1,9}\]: (?:\w{1,60}\.){0,4}(?!Dist|nccl)\w{0,60}(?:Error|Exception): "
     rb"|\[rank: \d{1,9}\] Child process with PID \d{1,9} terminated with code "
     rb"|(?:\[rank\d{1,9}\]:[^\n]{0,90}?)?\[[^\n\]]{0,80}Rank \d{1,9}\] [^\n]{0,60}"
@@ -99,9 +99,10 @@ _DIED: Final = re.compile(
     rb"first observed failure[\s\S]{0,600}? host +: (\S{1,253})[^\n]{0,40}\n"
     rb"[^\n]{0,120}? rank +: (\d{1,9}) [^\n]{0,40}\n[^\n]{0,120}? exitcode +: -(4|7|8|9|11) "
 )
-# A rank waits for the communicator that rank 0 of its group makes, or for a message over gloo. No number is told.
+# A rank waits for the communicator that rank 0 of its group makes, for all to join, or for a message over gloo. No number
+# is told.
 _WAITS: Final = re.compile(
-    rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator"
+    rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator|in store based barrier on rank: (\d{1,9})"
     rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
 )
 # Ray's, of a line of an actor. The numbers at the end of its name count actors of one kind.
@@ -168,6 +169,8 @@ class _Start:
 
     of: dict[tuple[int, str], _Process] = field(default_factory=dict)  # by rank in the job, and group
     in_group: dict[str, dict[int, int]] = field(default_factory=dict)  # ranks in the job by rank in the group
+    # Names that several groups have: PyTorch 2.3 told the number of the group among those of the process
+    ambiguous: set[str] = field(default_factory=set)
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
     killed: set[int] = field(default_factory=set)  # tasks of Slurm that ended by a signal
     labels: set[tuple[int, int]] = field(
@@ -183,14 +186,21 @@ class _Start:
         """Add the lines of another log."""
         for key, process in other.of.items():
             self.of.setdefault(key, _Process()).add(process)
+        self.ambiguous |= other.ambiguous
         for group, ranks in other.in_group.items():
-            self.in_group.setdefault(group, {}).update(ranks)
+            for inside, rank in ranks.items():
+                self.place(group, inside, rank)
         self.heard |= other.heard
         self.killed |= other.killed
         self.labels |= other.labels
         self.died += other.died
         self.left_out = max(self.left_out, other.left_out)
         self.error, self.size = self.error or other.error, max(self.size, other.size)
+
+    def place(self, group: str, inside: int, rank: int) -> None:
+        """Add a member of a group: its ranks in there and in the job."""
+        if self.in_group.setdefault(group, {}).setdefault(inside, rank) != rank:
+            self.ambiguous.add(group)
 
 
 class WatchdogLog:
@@ -208,6 +218,7 @@ class WatchdogLog:
         self._described: dict[str, str] = {}
         self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
         self._other_jobs: tuple[str, ...] = ()
+        self._is_size_told = True
         self._named: dict[frozenset[int], set[int]] = {}  # numbers in names of logs, by the ranks with lines there
 
     @property
@@ -295,7 +306,7 @@ class WatchdogLog:
                 start.killed |= set(range(int(first), min(int(last), self._bounded(int(first)) + 64) + 1))
         for found in _WAITS.finditer(block):
             prefix = _prefix(block, found.start())
-            if rank := (prefix and prefix[1]) or found[1]:
+            if rank := (prefix and prefix[1]) or found[1] or found[2]:
                 self._process(int(rank), _UNTOLD).open.setdefault(UNTOLD_CALLS.start, _Call(UNKNOWN_OPERATOR))
         for found in _REACHED.finditer(block):
             self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
@@ -321,7 +332,7 @@ class WatchdogLog:
                 self._process(int(named[-1]), group).open[_UNNUMBERED_CALL] = _Call(operator)
                 self._described[group] = group
                 self._sizes[group] = self._bounded(int(found[3]))
-                self._start.in_group.setdefault(group, {})[inside] = int(named[-1])
+                self._start.place(group, inside, int(named[-1]))
 
     def _read_messages(self, block: bytes, actor: str) -> None:
         """Read the messages that begin with a rank: each reaches to the next one."""
@@ -420,7 +431,7 @@ class WatchdogLog:
         is_default = group == _DEFAULT
         has_torch_prefix = prefix is not None and prefix[1] is not None
         rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
-        self._start.in_group.setdefault(group, {})[inside] = rank
+        self._start.place(group, inside, rank)
         if label := _LABEL.match(block, block.rfind(b"\n", 0, found.start()) + 1):
             self._start.labels.add((int(label[1]), rank))
         return self._process(rank, group)
@@ -511,7 +522,17 @@ class WatchdogLog:
         died = (f"torchrun saw this one end first: {self._whole.died[-1]}",) if self._whole.died else ()
         left_out = (NOTE_REPEATED,) if self._whole.left_out else ()
         elements = (NOTE_ELEMENTS,) if self._whole.of else ()
-        return (*self._other_jobs, *self.reports.replays, *left_out, *died, *self.nccl.notes, *error, *elements)
+        untold = () if self._is_size_told else (NOTE_SIZE,)
+        return (
+            *self._other_jobs,
+            *self.reports.replays,
+            *left_out,
+            *untold,
+            *died,
+            *self.nccl.notes,
+            *error,
+            *elements,
+        )
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
@@ -532,6 +553,8 @@ class WatchdogLog:
         of: dict[str, dict[int, _Process]] = {}
         for (rank, name), process in self._whole.of.items():
             of.setdefault(name, {})[rank] = process
+        for name in self._whole.ambiguous & of.keys() - {_DEFAULT, *by_name}:
+            of |= {_lone(name, rank): {rank: process} for rank, process in of.pop(name).items()}
         sizes = dict(self._sizes)
         for name, own in of.items():
             told = {call.group_size for process in own.values() for call in process.open.values()}
@@ -539,11 +562,17 @@ class WatchdogLog:
         ranks = heard | {rank for group in by_name.values() for rank in group.ranks}
         # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
         plausible = [size for size in (self.world_size, self.nccl.size) if size <= 64 * (1 + max(heard))]
-        world_size = max(1 + max(ranks), *plausible, sizes.get(_DEFAULT, 0))
+        told_size = max(*plausible, sizes.get(_DEFAULT, 0), 0)
+        world_size = max(1 + max(ranks), told_size)
+        self._is_size_told = told_size == world_size
         # Where all ranks are known, and as many lines were left out as ranks have none, these stand where others do.
         silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
-        is_told = world_size in (*plausible, sizes.get(_DEFAULT))
-        if is_told and len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:
+        if (
+            self._is_size_told
+            and len(silent) <= self._whole.left_out
+            and of.keys() == {_DEFAULT}
+            and len(places) == 1
+        ):
             of[_DEFAULT] |= dict.fromkeys(silent, next(iter(of[_DEFAULT].values())))
             heard = heard | silent
         groups = {}
@@ -553,7 +582,7 @@ class WatchdogLog:
                 group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
             # Members without lines are found by the distances of those with lines.
             elif inside:
-                group = ProcessGroup(name, self._described.get(name, ""), _members(inside, sizes[name]))
+                group = ProcessGroup(name, self._described.get(name, ""), _members(inside, sizes[name], told_size))
             else:
                 members = range(world_size) if len(of) == 1 and name in self._described else sorted(own)
                 group = ProcessGroup(name, name, tuple(members))
@@ -628,13 +657,13 @@ def _lone(group: str, rank: int) -> str:
     return f"{group} of rank {rank}"
 
 
-def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
+def _members(seen: Mapping[int, int], size: int = 0, world_size: int = 0) -> tuple[int, ...]:
     """Return the ranks of a group by those of its members that have lines, which are at equal distances.
 
-    `size`: how many they are; 0: not told.
+    `size`: how many they are; 0: not told, then as few as divide the job's ranks. `world_size`: those; 0: not told.
 
-    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7})
-    ((1, 9, 17), (0, 1, 2, 3), (7,))
+    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7}), _members({0: 4, 2: 6}, 0, 8)
+    ((1, 9, 17), (0, 1, 2, 3), (7,), (4, 5, 6, 7))
     """
     (first, rank), *others = sorted(seen.items())
     if not others:
@@ -645,7 +674,9 @@ def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
     # Uneven distances: only the ranks that were seen are known.
     if not is_even or rank - first * step < 0:
         return tuple(sorted({rank, *(one for _, one in others)}))
-    return tuple(rank + (at - first) * step for at in range(max(last + 1, size)))
+    size = size or next((one for one in range(last + 1, world_size + 1) if world_size % one == 0), 0)
+    members = tuple(rank + (at - first) * step for at in range(max(last + 1, size)))
+    return tuple(one for one in members if one < (world_size or MAX_RANKS) or one <= far)
 
 
 def _elements(numel: bytes | None, shape: bytes | None) -> float:
@@ -657,4 +688,5 @@ def _elements(numel: bytes | None, shape: bytes | None) -> float:
 NOTE_REPEATED: Final = (
     "Ray left out equal lines of other ranks (RAY_DEDUP_LOGS=0 keeps them): one without a line may have said the same"
 )
+NOTE_SIZE: Final = "no line tells how many ranks the job has: ranks above those with lines may be missing"
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"

@@ -284,7 +284,8 @@ LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
     b"Last error:", b"first observed failure", b"CL communicator and retr", b"seconds waiting for clients",
-    b"srun: error: ", b"[TC][rank=", b" Child process with PID ",
+    b"srun: error: ", b"[TC][rank=", b"tore based barrier on rank: ", b"client socket has timed out",
+    b" Child process with PID ",
     *CHECK_SIGNS,
 )  # fmt: skip
 

@@ -196,6 +196,14 @@ HANGS: dict[str, tuple[list[str], tuple[int, ...], tuple[str, ...]]] = {
         [*(f"{rank}: {caught(rank)}" for rank in range(3)), "srun: error: gpu-012: tasks 3-4: Killed"], (3, 4), ()),
     "a task of Slurm that is a node": (
         [*(f"0: [rank{rank}]: {caught(rank)}" for rank in range(3)), "srun: error: gpu-012: task 3: Killed"], (), ()),
+    "the first barrier, of PyTorch 2.1": (
+        of_three("Timed out initializing process group in store based barrier on rank: {}, for key: k (world_size=4"),
+        (2,), ()),
+    "groups of one number, as PyTorch 2.3 has them": (
+        ["WORLD_SIZE=8", *(f"[rank{4 + at}]: [PG 1 Rank {at}] {STARTED}" for at in (0, 1, 3)),
+         *(f"[rank{rank}]: [PG 2 Rank 0] {STARTED}" for rank in range(4))], (6,), ("collective 11 on 1",)),
+    "the last of a group of which only the job's size is told": (
+        ["WORLD_SIZE=4", *(failure(rank, rank, "3", 7) for rank in range(3))], (3,), ()),
     "a barrier that names one rank": ([PASSED], (1,), ("barrier on monitored_barrier",)),
     "Ray mixes two jobs": (
         [*of_ray("ActorModel", *map(caught, (0, 1, 3))), *of_ray("CriticModel", *failed(500, 0, 1), caught(2))],
@@ -416,6 +424,8 @@ def test_lines_that_ray_left_out_are_nobody_s_where_too_few_are_or_ranks_are_not
         "CUDA error: uncorrectable ECC error encountered",
         "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
         "srun: error: gpu-012: task 11: Out Of Memory",
+        "srun: error: gpu-012: task 3: Exited with exit code 1",
+        "client socket has timed out after 60000ms while trying to connect to (node0, 29500)",
         "watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
         "[rank: 3] Child process with PID 26223 terminated with code -9. Forcefully terminating all other processes",
     ],
@@ -435,6 +445,8 @@ def test_the_first_exception_of_a_rank_is_repeated_and_none_of_waiting(tmp_path:
     lines = [waiting, raised, "[rank2]: ValueError: again", *(caught(rank) for rank in (0, 1, 3))]
     imported = hang_of(tmp_path, lines)
     assert f"the log says: {raised}" in imported.notes
+    assert watchdog.NOTE_SIZE in imported.notes
+    assert watchdog.NOTE_SIZE not in hang_of(tmp_path, ["WORLD_SIZE=4", *lines]).notes
 
 
 def test_a_log_of_very_many_starts_is_read() -> None:
