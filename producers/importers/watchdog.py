@@ -99,8 +99,8 @@ _DIED: Final = re.compile(
     rb"first observed failure[\s\S]{0,600}? host +: (\S{1,253})[^\n]{0,40}\n"
     rb"[^\n]{0,120}? rank +: (\d{1,9}) [^\n]{0,40}\n[^\n]{0,120}? exitcode +: -(4|7|8|9|11) "
 )
-# A rank waits for the communicator that rank 0 of its group makes, for all to join, or for a message over gloo. No number
-# is told.
+# A rank waits for the communicator that rank 0 of its group makes, for all to join, or for a message over gloo. No
+# number is told.
 _WAITS: Final = re.compile(
     rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator|in store based barrier on rank: (\d{1,9})"
     rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
