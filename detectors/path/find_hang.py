@@ -175,9 +175,7 @@ class _Standing:
         self.inside = {_operation(columns, row) for row in open_rows}
         self._arrived = _arrivals(columns, self.inside)
         # Each is asked for by all ranks that stand in an operation, and may hold as many: found once.
-        members = {one: self._members(one) for one in self.inside}
-        self._absent = {one: own - self._arrived[one].keys() for one, own in members.items()}
-        self._of_one = {one for one, own in members.items() if one[2] < 0 and len(own) == 1}
+        self._absent = {one: self._members(one) - self._arrived[one].keys() for one in self.inside}
         self._missing = {one: absent & trusted for one, absent in self._absent.items()}
         self.head_rows: dict[int, int] = {}
         for row in open_rows:
@@ -243,16 +241,16 @@ class _Standing:
         ends = [group for group in last_groups(chains) if _UNTOLD not in group]
         circles = {node for group in ends if len(group) > 1 for node in group if isinstance(node, int)}
         held_up_by_nobody = {node for group in ends if len(group) == 1 for node in group}
-        if not circles and held_up_by_nobody <= self._lone(chains) and self.kept_by_silent_ranks() is not None:
+        if not circles and held_up_by_nobody <= self._apart(chains) and self.kept_by_silent_ranks() is not None:
             return set()
         return circles | {rank for rank, one in self.head.items() if one in held_up_by_nobody}
 
     def kept_by_silent_ranks(self) -> Operation | None:
         """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
         chains = self._chains()
-        lone = self._lone(chains)
+        apart = self._apart(chains)
         ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in chains.items()
-                            if node not in lone and lone.isdisjoint(waits_for)})  # fmt: skip
+                            if node not in apart and apart.isdisjoint(waits_for)})  # fmt: skip
         # Whoever has no row of an operation, and stands nowhere, must log nothing at all.
         logged = self._topology.places.keys() - self._topology.unlogged
         is_clear = len(ends) == 1 and all(logged.isdisjoint(self.silent(one)) for one in self.inside)
@@ -280,12 +278,16 @@ class _Standing:
             edges[one] = {*behind, *known, *([_UNTOLD] if absent - known else [])}
         return edges
 
-    def _lone(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[int | Operation]:
-        """Return collectives of which one member is known, for which nobody waits: the others may be anybody."""
+    def _apart(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[int | Operation]:
+        """Return collectives that all who are known have entered, and for whose ranks nobody waits.
+
+        A rank that others are seen to miss explains more: what keeps these is not told, or begins with that rank.
+        """
         waited_for = set[int | Operation]().union(
             *(ends for node, ends in chains.items() if not isinstance(node, int))
         )
-        return {one for rank, one in self.head.items() if one in self._of_one and rank not in waited_for}
+        awaited = {self.head[rank] for rank in waited_for & self.head.keys()}
+        return {one for one in self.head.values() if one[2] < 0 and not self._absent[one]} - awaited
 
     def owing(self, circle: Collection[int]) -> set[int]:
         """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""

@@ -214,6 +214,9 @@ HANGS: dict[str, tuple[list[str], tuple[int, ...], tuple[str, ...]]] = {
         [*(failure(4 + at, at, "41(tp)", 5123) for at in (0, 1, 3)),
          *(failure(rank, 0, f"5{rank}(dp)", 77) for rank in range(4))],
         (6,), ("collective 5123 on tp",)),
+    "a group that is all inside, and one that waits for a rank without lines": (
+        [*(failure(rank, rank, "1(shard)", 30) for rank in range(4)),
+         *(failure(4 + at, at, "2(shard)", 28) for at in (0, 1, 3))], (6,), ("collective 28 on shard#2",)),
     "a message from a rank that is not told": (
         [f"[rank4]: {caught(1, 33, 'RECV')}", failure(4, 1, "13(pp)", 33)],
         (), ("rank 4 stands in collective 33 on pp",)),
