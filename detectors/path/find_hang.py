@@ -278,7 +278,7 @@ class _Standing:
             edges[one] = {*behind, *known, *([_UNTOLD] if absent - known else [])}
         return edges
 
-    def _apart(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[int | Operation]:
+    def _apart(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[Operation]:
         """Return collectives that all who are known have entered, and for whose ranks nobody waits.
 
         A rank that others are seen to miss explains more: what keeps these is not told, or begins with that rank.
@@ -286,8 +286,8 @@ class _Standing:
         waited_for = set[int | Operation]().union(
             *(ends for node, ends in chains.items() if not isinstance(node, int))
         )
-        awaited = {self.head[rank] for rank in waited_for & self.head.keys()}
-        return {one for one in self.head.values() if one[2] < 0 and not self._absent[one]} - awaited
+        awaited = {one for rank, one in self.head.items() if rank in waited_for}
+        return {one for one in self.head.values() if one[2] < 0 and not self._absent[one] and one not in awaited}
 
     def owing(self, circle: Collection[int]) -> set[int]:
         """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""
