@@ -9,7 +9,8 @@ The first of these that is found is to blame:
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
    ranks, which is the order of calls and no device, or in an operator that all have entered and nobody has left;
 4. **silent**: where only some ranks are logged, these chains all end in one operator, and its members that log
-   nothing are all that nobody saw arrive. A process that has died leaves no dump;
+   nothing are all that nobody saw arrive. A process that has died leaves no dump. Collectives that all who are known
+   have entered do not count here, unless somebody waits for their ranks;
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
    from the other than it sent back: it posted its next recv early, and stopped at its work on the last;
 6. **nobody known**: each rank that logs stands in such an operator, and behind ranks that log nothing. The job hangs,

@@ -523,16 +523,8 @@ class WatchdogLog:
         left_out = (NOTE_REPEATED,) if self._whole.left_out else ()
         elements = (NOTE_ELEMENTS,) if self._whole.of else ()
         untold = () if self._is_size_told else (NOTE_SIZE,)
-        return (
-            *self._other_jobs,
-            *self.reports.replays,
-            *left_out,
-            *untold,
-            *died,
-            *self.nccl.notes,
-            *error,
-            *elements,
-        )
+        limits = (*untold, *elements)
+        return (*self._other_jobs, *self.reports.replays, *left_out, *died, *self.nccl.notes, *error, *limits)
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
