@@ -9,7 +9,8 @@ The first of these that is found is to blame:
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
    ranks, which is the order of calls and no device, or in an operator that all have entered and nobody has left;
 4. **silent**: where only some ranks are logged, these chains all end in one operator, and its members that log
-   nothing are all that nobody saw arrive. A process that has died leaves no dump;
+   nothing are all that nobody saw arrive. A process that has died leaves no dump. Collectives that all who are known
+   have entered do not count here, unless somebody waits for their ranks;
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
    from the other than it sent back: it posted its next recv early, and stopped at its work on the last;
 6. **nobody known**: each rank that logs stands in such an operator, and behind ranks that log nothing. The job hangs,
@@ -237,14 +238,20 @@ class _Standing:
 
     def last_in_line(self) -> set[int]:
         """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
-        ends = [group for group in last_groups(self._chains()) if _UNTOLD not in group]
+        chains = self._chains()
+        ends = [group for group in last_groups(chains) if _UNTOLD not in group]
         circles = {node for group in ends if len(group) > 1 for node in group if isinstance(node, int)}
         held_up_by_nobody = {node for group in ends if len(group) == 1 for node in group}
+        if not circles and held_up_by_nobody <= self._apart(chains) and self.kept_by_silent_ranks() is not None:
+            return set()
         return circles | {rank for rank, one in self.head.items() if one in held_up_by_nobody}
 
     def kept_by_silent_ranks(self) -> Operation | None:
         """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
-        ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in self._chains().items()})
+        chains = self._chains()
+        apart = self._apart(chains)
+        ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in chains.items()
+                            if node not in apart and apart.isdisjoint(waits_for)})  # fmt: skip
         # Whoever has no row of an operation, and stands nowhere, must log nothing at all.
         logged = self._topology.places.keys() - self._topology.unlogged
         is_clear = len(ends) == 1 and all(logged.isdisjoint(self.silent(one)) for one in self.inside)
@@ -271,6 +278,17 @@ class _Standing:
             known = {rank for rank in absent if rank in self._trusted and rank in self.head}
             edges[one] = {*behind, *known, *([_UNTOLD] if absent - known else [])}
         return edges
+
+    def _apart(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[Operation]:
+        """Return collectives that all who are known have entered, and for whose ranks nobody waits.
+
+        A rank that others are seen to miss explains more: what keeps these is not told, or begins with that rank.
+        """
+        waited_for = set[int | Operation]().union(
+            *(ends for node, ends in chains.items() if not isinstance(node, int))
+        )
+        awaited = {one for rank, one in self.head.items() if rank in waited_for}
+        return {one for one in self.head.values() if one[2] < 0 and not self._absent[one] and one not in awaited}
 
     def owing(self, circle: Collection[int]) -> set[int]:
         """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""

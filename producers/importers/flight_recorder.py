@@ -12,7 +12,7 @@ import pickle
 import pickletools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from struct import Struct
 from struct import error as StructError
@@ -54,7 +54,7 @@ class Dump:
     @property
     def world_size(self) -> int | None:
         """Number of ranks of its largest group; None without groups."""
-        return max((len(group.ranks) for group in self.groups.values()), default=None)
+        return max((len(group.ranks) for group in self.groups.values()), default=None) or None
 
 
 class Entry(NamedTuple):
@@ -116,11 +116,13 @@ def read_dump(value: Any, rank: int | None) -> Dump:
     `rank`: by the name of its file; None: that has none. Raises InputError if it is no dump of a version that we
     read. Single entries that make no sense are counted as skipped.
     """
+    value = _of_first_version(value)
     if not isinstance(value, dict) or not isinstance(value.get("version"), str):
         raise InputError(f"must be a flight recorder dump with a text under 'version'; got {_kind(value)}")
-    if not value["version"].startswith("2."):
-        raise InputError(f"version must be 2.x; got {value['version'][:20]!r}")
-    groups = _groups(value.get("pg_config"))
+    is_first = value["version"].startswith("1.") and "pg_config" not in value
+    if not is_first and not value["version"].startswith("2."):
+        raise InputError(f"version must be 1.x or 2.x; got {value['version'][:20]!r}")
+    groups = {"0": ProcessGroup("0", "default_pg", ())} if is_first else _groups(value.get("pg_config"))
     listed = value.get("entries", [])
     if not isinstance(listed, (list, tuple)):
         raise InputError(f"entries must be a list; got {_kind(listed)}")
@@ -146,6 +148,25 @@ def read_dump(value: Any, rank: int | None) -> Dump:
         -1 if rank is None else rank, groups, PackedEntries(good), completed,
         skipped=skipped, own_rank=own.pop() if len(own) == 1 else None, is_whole=is_whole,
     )  # fmt: skip
+
+
+def _of_first_version(value: Any) -> Any:
+    """Return a dump of PyTorch 2.2 or 2.3 in the later form; any other value unchanged.
+
+    It has no groups, and PyTorch 2.2 wrote the list of entries alone. The first group is that of all ranks, of which
+    `job_of_dumps` knows the number; entries of others are skipped.
+    """
+    is_dict = isinstance(value, dict) and "pg_config" not in value
+    listed = value.get("entries") if is_dict else value
+    rows = [one for one in listed if isinstance(one, dict)] if isinstance(listed, (list, tuple)) else []
+    if not any("seq_id" in one for one in rows):
+        return value
+    entries = [
+        {**one, "process_group": [str(one.get("pg_id")), ""], "collective_seq_id": one.get("seq_id"),
+         "time_created_ns": 1000 * micros if type(micros := one.get("time_created_us")) is int else None}
+        for one in rows
+    ]  # fmt: skip
+    return {"version": value.get("version") if is_dict else "1.0", "entries": entries}
 
 
 def _with_ends(entries: Sequence[Entry], *, has_states: bool) -> list[Entry]:
@@ -332,6 +353,11 @@ def job_of_dumps(
     that is known: then the iteration is marked, and ends before.
     """
     by_rank = {dump.rank: dump for dump in dumps}
+    everybody = tuple(range(1 + max(by_rank, default=-1)))
+    for rank, dump in by_rank.items():  # those of PyTorch 2.3 and before do not tell the members
+        if not all(group.ranks for group in dump.groups.values()):
+            groups = {name: group._replace(ranks=everybody) for name, group in dump.groups.items()}
+            by_rank[rank] = replace(dump, groups=groups)
     known = {group for dump in by_rank.values() for group in dump.groups.values()}
     world_size = 1 + max(*by_rank, *(rank for group in known for rank in group.ranks), -1)
     communicators = communicators_of(known, world_size, is_whole=is_whole)

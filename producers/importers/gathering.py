@@ -1,32 +1,41 @@
 """Files that people have of a job, found and sorted by kind: a file, folders, archives, in any mixture.
 
 Kinds are recognised by content (`producers.trace.foreign_files`). An archive is unpacked into a folder of the
-caller's, member by member: only plain files, under names of our own making, and within the bounds below.
+caller's, member by member: only plain files, under names of our own making, and within the bounds below. So is a
+file packed with xz, bzip2 or zstd, as an archive of one member; gzip is unpacked where files are read.
 """
 
 from __future__ import annotations
 
+import bz2
 import re
 import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, Any, Final
+
+import pyarrow as pa
 
 from irregulars.errors import InputError
 from irregulars.producers.importers.identity import LeftOut
-from irregulars.producers.trace.foreign_files import kinds_of_file, rank_of_name, require_files
+from irregulars.producers.trace.foreign_files import LAUNCH, kinds_of_file, rank_of_name, require_files
 
 try:
     from lzma import LZMAError
-except ImportError:  # a Python built without liblzma: `tarfile` then takes an xz archive for a file of no kind
+    from lzma import open as open_xz
+except ImportError:  # a Python built without liblzma
 
     class LZMAError(Exception):  # type: ignore[no-redef]
         """Never raised."""
+
+    def open_xz(_path: Path) -> IO[bytes]:  # type: ignore[no-redef]
+        """Refuse a file."""
+        raise OSError("xz, which this Python can't read")
 
 
 MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the largest jobs known writes one or two
@@ -34,7 +43,6 @@ MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full 
 MOST_DEPTH: Final = 16  # folders in folders, and archives in archives
 _CHUNK_BYTES: Final = 1 << 16  # of its last member a cut archive loses at most as much
 _NUMBERS: Final = re.compile(r"\d+")
-_ATTEMPT: Final = re.compile(r"attempt_(\d{1,6})")  # torchrun's folder of the logs of one start of a job
 TRACE: Final = "trace"  # a trace directory, kept by its folder
 
 
@@ -95,7 +103,7 @@ def _take_folder(folder: Path, scratch: Path, found: Gathered, depth: int) -> No
     if any(path.name == "job.json" for path in inside):
         found.files.setdefault(TRACE, []).append(folder)
         return
-    attempts = {path: int(told[1]) for path in inside if (told := _ATTEMPT.fullmatch(path.name))}
+    attempts = {path: int(told[1]) for path in inside if (told := LAUNCH.fullmatch(path.name))}
     newest = max(attempts.values(), default=0)
     for path in inside:
         if attempts.get(path, newest) < newest:
@@ -159,14 +167,32 @@ def _members(path: Path) -> Iterator[_Member] | None:
                 stream = archive.extractfile(one) if one.isreg() else None
                 if stream is not None:
                     yield one.name, stream
+            # `tarfile` takes the end of the file for the end of the archive, which is a block of zeros.
+            if archive.fileobj is not None and archive.fileobj.tell() < archive.offset + tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("it ends without an end mark")
+
+    def of_packed(unpack: Callable[[Path], Any]) -> Iterator[_Member]:
+        with unpack(path) as stream:
+            yield path.stem, stream
 
     if zipfile.is_zipfile(path):
         return of_zip()
     # Looking unpacks its begin: a gzip file that is cut raises here, and is reported when its kind is read.
     try:
-        return of_tar() if tarfile.is_tarfile(path) else None
+        if tarfile.is_tarfile(path):
+            return of_tar()
     except (tarfile.TarError, EOFError, zlib.error, LZMAError):
-        return None
+        pass
+    with path.open("rb") as file:
+        head = file.read(10)
+    return next((of_packed(unpack) for sign, unpack in _PACKED.items() if re.match(sign, head)), None)
+
+
+_PACKED: Final[dict[bytes, Callable[[Path], Any]]] = {
+    rb"\xfd7zXZ\0": open_xz,
+    rb"BZh\d1AY&SY": bz2.open,
+    rb"\x28\xb5\x2f\xfd": lambda path: pa.input_stream(str(path), compression="zstd"),
+}
 
 
 def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member]) -> None:

@@ -186,7 +186,7 @@ def read_dump_file(path: Path) -> Dump:
     """Read one dump; its rank is -1 where neither the file nor its name holds it."""
     with naming(path):
         value = read_bounded(path, MAX_PICKLE_BYTES)
-        is_json = value.lstrip()[:1] == b"{"
+        is_json = value.lstrip()[:1] in (b"{", b"[")
         if is_json and len(value) > MAX_JSON_BYTES:
             raise InputError(f"must be at most {MAX_JSON_BYTES} bytes as JSON; got {len(value)}")
         try:

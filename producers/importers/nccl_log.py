@@ -24,13 +24,13 @@ _MOST_RANKS: Final = 1 << 17  # of all communicators together
 _PROCESS: Final = rb"([\w.-]{1,253}):(\d{1,9}):\d+ \[(\d{1,4})\] "
 _CALL: Final = re.compile(
     _PROCESS + rb"NCCL INFO (\w{1,40}): opCount ([0-9a-f]{1,12}) sendbuff \S+ recvbuff \S+ (?:acc \S+ )?"
-    rb"count (\d{1,18}) datatype (\d{1,2}) op \d+ root -?\d+ comm (0x[0-9a-f]{1,16})"
+    rb"count (\d{1,18}) datatype (\d{1,2}) op \d+ root -?\d+ comm (0x[0-9a-f]{1,16})(?: \[nranks=(\d{1,7})\])?"
 )
 _JOINED: Final = re.compile(
     _PROCESS + rb"NCCL INFO (?:\[Rank \d+\] )?(?:\w+ )?comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nranks (\d{1,7}) "
     rb"[^\n]{0,200}?(?:nvmlDev (\d{1,4}) [^\n]{0,200}?)?(?:commId (0x[0-9a-f]+) )?- Init "
 )
-_WARNING: Final = re.compile(_PROCESS + rb"[^\n]{0,200}?NCCL WARN ([^\n]{1,300})")
+_WARNING: Final = re.compile(rb"(?:" + _PROCESS + rb"[^\n]{0,200}?)?NCCL WARN ([^\n]{1,300})")
 _DIGITS: Final = re.compile(rb"\d+")
 _MOST_WARNINGS: Final = 2  # kinds of warnings that are repeated; NCCL's first ones are the cause of the others
 _TYPE_BYTES: Final = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # by NCCL's code of a data type
@@ -55,7 +55,9 @@ class NcclLog:
         self.skipped: Counter[str] = Counter()
         self._joined: dict[tuple[_Gpu, bytes], _Joined] = {}  # by the communicator's address, the newest last
         self._calls: dict[tuple[_Gpu, bytes], dict[_Key, tuple[int, float]]] = {}  # operator and bytes
-        self._warnings: dict[bytes, tuple[_Gpu, str]] = {}  # the first of each kind
+        self._sizes: dict[tuple[_Gpu, bytes], int] = {}  # ranks of the communicators with calls, where they are told
+        # The first of each kind, with where it came from, if that is told
+        self._warnings: dict[bytes, tuple[_Gpu | None, str]] = {}
         # Of the file that is read: communicators and warnings that go when the job is started anew
         self._of_file: set[tuple[_Gpu, bytes]] = set()
         self._warned_in_file: set[bytes] = set()
@@ -69,6 +71,7 @@ class NcclLog:
         for own in self._of_file:
             self._joined.pop(own, None)
             self._calls.pop(own, None)
+            self._sizes.pop(own, None)
         for kind in self._warned_in_file:
             self._warnings.pop(kind, None)
         self.begin_file()
@@ -94,6 +97,7 @@ class NcclLog:
                 continue
             self._of_file.add(own)
             calls = self._calls.setdefault(own, {})
+            self._sizes[own] = int(found[9] or 0)
             launch = int(found[5], 16)
             # The calls of a group are launched as one, and have the same count.
             newest = next(reversed(calls), (-1, 0))
@@ -105,7 +109,7 @@ class NcclLog:
             text = " ".join(found[4].decode(errors="replace").split())
             kind = _DIGITS.sub(b"", found[4])[:40]
             if len(self._warnings) < _MOST_WARNINGS and kind not in self._warnings:
-                self._warnings[kind] = _gpu(found), text
+                self._warnings[kind] = _gpu(found) if found[1] else None, text
                 self._warned_in_file.add(kind)
 
     @property
@@ -113,8 +117,9 @@ class NcclLog:
         """The first warnings, a sentence each."""
         indices, notes = self._indices(), []
         for gpu, text in self._warnings.values():
-            index = indices.get(gpu, gpu[2])
-            notes.append(f"NCCL warned on {gpu[0].decode()}{'' if index is None else f', GPU {index}'}: {text}")
+            index = indices.get(gpu, gpu[2]) if gpu else None
+            on = f" on {gpu[0].decode()}{'' if index is None else f', GPU {index}'}" if gpu else ""
+            notes.append(f"NCCL warned{on}: {text}")
         return tuple(notes)
 
     @property
@@ -153,6 +158,8 @@ class NcclLog:
 
     def dumps(self) -> list[Dump]:
         """Return the last calls of each rank as dumps; none where the ranks of no communicator are known."""
+        if not self._joined:
+            self._join_by_index()
         ranks = self.ranks()
         instances: dict[bytes, dict[int, tuple[_Gpu, bytes]]] = {}  # of a communicator, by rank in it
         for instance, one in self._joined.items():
@@ -174,6 +181,14 @@ class NcclLog:
             for rank, entry in _entries(group, calls):
                 entries[rank].append(entry)
         return [Dump(rank, groups, PackedEntries(own)) for rank, own in sorted(entries.items())] if groups else []
+
+    def _join_by_index(self) -> None:
+        """Tell ranks without a line of a communicator: by their GPUs, if one host has as many as there are ranks."""
+        size = max(self._sizes.values(), default=0)
+        own = [instance for instance, one in self._sizes.items() if one == size]
+        hosts, indices = {gpu[0] for gpu, _ in own}, sorted(gpu[2] for gpu, _ in own)
+        if len(hosts) == 1 and indices == list(range(size)):
+            self._joined = {(gpu, at): _Joined(b"%d-ranks" % size, gpu[2], size, gpu[2]) for gpu, at in own}
 
 
 def _find(block: bytes, sign: bytes, form: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
@@ -201,9 +216,11 @@ def _entries(
     is_plain = all(again == 0 for _, again in keys)
     numbers = {key: key[0] if is_plain else at for at, key in enumerate(keys)}
     common = min(max(own, default=(-1, 0)) for own in calls.values())
-    # From the first call on in which ranks called different operators, none has ended: they wait for each other.
+    # From the first call on in which operators or sizes differ, none has ended: the ranks wait for each other.
     for key in keys:
-        if len({own[key][0] for own in calls.values() if key in own}) > 1:
+        made = {own[key] for own in calls.values() if key in own}
+        has_sizes = not any(np.isnan(size_bytes) for _, size_bytes in made)
+        if len(made if has_sizes else {operator for operator, _ in made}) > 1:
             common = min(common, (key[0], key[1] - 1))
             break
     for rank, own in calls.items():

@@ -51,11 +51,11 @@ _WORK: Final = re.compile(
 )
 _STATUS: Final = re.compile(
     rb"(?:at[A-Z]{0,5}work(?:sequenceid)?:(\d{1,18})(?!\d).{0,40}?)?[Ll]astenqueued[A-Z]{0,5}work:(-?\d{1,18}),"
-    rb"lastcompleted[A-Z]{0,5}work:(-?\d{1,18})(?!\d)"
+    rb"(?:laststarted[A-Z]{0,5}work:[^,]{1,60},)?lastcompleted[A-Z]{0,5}work:(-?\d{1,18})(?!\d)"
 )
 _REPEATED: Final = re.compile(rb"\[repeated (\d{1,6})x across cluster\]")  # Ray's, of equal lines that it leaves out
-_WORDS: Final = (b"work:", b"timeout:", b"timedout", b"Barrier")  # of which each message that is read has one
-_PASSED_BY: Final = re.compile(rb"^:?Ranks?(\d{1,9}(?:,\d{1,9})*)failedtopassmonitoredBarrier")
+_WORDS: Final = (b"work:", b"timeout:", b"timedout")  # of which each message that is read has one
+_PASSED_BY: Final = re.compile(rb"Ranks?\s+(\d{1,9}(?:,\s?\d{1,9})*+)\s+failed\s+to\s+pass\s+monitoredBarrier")
 _REACHED: Final = re.compile(rb"Rank (\d{1,9}) successfully reached monitoredBarrier")
 _FINGERPRINT: Final = (
     rb"Rank (\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
@@ -85,9 +85,10 @@ _HCCL_RANK: Final = re.compile(rb"RankID:(\d{1,9})")
 # Errors of other libraries, those for which a watchdog itself gives up (the GPU broke, or a call into CUDA hangs), a
 # launcher's words on a process that ended, and a rank's exception, but for those of waiting
 _ERROR: Final = re.compile(
-    rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|Timed out after \d{1,9} seconds waiting for clients"
-    rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error)"
-    rb"|\[rank\d{1,9}\]: (?:\w{1,60}\.){0,4}(?!Dist)\w{0,60}(?:Error|Exception): "
+    rb"(?:gloo/transport/|EI00\d\d:|Last error: ?\r?\n?|[Ww]atchdog timeout \("
+    rb"|Timed out after \d{1,9} seconds waiting for clients|client socket has timed out"
+    rb"|srun: error: \S{1,253}: tasks? [\d,-]{1,80}: (?:Killed|Out Of Memory|Segmentation fault|Bus error|Exited)"
+    rb"|\[rank\d{1,9}\]: (?:\w{1,60}\.){0,4}(?!Dist|nccl)\w{0,60}(?:Error|Exception): "
     rb"|\[rank: \d{1,9}\] Child process with PID \d{1,9} terminated with code "
     rb"|(?:\[rank\d{1,9}\]:[^\n]{0,90}?)?\[[^\n\]]{0,80}Rank \d{1,9}\] [^\n]{0,60}"
     rb"(?:exception: (?:CUDA|HIP) error: |watchdog got stuck for ))[^\n]{0,300}"
@@ -98,11 +99,16 @@ _DIED: Final = re.compile(
     rb"first observed failure[\s\S]{0,600}? host +: (\S{1,253})[^\n]{0,40}\n"
     rb"[^\n]{0,120}? rank +: (\d{1,9}) [^\n]{0,40}\n[^\n]{0,120}? exitcode +: -(4|7|8|9|11) "
 )
-# A rank waits for the communicator that rank 0 of its group makes, or for a message over gloo. No number is told.
+# A rank waits for the communicator that rank 0 of its group makes, for all to join, or for a message over gloo. No
+# number is told.
 _WAITS: Final = re.compile(
-    rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator"
+    rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator|in store based barrier on rank: (\d{1,9})"
     rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
 )
+# Ray's, of a line of an actor. The numbers at the end of its name count actors of one kind.
+_ACTOR: Final = re.compile(rb"\(([A-Za-z_]\w{0,99}?)\d* pid=\d{1,9}[^)\n]{0,300}\)")
+_KILLED: Final = re.compile(rb"srun: error: \S{1,253}: tasks? (\d[\d,-]{0,80}): (?:Killed|Out Of|Segmentation|Bus)")
+_LABEL: Final = re.compile(rb"\s{0,6}(\d{1,6}): ")  # Slurm's, of a line of a task
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
 _BY_CHANCE: Final = 0.01
@@ -139,6 +145,11 @@ class _Process:
         return self.completed is not None and self.completed < number <= (self.enqueued or 0)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it waits in a collective."""
+        return bool(self.open) or (self.enqueued or 0) > max(self.completed or 0, 0)
+
+    @property
     def stands_in(self) -> int:
         """Number of its oldest collective that has not ended, as far as the lines show it; 0: none."""
         past = max(self.completed or 0, 0)
@@ -158,7 +169,13 @@ class _Start:
 
     of: dict[tuple[int, str], _Process] = field(default_factory=dict)  # by rank in the job, and group
     in_group: dict[str, dict[int, int]] = field(default_factory=dict)  # ranks in the job by rank in the group
+    # Names that several groups have: PyTorch 2.3 told the number of the group among those of the process
+    ambiguous: set[str] = field(default_factory=set)
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
+    killed: set[int] = field(default_factory=set)  # tasks of Slurm that ended by a signal
+    labels: set[tuple[int, int]] = field(
+        default_factory=set
+    )  # tasks of Slurm, each with the rank of one of its lines
     died: list[str] = field(default_factory=list)  # the processes that ended first
     left_out: int = 0  # lines of other ranks that are equal to one of a timeout, at most
     error: str = ""  # the first that names no collective
@@ -169,12 +186,21 @@ class _Start:
         """Add the lines of another log."""
         for key, process in other.of.items():
             self.of.setdefault(key, _Process()).add(process)
+        self.ambiguous |= other.ambiguous
         for group, ranks in other.in_group.items():
-            self.in_group.setdefault(group, {}).update(ranks)
+            for inside, rank in ranks.items():
+                self.place(group, inside, rank)
         self.heard |= other.heard
+        self.killed |= other.killed
+        self.labels |= other.labels
         self.died += other.died
         self.left_out = max(self.left_out, other.left_out)
         self.error, self.size = self.error or other.error, max(self.size, other.size)
+
+    def place(self, group: str, inside: int, rank: int) -> None:
+        """Add a member of a group: its ranks in there and in the job."""
+        if self.in_group.setdefault(group, {}).setdefault(inside, rank) != rank:
+            self.ambiguous.add(group)
 
 
 class WatchdogLog:
@@ -185,9 +211,14 @@ class WatchdogLog:
         self.reports = MegatronLog()
         self.nccl = NcclLog()
         self._lines = 0
-        self._whole, self._start = _Start(), _Start()  # of all logs together; of the one that is read, the newest
+        # By the actor of Ray that wrote the lines: the newest start in the log that is read, and all logs together
+        self._starts, self._wholes = dict[str, _Start](), dict[str, _Start]()
+        self._start = _Start()  # the one that is read
+        self._chosen: _Start | None = None
         self._described: dict[str, str] = {}
         self._sizes: dict[str, int] = {}  # ranks of a group, by the elements in and out of its collectives
+        self._other_jobs: tuple[str, ...] = ()
+        self._is_size_told = True
         self._named: dict[frozenset[int], set[int]] = {}  # numbers in names of logs, by the ranks with lines there
 
     @property
@@ -202,7 +233,7 @@ class WatchdogLog:
         are too many lines of watchdogs.
         """
         rest = b""
-        self._start = _Start()
+        self._starts, self._chosen = {}, None
         self.nccl.begin_file()
         self.reports.begin_file()
         try:
@@ -215,9 +246,11 @@ class WatchdogLog:
         except BREAKS as error:  # `rest` is then the part of a line, and may end within a number
             return str(error)
         finally:  # the ranks of a log with too many lines are kept, as its groups are
-            self._whole.add(self._start)
+            for actor, start in self._starts.items():
+                self._wholes.setdefault(actor, _Start()).add(start)
             if named is not None:
-                self._named.setdefault(frozenset(self._start.heard), set()).add(named)
+                heard = frozenset[int]().union(*(start.heard for start in self._starts.values()))
+                self._named.setdefault(heard, set()).add(named)
         return None
 
     def _read(self, block: bytes) -> None:
@@ -227,32 +260,40 @@ class WatchdogLog:
         *before, last = block.split(_AGAIN)
         for one in before:
             self._read_start(one)
-            self._start_anew()
+            for actor in self._starts:
+                self._start_anew(actor)
             # Not where a message shows a new start: such lines before it may be of that start.
             self.nccl.forget_file()
             self.reports.forget_file()
         self._read_start(last)
 
-    def _start_anew(self) -> None:
+    def _start_anew(self, actor: str) -> None:
         """Forget the log so far: it is of an earlier start of the job."""
-        self._start = _Start(size=self._start.size, is_size_of_earlier=True)
+        self._start = self._starts[actor] = _Start(size=self._starts[actor].size, is_size_of_earlier=True)
 
     def _read_start(self, block: bytes) -> None:
-        """Read a part of a log that is of one start of the job."""
+        """Read a part of a log that is of one start of the job; Ray may mix lines of several jobs."""
+        if b"NCCL " in block:
+            self.nccl.read(block)
         is_signed = any(sign in block for sign in LOG_SIGNS)
+        if is_signed:
+            self.reports.read(block)
+        for actor, part in _by_actor(block).items() if is_signed else [("", block)]:
+            self._start = self._starts.setdefault(actor, _Start())
+            self._read_job(part, actor, is_signed=is_signed)
+
+    def _read_job(self, block: bytes, actor: str, *, is_signed: bool) -> None:
+        """Read a part of a log that is of one job."""
         if is_signed:  # before all others: messages may show that the job was started anew
-            self._read_messages(block)
+            self._read_messages(block, actor)
         start = self._start
         if any(sign in block for sign in _WORLD_SIGNS):
             sizes = [size for found in _WORLD.finditer(block[: 4 << 20]) if (size := int(found[1])) < MAX_RANKS]
             if sizes:
                 start.size = max(0 if start.is_size_of_earlier else start.size, *sizes)
                 start.is_size_of_earlier = False
-        if b"NCCL " in block:
-            self.nccl.read(block)
         if not is_signed:
             return
-        self.reports.read(block)
         if not start.error and (error := _ERROR.search(block)):
             start.error = " ".join(error[0].decode(errors="replace").split())
         for found in _DIED.finditer(block):
@@ -260,12 +301,19 @@ class WatchdogLog:
             start.died.append(
                 f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
             )
+        for found in _KILLED.finditer(block):
+            for first, last in (part.split(b"-") if b"-" in part else (part, part) for part in found[1].split(b",")):
+                start.killed |= set(range(int(first), min(int(last), self._bounded(int(first)) + 64) + 1))
         for found in _WAITS.finditer(block):
             prefix = _prefix(block, found.start())
-            if rank := (prefix and prefix[1]) or found[1]:
+            if rank := (prefix and prefix[1]) or found[1] or found[2]:
                 self._process(int(rank), _UNTOLD).open.setdefault(UNTOLD_CALLS.start, _Call(UNKNOWN_OPERATOR))
         for found in _REACHED.finditer(block):
             self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
+        for found in _PASSED_BY.finditer(block):
+            self._process(0, _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)  # who asks all others
+            for rank in map(int, found[1].split(b",")):
+                self._process(rank, _BARRIERS)
         for found in _DIFFERS.finditer(block):
             self._add_fingerprints(found)
         self._read_desync(block)
@@ -284,9 +332,9 @@ class WatchdogLog:
                 self._process(int(named[-1]), group).open[_UNNUMBERED_CALL] = _Call(operator)
                 self._described[group] = group
                 self._sizes[group] = self._bounded(int(found[3]))
-                self._start.in_group.setdefault(group, {})[inside] = int(named[-1])
+                self._start.place(group, inside, int(named[-1]))
 
-    def _read_messages(self, block: bytes) -> None:
+    def _read_messages(self, block: bytes, actor: str) -> None:
         """Read the messages that begin with a rank: each reaches to the next one."""
         whos = list(_WHO.finditer(block))
         by: re.Match[bytes] | None = None  # a message that quotes the next one
@@ -304,18 +352,17 @@ class WatchdogLog:
                     self._start.left_out = max(self._start.left_out, int(repeated[1]) - 1)
             if status := _STATUS.search(text):
                 process = self._process_of(block, named)
-                if named[1] and process.completed is not None and int(status[3]) < process.completed:
+                enqueued, completed = int(status[2]), int(status[3])
+                if named[1] and process.completed is not None and completed < process.completed:
                     # It counts from the beginning again: the job was started anew
-                    self._start_anew()
+                    self._start_anew(actor)
                     process = self._process_of(block, named)
-                process.enqueued, process.completed = int(status[2]), int(status[3])
+                process.enqueued = enqueued
+                # PyTorch 2.3 began with any number, which stays until a collective has ended.
+                process.completed = completed if completed <= max(enqueued, 0) else None
                 process.failed |= {int(status[1])} if status[1] else set()
             elif b"operationshavefailedortimedout" in text:  # it waits somewhere, as all say it
                 self._process_of(block, named).open.setdefault(UNTOLD_CALLS.start, _Call(UNKNOWN_OPERATOR))
-            if barrier := _PASSED_BY.match(text):
-                self._process(int(found[4]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
-                for rank in map(int, barrier[1].split(b",")):  # named by the rank that waited: so it did not arrive
-                    self._process(rank, _BARRIERS)
 
     def _add_work(self, process: _Process, found: re.Match[bytes]) -> None:
         name = found[2].decode()
@@ -384,7 +431,9 @@ class WatchdogLog:
         is_default = group == _DEFAULT
         has_torch_prefix = prefix is not None and prefix[1] is not None
         rank = inside if named is None or is_default or not (group or has_torch_prefix) else named
-        self._start.in_group.setdefault(group, {})[inside] = rank
+        self._start.place(group, inside, rank)
+        if label := _LABEL.match(block, block.rfind(b"\n", 0, found.start()) + 1):
+            self._start.labels.add((int(label[1]), rank))
         return self._process(rank, group)
 
     def _group_of(self, found: re.Match[bytes]) -> str:
@@ -408,6 +457,23 @@ class WatchdogLog:
         if rank >= MAX_RANKS:
             raise InputError(f"ranks must be below {MAX_RANKS}; got {rank}")
         return rank
+
+    @property
+    def _whole(self) -> _Start:
+        """What all logs tell of one job: of several that Ray mixes, the one of which most ranks wait."""
+        if self._chosen is None:
+            told = {actor: len({rank for (rank, _), one in start.of.items() if one.is_open})
+                    for actor, start in self._wholes.items() if start.heard}  # fmt: skip
+            actor = max(told, key=lambda one: told[one], default="")
+            is_one = len({*told} - {""}) < 2
+            self._chosen = _Start()
+            for start in self._wholes.values() if is_one else [self._wholes[actor]]:
+                self._chosen.add(start)
+            others = ", ".join(f"{count} of {one or 'none'} wait" for one, count in told.items() if one != actor)
+            self._other_jobs = () if is_one else (f"of Ray's actors those of {actor} are judged; {others} too",)
+            if self._chosen.labels and all(task == rank for task, rank in self._chosen.labels):
+                self._chosen.heard |= self._chosen.killed
+        return self._chosen
 
     def _settle(self) -> None:
         """Find the group of lines that name none: the one whose status fits the number, else the default one.
@@ -456,7 +522,9 @@ class WatchdogLog:
         died = (f"torchrun saw this one end first: {self._whole.died[-1]}",) if self._whole.died else ()
         left_out = (NOTE_REPEATED,) if self._whole.left_out else ()
         elements = (NOTE_ELEMENTS,) if self._whole.of else ()
-        return (*self.reports.replays, *left_out, *died, *self.nccl.notes, *error, *elements)
+        untold = () if self._is_size_told else (NOTE_SIZE,)
+        limits = (*untold, *elements)
+        return (*self._other_jobs, *self.reports.replays, *left_out, *died, *self.nccl.notes, *error, *limits)
 
     def dumps(self, known: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """Return all that is known as dumps, one for each rank with lines of its own.
@@ -477,6 +545,8 @@ class WatchdogLog:
         of: dict[str, dict[int, _Process]] = {}
         for (rank, name), process in self._whole.of.items():
             of.setdefault(name, {})[rank] = process
+        for name in self._whole.ambiguous & of.keys() - {_DEFAULT, *by_name}:
+            of |= {_lone(name, rank): {rank: process} for rank, process in of.pop(name).items()}
         sizes = dict(self._sizes)
         for name, own in of.items():
             told = {call.group_size for process in own.values() for call in process.open.values()}
@@ -484,11 +554,17 @@ class WatchdogLog:
         ranks = heard | {rank for group in by_name.values() for rank in group.ranks}
         # Any number may follow the words "world size" in a log: one far above all ranks with lines is not believed.
         plausible = [size for size in (self.world_size, self.nccl.size) if size <= 64 * (1 + max(heard))]
-        world_size = max(1 + max(ranks), *plausible, sizes.get(_DEFAULT, 0))
+        told_size = max(*plausible, sizes.get(_DEFAULT, 0), 0)
+        world_size = max(1 + max(ranks), told_size)
+        self._is_size_told = told_size == world_size
         # Where all ranks are known, and as many lines were left out as ranks have none, these stand where others do.
         silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
-        is_told = world_size in (*plausible, sizes.get(_DEFAULT))
-        if is_told and len(silent) <= self._whole.left_out and of.keys() == {_DEFAULT} and len(places) == 1:
+        if (
+            self._is_size_told
+            and len(silent) <= self._whole.left_out
+            and of.keys() == {_DEFAULT}
+            and len(places) == 1
+        ):
             of[_DEFAULT] |= dict.fromkeys(silent, next(iter(of[_DEFAULT].values())))
             heard = heard | silent
         groups = {}
@@ -498,7 +574,7 @@ class WatchdogLog:
                 group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
             # Members without lines are found by the distances of those with lines.
             elif inside:
-                group = ProcessGroup(name, self._described.get(name, ""), _members(inside, sizes[name]))
+                group = ProcessGroup(name, self._described.get(name, ""), _members(inside, sizes[name], told_size))
             else:
                 members = range(world_size) if len(of) == 1 and name in self._described else sorted(own)
                 group = ProcessGroup(name, name, tuple(members))
@@ -507,9 +583,32 @@ class WatchdogLog:
         for rank in sorted(heard):
             mine = {name: own[rank] for name, own in of.items() if rank in own}
             entries = [entry for name, process in mine.items() for entry in _entries(rank, groups[name], process)]
+            for name in mine:
+                lone = _lone(name, rank)
+                if any(entry.group == lone for entry in entries):
+                    groups[lone] = ProcessGroup(lone, groups[name].description, (rank,))
+            if known:  # dumps tell bytes, and these lines elements
+                entries = [entry._replace(size_bytes=np.nan) for entry in entries]
             completed = {name: at for name, one in mine.items() if (at := one.completed) is not None and at >= 0}
             dumps.append(Dump(rank, groups, PackedEntries(entries), completed))
         return dumps
+
+
+def _by_actor(block: bytes) -> dict[str, bytes]:
+    """Part the lines by the actors of Ray that tell ranks; lines of all others are in the empty name's part.
+
+    A block that names one such actor, or none, stays one: a driver may be a rank of its workers' job.
+    """
+    names = {found[1] for found in _ACTOR.finditer(block)} if b" pid=" in block else set[bytes]()
+    parts: dict[bytes, list[bytes]] = {}
+    for line in block.splitlines(keepends=True) if len(names) > 1 else ():
+        found = _ACTOR.search(line, 0, 400)
+        parts.setdefault(found[1] if found else b"", []).append(line)
+    joined = {name: b"".join(lines) for name, lines in parts.items()}
+    telling = [name for name, part in joined.items() if _WHO.search(part)]
+    if len({*telling} - {b""}) < 2:
+        return {max(telling, default=b"").decode(): block}
+    return {name.decode(): part for name, part in joined.items()}
 
 
 def _prefix(block: bytes, at: int) -> re.Match[bytes] | None:
@@ -541,15 +640,22 @@ def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entr
         elif len(others) == 1:  # a watchdog names no peer: only in a group of two it is known
             ends = (others[0], rank) if call.operator == RECV else (rank, others[0])
             yield Entry(group.name, call.operator, -1, ends, UNKNOWN, np.nan, call.elements)
+        else:
+            yield Entry(_lone(group.name, rank), UNKNOWN_OPERATOR, number, None, UNKNOWN, np.nan, call.elements)
 
 
-def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
+def _lone(group: str, rank: int) -> str:
+    """Name a group of which this rank alone is known: those from or to which it waits for a message are not told."""
+    return f"{group} of rank {rank}"
+
+
+def _members(seen: Mapping[int, int], size: int = 0, world_size: int = 0) -> tuple[int, ...]:
     """Return the ranks of a group by those of its members that have lines, which are at equal distances.
 
-    `size`: how many they are; 0: not told.
+    `size`: how many they are; 0: not told, then as few as divide the job's ranks. `world_size`: those; 0: not told.
 
-    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7})
-    ((1, 9, 17), (0, 1, 2, 3), (7,))
+    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7}), _members({0: 4, 2: 6}, 0, 8)
+    ((1, 9, 17), (0, 1, 2, 3), (7,), (4, 5, 6, 7))
     """
     (first, rank), *others = sorted(seen.items())
     if not others:
@@ -560,7 +666,9 @@ def _members(seen: Mapping[int, int], size: int = 0) -> tuple[int, ...]:
     # Uneven distances: only the ranks that were seen are known.
     if not is_even or rank - first * step < 0:
         return tuple(sorted({rank, *(one for _, one in others)}))
-    return tuple(rank + (at - first) * step for at in range(max(last + 1, size)))
+    size = size or next((one for one in range(last + 1, world_size + 1) if world_size % one == 0), 0)
+    members = tuple(rank + (at - first) * step for at in range(max(last + 1, size)))
+    return tuple(one for one in members if one < (world_size or MAX_RANKS) or one <= far)
 
 
 def _elements(numel: bytes | None, shape: bytes | None) -> float:
@@ -572,4 +680,5 @@ def _elements(numel: bytes | None, shape: bytes | None) -> float:
 NOTE_REPEATED: Final = (
     "Ray left out equal lines of other ranks (RAY_DEDUP_LOGS=0 keeps them): one without a line may have said the same"
 )
+NOTE_SIZE: Final = "no line tells how many ranks the job has: ranks above those with lines may be missing"
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"

@@ -19,7 +19,25 @@ from irregulars.errors import InputError
 _LOG: Final = logging.getLogger("irregulars.following")
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _ENDINGS: Final = frozenset(
-    {".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".tar", ".tgz", ".trace", ".txt", ".zip"}
+    {
+        ".bz2",
+        ".err",
+        ".gz",
+        ".json",
+        ".jsonl",
+        ".log",
+        ".out",
+        ".pickle",
+        ".pkl",
+        ".pt",
+        ".tar",
+        ".tgz",
+        ".trace",
+        ".txt",
+        ".xz",
+        ".zip",
+        ".zst",
+    }
 )
 # A number at the end of a word, and the word: the rank of rank3_step12 is 3, that of gpu-worker-11_0 is 0.
 _WORD_NUMBER: Final = re.compile(r"(?:([A-Za-z]+)[-_.=]?)?(?<!\d)(\d+)(?![0-9A-Za-z])")
@@ -28,6 +46,7 @@ _RANK_WORD: Final = re.compile(r"(?:^|[^A-Za-z])(?:rank|worker)[-_.]?\d", re.IGN
 _NO_RANKS: Final = frozenset(
     {"step", "steps", "iter", "iteration", "epoch", "pid", "of", "world", "size", "v", "job", "attempt", "restart"}
 )
+LAUNCH: Final = re.compile(r"attempt_(\d{1,6})")  # torchrun's folder of the logs of one start of a job
 _MOST_DIGITS: Final = 6  # of a rank; longer numbers are times and processes
 _HOST_NAME: Final = re.compile(
     r"([A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)_\d{1,10}\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?$"
@@ -127,7 +146,7 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 def rank_of_name(path: Path) -> int | None:
     """Read a rank off a file's name: the number after ``rank``, else the one at its end, else that after ``worker``.
 
-    Where the name has none, that after ``rank`` in its folder's name counts.
+    Where the name has none, that after ``rank`` in its folder's name counts, or torchrun's folder of a local rank.
 
     >>> names = "worker3_step_12.pt.trace.json", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
     >>> [rank_of_name(Path(name)) for name in names]
@@ -136,11 +155,15 @@ def rank_of_name(path: Path) -> int | None:
     [0, 7]
     >>> [rank_of_name(Path(name)) for name in ("run/rank_5/trace.json", "node-5/trace.json", "trace_3_of_8.json")]
     [5, None, 3]
+    >>> rank_of_name(Path("none_x8kq/attempt_0/3/stderr.log"))
+    3
     """
     stem = _OF_ALL.sub("", stem_of(path))
     words, around = _words_before_numbers(stem), _words_before_numbers(path.parent.name)
     ranks, ranks_around = ([int(match[2]) for word, match in own if word.endswith("rank")] for own in (words, around))
     ends = [int(match[2]) for word, match in words if match.end() == len(stem) and word not in _NO_RANKS]
+    if LAUNCH.fullmatch(path.parent.parent.name) and path.parent.name.isdecimal():
+        ranks_around = [int(path.parent.name)]
     workers = [int(match[2]) for word, match in words if word == "worker"]
     return next((numbers[-1] for numbers in (ranks, ends, workers, ranks_around) if numbers), None)
 
@@ -218,7 +241,8 @@ HEAD_BYTES: Final = 256 * 1024
 _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),
     "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
-    "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",)),
+    "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",),
+                        (b"seq_id", b"profiling_name")),
     "clog": ((b"V|", b"|base_timestamp="),),
     "nccl-ras": (
         (b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"'),
@@ -260,7 +284,8 @@ LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
     b"borting process due to", b"in blocking wait", b"EI0002:", b"gloo/transport/", b"NCCL WARN", b"opCount",
     b"Last error:", b"first observed failure", b"CL communicator and retr", b"seconds waiting for clients",
-    b"srun: error: ", b" Child process with PID ",
+    b"srun: error: ", b"[TC][rank=", b"tore based barrier on rank: ", b"client socket has timed out",
+    b" Child process with PID ",
     *CHECK_SIGNS,
 )  # fmt: skip
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import io
+import lzma
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from irregulars.errors import InputError
@@ -56,6 +61,22 @@ def test_archives_are_unpacked_whatever_they_are_called(tmp_path: Path, ending: 
     assert file.read_bytes() == dump_bytes()
 
 
+@pytest.mark.parametrize("pack", [lzma.compress, bz2.compress, partial(pa.compress, codec="zstd", asbytes=True)])
+def test_packed_files_and_archives_are_unpacked(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "packed"
+    for value in (dump_bytes(), tar_of(tmp_path / "a.tar", {"rank_0": dump_bytes()}, "w").read_bytes()):
+        path.write_bytes(pack(value))
+        (tmp_path / f"{len(value)}").mkdir()
+        (file,) = gather(path, tmp_path / f"{len(value)}").files["flight-recorder"]
+        assert file.read_bytes() == dump_bytes()
+    # A packed log that is cut gives what came before.
+    lines = b"[Rank 3] Watchdog caught collective operation timeout\n" + Random(3).randbytes(300_000).hex().encode()
+    path.write_bytes(pack(lines)[:-9])
+    found = gather(path, scratch(tmp_path))
+    assert len(found.files["watchdog"]) == 1
+    assert any("must be a complete archive" in one.reason for one in found.left_out)
+
+
 def test_members_can_not_leave_the_folder(tmp_path: Path) -> None:
     names = ["../../evil_1", "/etc/evil_2", "a/../../../evil_3", "..\\evil_4", "x" * 300]
     folder = scratch(tmp_path)
@@ -88,10 +109,15 @@ def test_archives_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_cut_archive_gives_what_came_before(tmp_path: Path) -> None:
     whole = tar_of(tmp_path / "whole.tar", {f"rank_{n}": dump_bytes() for n in range(40)}, "w")
     path = tmp_path / "cut.tar"
-    path.write_bytes(whole.read_bytes()[:20_600])
-    found = gather(path, scratch(tmp_path))
-    assert len(found.files["flight-recorder"]) > 3
-    assert any("must be a complete archive" in one.reason for one in found.left_out)
+    folder = scratch(tmp_path)
+    # Within a member, within the header of one, and behind one
+    with tarfile.open(whole) as archive:
+        offsets = [one.offset for one in archive]
+    for size in (offsets[9] + 700, offsets[9] + 100, offsets[9]):
+        path.write_bytes(whole.read_bytes()[:size])
+        found = gather(path, folder)
+        assert len(found.files["flight-recorder"]) >= 9
+        assert any("must be a complete archive" in one.reason for one in found.left_out)
 
 
 def test_of_a_packed_archive_that_is_cut_the_begin_of_the_last_member_is_read(tmp_path: Path) -> None:

@@ -72,6 +72,27 @@ def test_a_warning_is_repeated_and_calls_of_unknown_ranks_are_none(tmp_path: Pat
         judged(tmp_path, call(0, 1), call(3, 2), warning, warning)
 
 
+def test_a_warning_without_a_process_is_repeated(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"NCCL warned: Mismatched collective detected"):
+        judged(tmp_path, "init.cc:1247 NCCL WARN Mismatched collective detected")
+
+
+def test_sizes_that_differ_in_the_only_call_are_a_mismatch(tmp_path: Path) -> None:
+    calls = [call(rank, 0).replace("count 4096", f"count {53 if rank else 4096}") for rank in range(4)]
+    assert calls[0] != calls[1]
+    (verdict,) = judged(tmp_path, *(joined(rank) for rank in range(4)), *calls).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("mismatch", (0,))
+
+
+def test_the_gpus_of_one_host_are_the_ranks_if_no_line_tells_them(tmp_path: Path) -> None:
+    calls = [f"node0:10{rank}:9 [{rank}] {call(rank, count).partition('] ')[2]} [nranks=4] stream 0x1"
+             for count in range(3) for rank in range(4) if (rank, count) != (2, 2)]  # fmt: skip
+    (verdict,) = judged(tmp_path, *calls).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (2,))
+    with pytest.raises(InputError, match=r"got none$"):  # two hosts have two GPUs of one index
+        judged(tmp_path, *(line.replace("node0:101", "node1:101").replace("[1]", "[0]") for line in calls))
+
+
 AGAIN = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
 
 

@@ -123,6 +123,15 @@ RAY = [
 INIT = "node0:100:7 [0] NCCL INFO comm 0x7fa0 rank 0 nranks 4 cudaDev 0 busId 2000 commId 0xabc - Init COMPLETE"
 
 
+STARTED = "last enqueued work: 12, last started work: -1, last completed work: 10"
+FIRST = "Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 93459313471793."
+PASSED = "RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms\n Original exception:"
+
+
+def of_ray(actor: str, *lines: str) -> list[str]:
+    return [f"({actor} pid={9 + at}, ip=10.0.0.1) {line}" for at, line in enumerate(lines)]
+
+
 def of_three(line: str) -> list[str]:
     """Return a line of each rank but 2."""
     return [line.format(rank) for rank in (0, 1, 3)]
@@ -177,6 +186,40 @@ HANGS: dict[str, tuple[list[str], tuple[int, ...], tuple[str, ...]]] = {
     "work of HCCL": ([f"[rank{rank}]: {caught(rank).replace('WorkNCCL', 'WorkHCCL')}" for rank in (0, 1, 3)],
                      (2,), ("all_reduce",)),
     "status of HCCL": (of_three(STATUS), (2,), ("collective 5 on default_pg",)),
+    "the newest status, which tells what began": (
+        [f"[rank{4 + at}]: [PG ID 3 PG GUID 9(tp) Rank {at}] failure at work sequence id: 11 PG status: {STARTED}"
+         for at in (0, 1, 3)], (6,), ("collective 11 on tp",)),
+    "PyTorch 2.3 says that any number was completed before the first": (
+        [f"{caught(rank, 1)}\n[PG 0 Rank {rank}] {FIRST}" for rank in (0, 1, 3)],
+        (2,), ("all_reduce 1 on default_pg",)),
+    "a task of Slurm that was killed": (
+        [*(f"{rank}: {caught(rank)}" for rank in range(3)), "srun: error: gpu-012: tasks 3-4: Killed"], (3, 4), ()),
+    "a task of Slurm that is a node": (
+        [*(f"0: [rank{rank}]: {caught(rank)}" for rank in range(3)), "srun: error: gpu-012: task 3: Killed"], (), ()),
+    "the first barrier, of PyTorch 2.1": (
+        of_three("Timed out initializing process group in store based barrier on rank: {}, for key: k (world_size=4"),
+        (2,), ()),
+    "groups of one number, as PyTorch 2.3 has them": (
+        ["WORLD_SIZE=8", *(f"[rank{4 + at}]: [PG 1 Rank {at}] {STARTED}" for at in (0, 1, 3)),
+         *(f"[rank{rank}]: [PG 2 Rank 0] {STARTED}" for rank in range(4))], (6,), ("collective 11 on 1",)),
+    "the last of a group of which only the job's size is told": (
+        ["WORLD_SIZE=4", *(failure(rank, rank, "3", 7) for rank in range(3))], (3,), ()),
+    "a barrier that names one rank": ([PASSED], (1,), ("barrier on monitored_barrier",)),
+    "Ray mixes two jobs": (
+        [*of_ray("ActorModel", *map(caught, (0, 1, 3))), *of_ray("CriticModel", *failed(500, 0, 1), caught(2))],
+        (2,), ("all_reduce 652 on default_pg",)),
+    "actors of one job that Ray counts, and their driver": (
+        [caught(0), *(line for rank in (1, 3) for line in of_ray(f"Worker_TP{rank}", caught(rank)))], (2,), ()),
+    "groups of which one member is known wait for others": (
+        [*(failure(4 + at, at, "41(tp)", 5123) for at in (0, 1, 3)),
+         *(failure(rank, 0, f"5{rank}(dp)", 77) for rank in range(4))],
+        (6,), ("collective 5123 on tp",)),
+    "a group that is all inside, and one that waits for a rank without lines": (
+        [*(failure(rank, rank, "1(shard)", 30) for rank in range(4)),
+         *(failure(4 + at, at, "2(shard)", 28) for at in (0, 1, 3))], (6,), ("collective 28 on shard#2",)),
+    "a message from a rank that is not told": (
+        [f"[rank4]: {caught(1, 33, 'RECV')}", failure(4, 1, "13(pp)", 33)],
+        (), ("rank 4 stands in collective 33 on pp",)),
     "a wait that blocks": (
         of_three(f"[Rank {{}}] Work {WORK.format(652, 'ALLREDUCE', 9)} timed out in blocking wait."),
         (2,), ("all_reduce",)),
@@ -282,6 +325,14 @@ def test_dumps_and_lines_of_one_hang_give_one_verdict(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(f"[rank2]: {who} Last enqueued NCCL work: 6, last completed NCCL work: 6.\n")
     imported = read_hang({"flight-recorder": dumps, "watchdog": [tmp_path / "train.log"]}, "job")
     assert [(rank, len(rows)) for rank, rows in sorted(imported.ranks.items())] == [(0, 1), (1, 1), (2, 0)]
+    # A watchdog tells elements, and a dump tells bytes: they do not differ.
+    (tmp_path / "train.log").write_text(f"[rank2]: {caught(2, 7, elements=32)}\n")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for path in (*dumps, tmp_path / "train.log"):
+        path.rename(folder / path.name)
+    (verdict,) = analyze(read_trace(take_anything(folder, tmp_path / "in")[0])).verdicts
+    assert "ranks 0, 1, 2 stand in all_reduce 7" in verdict.evidence
 
 
 def test_lines_are_found_across_the_blocks_in_which_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,8 +366,17 @@ def test_starts_of_a_job_are_told_apart_in_each_log_by_itself(
 def test_a_rank_whose_own_log_holds_no_line_of_a_watchdog_is_missing(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
+    own = tmp_path / "tasks"  # torchrun's own folders, and what Slurm calls its tasks' logs, are named so too
     for rank in range(4):
-        (logs / f"train-{rank}.log").write_text(caught(rank) if rank < 3 else "step 651 loss 2.1\n")
+        text = caught(rank) if rank < 3 else "step 651 loss 2.1\n"
+        for path in (own / f"attempt_0/{rank}/stderr.log", tmp_path / f"slurm/slurm-8123_{rank}.out"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (logs / f"train-{rank}.log").write_text(text)
+    for source in (own, tmp_path / "slurm"):
+        (tmp_path / f"of-{source.name}").mkdir()
+        (verdict,) = analyze(read_trace(take_anything(source, tmp_path / f"of-{source.name}")[0])).verdicts
+        assert verdict.suspects[0].ranks == (3,)
     (verdict,) = analyze(read_trace(take_anything(logs, tmp_path)[0])).verdicts
     assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((3,), 0.9)
     # Of many such logs most ranks were ended before their watchdog fired.
@@ -367,6 +427,9 @@ def test_lines_that_ray_left_out_are_nobody_s_where_too_few_are_or_ranks_are_not
         "CUDA error: uncorrectable ECC error encountered",
         "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
         "srun: error: gpu-012: task 11: Out Of Memory",
+        "srun: error: gpu-012: task 3: Exited with exit code 1",
+        "client socket has timed out after 60000ms while trying to connect to (node0, 29500)",
+        "watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
         "[rank: 3] Child process with PID 26223 terminated with code -9. Forcefully terminating all other processes",
     ],
 )
@@ -385,6 +448,8 @@ def test_the_first_exception_of_a_rank_is_repeated_and_none_of_waiting(tmp_path:
     lines = [waiting, raised, "[rank2]: ValueError: again", *(caught(rank) for rank in (0, 1, 3))]
     imported = hang_of(tmp_path, lines)
     assert f"the log says: {raised}" in imported.notes
+    assert watchdog.NOTE_SIZE in imported.notes
+    assert watchdog.NOTE_SIZE not in hang_of(tmp_path, ["WORLD_SIZE=4", *lines]).notes
 
 
 def test_a_log_of_very_many_starts_is_read() -> None:
