@@ -97,6 +97,10 @@ MARKS_APART: Final = (
     "ProfilerStep# of the CPU, which do not tell the iterations of operators: their launches are not in the traces, "
     "and operators run on after their step"
 )
+NOTE_COUNT: Final = (
+    "launches of operators are not in the traces: each step was given its share of each stream's operators, which is "
+    "the same in all steps"
+)
 UNLAUNCHED: Final = "kernels whose launch is not in the trace, as of those launched before it begins"
 INCOMPLETE: Final = "calls of a step in which other ranks of their group have more of them"
 NOTE_SIZE: Final = "nothing tells how many ranks the job has: two at least"
@@ -131,8 +135,13 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
-        skipped[MARKS_APART] += sum(len(capture.steps) for capture in by_rank.values())
-        by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
+        counted = {rank: _by_count(capture) for rank, capture in by_rank.items()}
+        if None not in counted.values():
+            by_rank = {rank: capture for rank, capture in counted.items() if capture is not None}
+            notes.append(NOTE_COUNT)
+        else:
+            skipped[MARKS_APART] += sum(len(capture.steps) for capture in by_rank.values())
+            by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
     told_groups = {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
     by_rank = _with_groups(by_rank, world_size, skipped)
     groups = {group for capture in by_rank.values() for group in capture.groups}
@@ -229,6 +238,28 @@ def _holds_its_calls(capture: Capture) -> bool:
             if not is_before and (around is None or call.start_ns + call.elapsed_ns > around.end_ns + _MARK_NS):
                 return False
     return True
+
+
+def _by_count(capture: Capture) -> Capture | None:
+    """Give the calls of each stream to the steps by their number, as if launched where their step begins.
+
+    None unless all steps then hold the same calls, none of which ran before its step.
+    """
+    streams: dict[str, list[Call]] = {}
+    for call in capture.calls:
+        streams.setdefault(call.lane, []).append(call)
+    found: list[Call] = []
+    for calls in streams.values():
+        share, rest = divmod(len(calls), max(len(capture.steps), 1))
+        kinds = [(kind_of_call(call), call.group) for call in calls]
+        if rest or not share or kinds[share:] != kinds[:-share]:
+            return None
+        for at, call in enumerate(calls):
+            begin_ns = capture.steps[at // share].start_ns
+            if call.start_ns < begin_ns - _MARK_NS:
+                return None
+            found.append(call._replace(issued_ns=begin_ns))
+    return replace(capture, calls=sorted(found, key=lambda call: call.start_ns))
 
 
 def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Counter[str]) -> dict[int, Capture]:

@@ -124,6 +124,11 @@ class Capture:
         return (min(call.start_ns for call in self.calls), max(ends)) if ends else None
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it holds no collective, not even one that can't be used."""
+        return not self.calls and not self.skipped
+
+    @property
     def digest(self) -> bytes:
         """Digest of its calls, the same for copies of one trace in whatever form; empty without any."""
         times = np.array([(call.operator, call.start_ns, call.elapsed_ns) for call in self.calls], dtype=np.int64)

@@ -283,13 +283,20 @@ def test_a_kernel_that_was_launched_before_the_capture_is_left_out(tmp_path: Pat
     assert imported(tmp_path / "in", tmp_path).commops[0].columns["start_ns"].tolist() == [10**18 + 6_000]
 
 
-def test_without_launches_marks_count_only_where_no_operator_runs_on_after_its_step(tmp_path: Path) -> None:
+def test_without_launches_marks_count_where_no_operator_runs_on_or_each_step_has_its_share(tmp_path: Path) -> None:
     steps = [step(n, 1_000 * n, 1_000) for n in range(3)]
-    for name, lead_us, iterations in (("inside", 0, [0, 1, 2]), ("behind", 700, [UNKNOWN] * 3)):
-        kernels = [kernel(1_000 * n + lead_us + 100, 500, n, **NAMED) for n in range(3)]
+    cases = (("inside", 0, [0, 1, 2]), ("behind", 1_700, [0, 1, 2]), ("uneven", 700, [UNKNOWN] * 4))
+    for name, lead_us, iterations in cases:
+        kernels = [kernel(1_000 * n + lead_us + 100, 500, n, **NAMED) for n in range(len(iterations))]
         trace_file(tmp_path / name, 0, [*steps, *kernels])
         assert imported(tmp_path / name, tmp_path).commops[0].columns["iteration"].tolist() == iterations
-    assert list(skipped_of(tmp_path / "behind", tmp_path).values()) == [3]
+    assert list(skipped_of(tmp_path / "uneven", tmp_path).values()) == [3]
+    # An operator can't run before its step, nor a step have other ones than the others.
+    sizes = [{"In msg nelems": 10 + n} for n in range(3)]
+    for name, lead_us, more in (("before", -900, [{}] * 3), ("unlike", 700, sizes)):
+        kernels = [kernel(1_000 * n + lead_us + 1_000, 700, n, **NAMED | more[n]) for n in range(3)]
+        trace_file(tmp_path / name, 0, [step(n, 1_500 * n, 1_500) for n in range(3)] + kernels)
+        assert set(imported(tmp_path / name, tmp_path).commops[0].columns["iteration"].tolist()) == {UNKNOWN}
 
 
 @pytest.mark.parametrize(
