@@ -165,9 +165,7 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     return AnchorLane(sequence, classes, coarse, size_bytes, is_scalar, starts, sides, others)
 
 
-def _sides(
-    operators: Operators, rank: int, communicator: int, sequence: Array, wanted: Sequence[int]
-) -> list[Array]:
+def _sides(operators: Operators, rank: int, communicator: int, sequence: Array, wanted: Sequence[int]) -> list[Array]:
     """Return the number of operators of each `wanted` kind that a rank ran before each operator of the lane.
 
     NaN where it has no row of that operator, or of the one before.
