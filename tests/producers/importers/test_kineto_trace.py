@@ -322,6 +322,13 @@ def test_calls_tell_the_rank_and_kernels_the_size_where_nothing_else_does(tmp_pa
     assert (list(trace.commops), trace.world_size) == ([6], 8)
 
 
+def test_a_trace_without_any_collective_is_of_no_rank(tmp_path: Path) -> None:
+    trace_file(tmp_path / "in", 0, [step(0, 0, 9), kernel(2, 2, 1, **NAMED)])
+    trace_file(tmp_path / "in", 1, [step(0, 0, 9)])
+    job = import_trace("kineto", tmp_path / "in", tmp_path / "out")
+    assert (list(job.ranks), [(one.reason, one.rank) for one in job.left_out]) == ([0], [("holds no collective", 1)])
+
+
 def test_several_traces_of_a_rank_are_copies_or_parts_or_refused(tmp_path: Path) -> None:
     def capture(name: str, rank: int, first: int, at_us: float) -> None:
         events = [e for n in range(3) for e in (step(first + n, at_us + 10 * n, 9),
