@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from statistics import median_low
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -137,6 +138,8 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     elif not all(map(_holds_its_calls, by_rank.values())):
         counted = {rank: _by_count(capture) for rank, capture in by_rank.items()}
         if None not in counted.values():
+            rest = sum(len(by_rank[rank].calls) - len(one.calls) for rank, one in counted.items() if one is not None)
+            skipped.update({UNLAUNCHED: rest} if rest else {})
             by_rank = {rank: capture for rank, capture in counted.items() if capture is not None}
             notes.append(NOTE_COUNT)
         else:
@@ -243,7 +246,8 @@ def _holds_its_calls(capture: Capture) -> bool:
 def _by_count(capture: Capture) -> Capture | None:
     """Give the calls of each stream to the steps by their number, as if launched where their step begins.
 
-    None unless all steps then hold the same calls, none of which ran before its step.
+    None unless all steps then hold the same calls, none of which ran before its step. Calls that are too many come
+    first, as of the steps before the capture.
     """
     streams: dict[str, list[Call]] = {}
     for call in capture.calls:
@@ -252,9 +256,9 @@ def _by_count(capture: Capture) -> Capture | None:
     for calls in streams.values():
         share, rest = divmod(len(calls), max(len(capture.steps), 1))
         kinds = [(kind_of_call(call), call.group) for call in calls]
-        if rest or not share or kinds[share:] != kinds[:-share]:
+        if not share or kinds[share:] != kinds[:-share] or (rest and len(set(kinds)) == 1):
             return None
-        for at, call in enumerate(calls):
+        for at, call in enumerate(calls[rest:]):
             begin_ns = capture.steps[at // share].start_ns
             if call.start_ns < begin_ns - _MARK_NS:
                 return None
@@ -325,16 +329,22 @@ def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
 def _incomplete(
     calls: Mapping[int, Mapping[Lane, list[Call]]], told: Container[ProcessGroup]
 ) -> list[tuple[int, Lane]]:
-    """Find the steps of ranks that lack calls of a group: which ones is not known, so none of them can be paired."""
-    most = Counter[Lane]()
-    for own in calls.values():
-        most |= Counter({lane: len(those) for lane, those in own.items()})
-    return [
-        (rank, lane)
-        for rank, own in calls.items()
-        for lane, those in own.items()
-        if len(those) < most[lane] and lane.iteration != UNKNOWN and lane.ends[0] < 0 and lane.group in told
-    ]
+    """Find the steps of ranks that lack calls of a group: which ones is not known, so none of them can be paired.
+
+    On a stream that stands for groups each rank may make another number of calls: it lacks those beside its usual.
+    """
+    counts: dict[Lane, dict[int, int]] = {}
+    usual: dict[tuple[int, ProcessGroup], list[int]] = {}
+    for rank, own in calls.items():
+        for lane, those in own.items():
+            if lane.iteration != UNKNOWN and lane.ends[0] < 0:
+                counts.setdefault(lane, {})[rank] = len(those)
+                usual.setdefault((rank, lane.group), []).append(len(those))
+    found = []
+    for lane, of_rank in counts.items():
+        more = {n: by - (0 if lane.group in told else median_low(usual[n, lane.group])) for n, by in of_rank.items()}
+        found += [(rank, lane) for rank, by in more.items() if by < max(more.values())]
+    return found
 
 
 def _shifts(calls: Mapping[int, Mapping[Lane, list[Call]]]) -> dict[tuple[int, Lane], int]:

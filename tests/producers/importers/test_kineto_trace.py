@@ -186,6 +186,17 @@ def test_a_step_of_which_a_rank_lacks_calls_is_left_out_of_that_rank(tmp_path: P
     assert analyze(trace).verdicts == []
 
 
+def test_of_unnamed_groups_a_step_counts_where_a_rank_makes_its_usual_calls(tmp_path: Path) -> None:
+    """Each captured another part of the first step: paired in their order its calls would be a mismatch."""
+    for rank, first in ((0, 0), (1, 1)):
+        calls = [kernel(20 * n + 5, 2, n, **{"Collective name": "allreduce"}) for n in range(first, 12)]
+        trace_file(tmp_path / "in", rank, [*(step(n, 80 * n, 78) for n in range(3)), *calls])
+    assert list(skipped_of(tmp_path / "in", tmp_path).values()) == [3]
+    trace = read_trace(tmp_path / "out")
+    assert [batch.columns["iteration"].tolist().count(0) for batch in trace.commops.values()] == [4, 0]
+    assert analyze(trace).verdicts == []
+
+
 def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
     for rank, name, end in ((0, "send", "Dst Rank"), (1, "recv", "Src Rank")):
         named = {"Collective name": name, "Process Group Name": "4", end: rank}
