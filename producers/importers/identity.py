@@ -27,6 +27,9 @@ _NUMBERS: Final = re.compile(r"(\d+)")
 # A place in a dimension of parallel training
 _PLACE: Final = re.compile(r"(?<![a-z])(tp|dp|pp|ep|cp)[-_.]?(rank[-_.]?)?\d", re.IGNORECASE)
 
+# An engine's ranks that hold parts of one tensor
+_TENSOR_PLACE: Final = re.compile(r"(?<![a-z])tp[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
 
 class LeftOut(NamedTuple):
     """A file that was not used."""
@@ -127,6 +130,11 @@ def identify(claims: Sequence[Claim]) -> Identified:
     if size and is_named and sorted(rank for rank in ranks if rank is not None) == list(range(1, size + 1)):
         ranks = [(rank or 0) - 1 for rank in ranks]
         notes = (f"names count ranks from 1 to {size}: rank 0 is that of 1",)
+    if all(claim.rank is None for claim in claims) and (None in ranks or has_twice(ranks)):
+        # Names of an engine (TP-3-DP-0-DECODE) tell places in several dimensions: the one that differs counts.
+        places = [int(told[1]) if (told := _TENSOR_PLACE.search(claim.path.name)) else None for claim in claims]
+        if None not in places and not has_twice(places):
+            ranks = places
     if has_twice(ranks):
         named, spread = _told_by_names(claims, ranks, size), _local_ranks(claims, ranks, size)
         if named is not None:

@@ -211,6 +211,8 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True, has_kerne
     if not any(one.calls for _, one in read):
         with naming(files[0].parent if len(files) > 1 else files[0]):
             raise none_usable(one.skipped for _, one in read)
+    broken += [LeftOut(str(path), "holds no collective", rank_of_name(path)) for path, one in read if one.is_bare]
+    read = [(path, one) for path, one in read if not one.is_bare]
     who = identify([Claim(path, one.rank, one.digest, one.world_size, one.span_ns) for path, one in read])
     # Two processes of one time are two ranks: without one of them the job would be judged wrongly.
     second = next((one for one in who.left_out if one.reason.startswith(SECOND.format(rank=one.rank))), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -35,11 +36,13 @@ NOTE_GAPS: Final = (
     "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late "
     "by that"
 )
+NOTE_EARLIER: Final = "{count} processes are of an earlier start of the job on their hosts: they are left out"
 NOTE_NO_WAITS: Final = "by the proxies' clocks no rank and no way stands out in what sends waited for"
 Members = Mapping[str, Mapping[Process, Membership]]
 MOST_OPERATIONS: Final = 8_000_000
 MOST_MEMBERSHIPS: Final = 200_000
 _ROW: Final = Struct("=5q2d")  # place of process and communicator, and the rest of an `Operation`
+_NEVER_NS: Final = int(np.iinfo(np.int64).max)
 _COLUMNS: Final = np.dtype([("whole", np.int64, 5), ("real", np.float64, 2)])
 
 
@@ -69,6 +72,40 @@ class OperationTable:
         pairs = list(self._places)
         for place, *values in _ROW.iter_unpack(self._rows):
             yield Operation(*pairs[place], *values)
+
+    def leave_out_earlier_starts(self) -> int:
+        """Drop processes that ended before others began on their host, with which none shares a communicator.
+
+        Returns how many those are: a job that is started anew may log into the same folder.
+        """
+        of_communicator: dict[str, set[Process]] = {}
+        for process, member in self._places:
+            of_communicator.setdefault(member.communicator, set()).add(process)
+        starts: list[set[Process]] = []
+        for own in sorted(of_communicator.values(), key=len, reverse=True):
+            joined = [one for one in starts if not one.isdisjoint(own)]
+            starts = [own.union(*joined), *(one for one in starts if one.isdisjoint(own))]
+        if len(starts) < 2:
+            return 0
+        part = {process: n for n, own in enumerate(starts) for process in own}
+        part_of_place = np.array([part[process] for process, _ in self._places])
+        rows = np.frombuffer(self._rows, _COLUMNS)
+        place, start_ns = rows["whole"][:, [0, 4]].T
+        is_timed = start_ns != UNKNOWN
+        first_ns, last_ns = np.full(len(starts), _NEVER_NS), np.full(len(starts), UNKNOWN)
+        np.minimum.at(first_ns, part_of_place[place[is_timed]], start_ns[is_timed])
+        np.maximum.at(last_ns, part_of_place[place[is_timed]], start_ns[is_timed])
+        newest_ns: dict[str, int] = {}  # by host: when the last of its starts began
+        for process, n in part.items():
+            if last_ns[n] != UNKNOWN:
+                newest_ns[process.host] = max(newest_ns.get(process.host, 0), int(first_ns[n]))
+        over = {n for process, n in part.items() if UNKNOWN < last_ns[n] < newest_ns[process.host]}
+        is_kept = ~np.isin(part_of_place, list(over))
+        kept = rows[is_kept[place]]
+        kept["whole"][:, 0] = (np.cumsum(is_kept) - 1)[kept["whole"][:, 0]]
+        self._places = {pair: n for n, pair in enumerate(compress(self._places, is_kept.tolist()))}
+        self._rows = bytearray(kept.tobytes())
+        return sum(n in over for n in part.values())
 
     def lacking(self) -> Counter[Process]:
         """Count the collectives that other members of a communicator logged and a process did not.
@@ -135,6 +172,7 @@ def job_of_operations(
     if not len(whole):
         found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         raise InputError(f"logs must hold coll_perf or p2p_perf records of NCCL Inspector; got {found or 'none'}")
+    earlier = whole.leave_out_earlier_starts()
     members = whole.members()
     ranks = ranks_of_processes(members)
     communicators = _communicators(members, ranks)
@@ -145,6 +183,7 @@ def job_of_operations(
     gaps = {"count": lacking.total(), "ranks": name_ranks([ranks.of[one] for one in lacking])}
     notes = {
         NOTE_NO_ITERATIONS: True, NOTE_NO_STARTS.format(count=startless, all=len(whole)): startless,
+        NOTE_EARLIER.format(count=earlier): earlier,
         NOTE_RANKS: not ranks.is_known, NOTE_PARTS: any(len(own) < _size(own) for own in members.values()),
         NOTE_GAPS.format(**gaps): lacking,
         _note_waits(waited_us, ranks, of_comm_rank): waited_us,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from statistics import median_low
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -97,6 +98,10 @@ MARKS_APART: Final = (
     "ProfilerStep# of the CPU, which do not tell the iterations of operators: their launches are not in the traces, "
     "and operators run on after their step"
 )
+NOTE_COUNT: Final = (
+    "launches of operators are not in the traces: each step was given its share of each stream's operators, which is "
+    "the same in all steps"
+)
 UNLAUNCHED: Final = "kernels whose launch is not in the trace, as of those launched before it begins"
 INCOMPLETE: Final = "calls of a step in which other ranks of their group have more of them"
 NOTE_SIZE: Final = "nothing tells how many ranks the job has: two at least"
@@ -131,8 +136,15 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
-        skipped[MARKS_APART] += sum(len(capture.steps) for capture in by_rank.values())
-        by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
+        counted = {rank: _by_count(capture) for rank, capture in by_rank.items()}
+        if None not in counted.values():
+            rest = sum(len(by_rank[rank].calls) - len(one.calls) for rank, one in counted.items() if one is not None)
+            skipped.update({UNLAUNCHED: rest} if rest else {})
+            by_rank = {rank: capture for rank, capture in counted.items() if capture is not None}
+            notes.append(NOTE_COUNT)
+        else:
+            skipped[MARKS_APART] += sum(len(capture.steps) for capture in by_rank.values())
+            by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
     told_groups = {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
     by_rank = _with_groups(by_rank, world_size, skipped)
     groups = {group for capture in by_rank.values() for group in capture.groups}
@@ -231,6 +243,29 @@ def _holds_its_calls(capture: Capture) -> bool:
     return True
 
 
+def _by_count(capture: Capture) -> Capture | None:
+    """Give the calls of each stream to the steps by their number, as if launched where their step begins.
+
+    None unless all steps then hold the same calls, none of which ran before its step. Calls that are too many come
+    first, as of the steps before the capture.
+    """
+    streams: dict[str, list[Call]] = {}
+    for call in capture.calls:
+        streams.setdefault(call.lane, []).append(call)
+    found: list[Call] = []
+    for calls in streams.values():
+        share, rest = divmod(len(calls), max(len(capture.steps), 1))
+        kinds = [(kind_of_call(call), call.group) for call in calls]
+        if not share or kinds[share:] != kinds[:-share] or (rest and len(set(kinds)) == 1):
+            return None
+        for at, call in enumerate(calls[rest:]):
+            begin_ns = capture.steps[at // share].start_ns
+            if call.start_ns < begin_ns - _MARK_NS:
+                return None
+            found.append(call._replace(issued_ns=begin_ns))
+    return replace(capture, calls=sorted(found, key=lambda call: call.start_ns))
+
+
 def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Counter[str]) -> dict[int, Capture]:
     """Give a group to each call that has none; gloo calls whose group can't be found are left out."""
     gloo = find_groups(by_rank)
@@ -294,16 +329,22 @@ def _numbered(capture: Capture) -> dict[Lane, list[Call]]:
 def _incomplete(
     calls: Mapping[int, Mapping[Lane, list[Call]]], told: Container[ProcessGroup]
 ) -> list[tuple[int, Lane]]:
-    """Find the steps of ranks that lack calls of a group: which ones is not known, so none of them can be paired."""
-    most = Counter[Lane]()
-    for own in calls.values():
-        most |= Counter({lane: len(those) for lane, those in own.items()})
-    return [
-        (rank, lane)
-        for rank, own in calls.items()
-        for lane, those in own.items()
-        if len(those) < most[lane] and lane.iteration != UNKNOWN and lane.ends[0] < 0 and lane.group in told
-    ]
+    """Find the steps of ranks that lack calls of a group: which ones is not known, so none of them can be paired.
+
+    On a stream that stands for groups each rank may make another number of calls: it lacks those beside its usual.
+    """
+    counts: dict[Lane, dict[int, int]] = {}
+    usual: dict[tuple[int, ProcessGroup], list[int]] = {}
+    for rank, own in calls.items():
+        for lane, those in own.items():
+            if lane.iteration != UNKNOWN and lane.ends[0] < 0:
+                counts.setdefault(lane, {})[rank] = len(those)
+                usual.setdefault((rank, lane.group), []).append(len(those))
+    found = []
+    for lane, of_rank in counts.items():
+        more = {n: by - (0 if lane.group in told else median_low(usual[n, lane.group])) for n, by in of_rank.items()}
+        found += [(rank, lane) for rank, by in more.items() if by < max(more.values())]
+    return found
 
 
 def _shifts(calls: Mapping[int, Mapping[Lane, list[Call]]]) -> dict[tuple[int, Lane], int]:

@@ -62,16 +62,17 @@ class SpansByThread:
 WANTED: Final = (
     b"ccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv", b"Collective name",
     b"device_reduce", b"ll_reduce", b"llreduce", b"llReduce", b"ll_gather", b"llgather", b"llGather",
-    b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
+    b"deep_ep", b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
 )  # fmt: skip
 
 # Texts of events of kernels' launches; wanted only where the call of a kernel is not known
 LAUNCHES: Final = (b"Launch",)
 # Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
 # ``multimem_all_reduce_kernel`` that of PyTorch's symmetric memory. Inductor (``triton_*``) names kernels after the
-# operators around them.
+# operators around them. ``deep_ep`` exchanges what experts get: such kernels are counted.
 COLLECTIVE: Final = re.compile(
-    r"(?!triton_).*(ccl|(all|device)_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)", re.IGNORECASE | re.DOTALL
+    r"(?!triton_).*(ccl|deep_ep|(all|device)_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)",
+    re.IGNORECASE | re.DOTALL,
 )
 _NOTE: Final = re.compile(r"(\w{0,8}ccl|gloo|mpi|ucc):\w")
 STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
@@ -122,6 +123,11 @@ class Capture:
         """From the start of its first call to the end of its last; None without any."""
         ends = [call.start_ns + int(call.elapsed_ns) for call in self.calls]
         return (min(call.start_ns for call in self.calls), max(ends)) if ends else None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it holds no collective, not even one that can't be used."""
+        return not self.calls and not self.skipped
 
     @property
     def digest(self) -> bytes:
@@ -394,7 +400,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _word(name: str) -> str:
-    return re.sub(r"[^\w:.-].*", "", name[:60], flags=re.DOTALL)
+    return re.sub(r"[^\w:.-].*", "", name[:60].removeprefix("void "), flags=re.DOTALL)
 
 
 def _count(skipped: dict[str, int], reason: str, count: int = 1) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.messages.records import OPERATORS
 from irregulars.producers.iteration_inference.operators import REDUCTIONS, TRAINING, Operators, number_rows
 
 Array = np.ndarray
@@ -16,6 +17,7 @@ _SAMPLED: Final = 4
 # An operator of at most these bytes, and this share of the largest one, reduces single numbers: a loss, a norm.
 _SCALAR_BYTES: Final = 4096
 _SCALAR_SHARE: Final = 1 / 64
+_NOT_TRAINING: Final = tuple(set(range(len(OPERATORS))).difference(TRAINING))
 _SPREAD: Final = 0.3  # share of a rank's operators that the iterations must span
 # Times as many iterations by which gradients win over single numbers that all ranks share: those are an evaluation's.
 _FINER: Final = 2.0
@@ -151,7 +153,8 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     sizes = np.where(np.isnan(size_bytes), -1, size_bytes).astype(np.int64)
     classes[is_known] = number_rows(coarse[is_known], sizes[is_known])
     sampled = ranks[np.unique(np.linspace(0, len(ranks) - 1, _SAMPLED).astype(np.int64))]
-    sides = [side for rank in sampled.tolist() for side in _sides(operators, rank, communicator, sequence)]
+    sides = [side for rank in sampled.tolist() for side in _sides(operators, rank, communicator, sequence, TRAINING)]
+    others = _sides(operators, int(ranks[0]), communicator, sequence, _NOT_TRAINING)
     is_scalar = _is_scalar(size_bytes, np.fmax.reduce(operators.size_bytes, initial=0.0))
     starts = np.full(len(sequence), np.inf)
     is_timed = reductions.start_ns > 0
@@ -159,11 +162,11 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     timed, every = np.flatnonzero(np.isfinite(starts)), np.arange(len(sequence), dtype=np.float64)
     # Without times each operator counts as one unit after the one before it.
     starts = np.interp(every, timed, starts[timed]) if len(timed) else every
-    return AnchorLane(sequence, classes, coarse, size_bytes, is_scalar, starts, sides)
+    return AnchorLane(sequence, classes, coarse, size_bytes, is_scalar, starts, sides, others)
 
 
-def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) -> list[Array]:
-    """Return the number of operators of each training kind that a rank ran before each operator of the lane.
+def _sides(operators: Operators, rank: int, communicator: int, sequence: Array, wanted: Sequence[int]) -> list[Array]:
+    """Return the number of operators of each `wanted` kind that a rank ran before each operator of the lane.
 
     NaN where it has no row of that operator, or of the one before.
     """
@@ -176,11 +179,11 @@ def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) 
     is_known = ~np.isnan(position) & ~np.isnan(np.roll(position, 1))
     is_known[:1] = False  # `roll` puts the last one before it
     sides = []
-    is_training = np.isin(rows.operator, TRAINING) & ~is_anchor
+    is_side = np.isin(rows.operator, wanted) & ~is_anchor
     largest = np.fmax.reduce(rows.size_bytes, initial=0.0)
     kind = number_rows(rows.communicator, rows.operator)
-    for code in np.unique(kind[is_training]).tolist():
-        chosen = is_training & (kind == code)
+    for code in np.unique(kind[is_side]).tolist():
+        chosen = is_side & (kind == code)
         own = np.fmax.reduce(rows.size_bytes[chosen], initial=0.0)
         if chosen.sum() >= REPEATS and not _is_scalar(own, largest):  # single numbers are metrics, and no sign
             count = np.diff(np.cumsum(chosen)[ends], prepend=0).astype(np.float64)
@@ -330,6 +333,7 @@ def _alike(blocks: Array, lag: int) -> float:
 _BURST: Final = 1.5
 _ALL_ALIKE: Final = 0.95  # share of one class up to which the classes, with their sizes, tell operators apart
 _LEAST_BURSTS: Final = 1 / 64  # share of the operators; fewer are no rhythm, but rows that were lost
+_LEAST_NS: Final = 1_000_000  # no training iteration is shorter: its two passes launch hundreds of kernels
 _TIED: Final = 0.8  # of the longest pause: a template whose last one is as long already ends where iterations do
 _BRIEF: Final = 0.3  # of an iteration's length: a block that is shorter trails the iteration before
 # Times as large: a block whose largest operator differs by more from an iteration's is no warm-up of it.
@@ -351,6 +355,13 @@ class AnchorLane:
     is_scalar: Array  # whether it carries single numbers
     start_ns: Array  # float64, of some member
     sides: Sequence[Array]  # as `find_template` wants them
+    others: Sequence[Array] = ()  # the same of operators that do not train, such as gathered logits
+
+    @property
+    def is_of_layers(self) -> bool:
+        """Whether its operators are all alike, and too close for iterations: parts of one, as those of layers."""
+        distance_ns = float(np.median(np.diff(self.start_ns))) if len(self) > 1 else 0.0
+        return len(np.unique(self.classes[self.classes != HOLE])) == 1 and 1 < distance_ns < _LEAST_NS
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -361,6 +372,9 @@ def find_cuts(lane: AnchorLane) -> Array:
 
     Returns ascending places in the lane: an iteration lies between each and the next. Empty where nothing repeats.
     """
+    if lane.is_of_layers:
+        before = np.nansum([*lane.sides, *lane.others], axis=0)
+        return np.flatnonzero(before > _BURST * np.median(before) + 0.5)
     # From the finest classes to the coarsest: the first that repeat are used.
     for classes in (_with_bursts(lane), lane.classes, lane.operators):
         search = _Search(lane, classes)

@@ -143,13 +143,27 @@ class Inferred:
         """Number of iterations."""
         return int(self.iteration.max(initial=-1)) + 1
 
+    @property
+    def are_mostly_gaps(self) -> bool:
+        """Whether ranks run no operator for most of the time: iterations then begin as the one before ended."""
+        if self.spans is None or not np.isfinite(self.spans.gaps_ns).any():
+            return False
+        is_known = self.spans.start_ns != UNKNOWN
+        length_ns = (self.spans.past_ns - self.spans.start_ns)[is_known]
+        return bool(np.nanmedian(self.spans.gaps_ns) > np.median(length_ns))
+
     def rows_of(self, rank: int) -> dict[str, Array]:
         """Return the columns of the record ``iterations`` of one rank, in order."""
         assert self.spans is not None, "only what was inferred has rows"
-        own_ns = self.spans.start_ns[self.spans.ranks == rank].reshape(-1)
+        own_ns, past_ns, gaps_ns = (
+            column[self.spans.ranks == rank].reshape(-1)
+            for column in (self.spans.start_ns, self.spans.past_ns, self.spans.gaps_ns)
+        )
         number = np.flatnonzero(own_ns != UNKNOWN)
         start_ns = own_ns[number]
-        elapsed_ns = (self.spans.past_ns[self.spans.ranks == rank].reshape(-1)[number] - start_ns).astype(np.float64)
+        if self.are_mostly_gaps:
+            start_ns = start_ns - np.nan_to_num(gaps_ns[number]).astype(np.int64)
+        elapsed_ns = (past_ns[number] - start_ns).astype(np.float64)
         columns = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "phase": self.phases[number]}
         return columns | no_numerics(len(number))
 

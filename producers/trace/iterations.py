@@ -86,7 +86,8 @@ def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
         first += len(batch)
         commops[rank] = Batch(batch.header, {**batch.columns, "iteration": own})
         rows = inferred.rows_of(rank)
-        if inferred.phases.any() and len(rows["iteration"]):  # otherwise operators hold all of it
+        has_more = inferred.phases.any() or inferred.are_mostly_gaps  # than operators hold
+        if has_more and len(rows["iteration"]):
             ended_ns = int((rows["start_ns"] + rows["elapsed_ns"].astype(np.int64)).max())
             header = Header("iterations", trace.job, trace.attempt, rank, watermark_ns=ended_ns)
             iterations[rank] = Batch(header, rows)

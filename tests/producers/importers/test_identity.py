@@ -68,6 +68,12 @@ def test_places_in_dimensions_are_not_local_ranks() -> None:
     assert len(ranks_of(*(Claim(Path(name), digest=name.encode(), world_size=4) for name in names))) == 2
 
 
+@pytest.mark.parametrize("name", ["17.5-TP-{n}-DECODE.trace.json.gz", "17.5-TP-{n}-DP-{half}.trace.json.gz"])
+def test_an_engine_s_names_tell_a_rank_by_its_part_of_the_tensors(name: str) -> None:
+    names = [name.format(n=n, half=n // 2) for n in range(4)]
+    assert ranks_of(*(Claim(Path(one)) for one in names)) == dict(enumerate(names))
+
+
 def test_a_copy_is_left_out_and_so_is_another_file_of_the_same_rank() -> None:
     claims = Claim(Path("a/rank_0"), digest=b"x"), Claim(Path("b/rank_0"), digest=b"x")
     assert [one.reason for one in identify(claims).left_out] == ["a copy of a/rank_0"]

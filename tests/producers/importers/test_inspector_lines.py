@@ -226,3 +226,18 @@ def test_of_processes_that_look_alike_the_second_file_is_refused_while_they_are_
     job = live.job()
     assert job is not None
     assert {rank: len(rows) for rank, rows in job.ranks.items()} == {0: 2}
+
+
+@pytest.mark.parametrize(("begin_us", "kept"), [(10_000, 2), (100, 4)])
+def test_processes_of_an_earlier_start_of_the_job_are_left_out(tmp_path: Path, begin_us: int, kept: int) -> None:
+    """A second start logs beside the first; two jobs of one time are not told apart so."""
+    logs = []
+    for process in range(4):
+        own = context(process, f"0x{process // 2}", comm_rank=process % 2)
+        calls = [{**own, **collective(n, 90, n * 200 + process // 2 * begin_us)} for n in range(1, 4)]
+        logs.append(lines(*calls))
+    job, trace = imported(tmp_path, *logs)
+    assert len(trace.commops) == kept
+    assert [note for note in job.notes if "earlier start" in note][:1] == (
+        ["2 processes are of an earlier start of the job on their hosts: they are left out"] if kept == 2 else []
+    )

@@ -186,6 +186,17 @@ def test_a_step_of_which_a_rank_lacks_calls_is_left_out_of_that_rank(tmp_path: P
     assert analyze(trace).verdicts == []
 
 
+def test_of_unnamed_groups_a_step_counts_where_a_rank_makes_its_usual_calls(tmp_path: Path) -> None:
+    """Each captured another part of the first step: paired in their order its calls would be a mismatch."""
+    for rank, first in ((0, 0), (1, 1)):
+        calls = [kernel(20 * n + 5, 2, n, **{"Collective name": "allreduce"}) for n in range(first, 12)]
+        trace_file(tmp_path / "in", rank, [*(step(n, 80 * n, 78) for n in range(3)), *calls])
+    assert list(skipped_of(tmp_path / "in", tmp_path).values()) == [3]
+    trace = read_trace(tmp_path / "out")
+    assert [batch.columns["iteration"].tolist().count(0) for batch in trace.commops.values()] == [4, 0]
+    assert analyze(trace).verdicts == []
+
+
 def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
     for rank, name, end in ((0, "send", "Dst Rank"), (1, "recv", "Src Rank")):
         named = {"Collective name": name, "Process Group Name": "4", end: rank}
@@ -283,13 +294,20 @@ def test_a_kernel_that_was_launched_before_the_capture_is_left_out(tmp_path: Pat
     assert imported(tmp_path / "in", tmp_path).commops[0].columns["start_ns"].tolist() == [10**18 + 6_000]
 
 
-def test_without_launches_marks_count_only_where_no_operator_runs_on_after_its_step(tmp_path: Path) -> None:
+def test_without_launches_marks_count_where_no_operator_runs_on_or_each_step_has_its_share(tmp_path: Path) -> None:
     steps = [step(n, 1_000 * n, 1_000) for n in range(3)]
-    for name, lead_us, iterations in (("inside", 0, [0, 1, 2]), ("behind", 700, [UNKNOWN] * 3)):
-        kernels = [kernel(1_000 * n + lead_us + 100, 500, n, **NAMED) for n in range(3)]
+    cases = (("inside", 0, [0, 1, 2]), ("behind", 1_700, [0, 1, 2]), ("uneven", 700, [UNKNOWN] * 4))
+    for name, lead_us, iterations in cases:
+        kernels = [kernel(1_000 * n + lead_us + 100, 500, n, **NAMED) for n in range(len(iterations))]
         trace_file(tmp_path / name, 0, [*steps, *kernels])
         assert imported(tmp_path / name, tmp_path).commops[0].columns["iteration"].tolist() == iterations
-    assert list(skipped_of(tmp_path / "behind", tmp_path).values()) == [3]
+    assert list(skipped_of(tmp_path / "uneven", tmp_path).values()) == [3]
+    # An operator can't run before its step, nor a step have other ones than the others.
+    sizes = [{"In msg nelems": 10 + n} for n in range(3)]
+    for name, lead_us, more in (("before", -900, [{}] * 3), ("unlike", 700, sizes)):
+        kernels = [kernel(1_000 * n + lead_us + 1_000, 700, n, **NAMED | more[n]) for n in range(3)]
+        trace_file(tmp_path / name, 0, [step(n, 1_500 * n, 1_500) for n in range(3)] + kernels)
+        assert set(imported(tmp_path / name, tmp_path).commops[0].columns["iteration"].tolist()) == {UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -313,6 +331,13 @@ def test_calls_tell_the_rank_and_kernels_the_size_where_nothing_else_does(tmp_pa
     (tmp_path / "in" / "rank-0.json.gz").rename(tmp_path / "in" / "trace.json.gz")
     trace = imported(tmp_path / "in", tmp_path)
     assert (list(trace.commops), trace.world_size) == ([6], 8)
+
+
+def test_a_trace_without_any_collective_is_of_no_rank(tmp_path: Path) -> None:
+    trace_file(tmp_path / "in", 0, [step(0, 0, 9), kernel(2, 2, 1, **NAMED)])
+    trace_file(tmp_path / "in", 1, [step(0, 0, 9)])
+    job = import_trace("kineto", tmp_path / "in", tmp_path / "out")
+    assert (list(job.ranks), [(one.reason, one.rank) for one in job.left_out]) == ([0], [("holds no collective", 1)])
 
 
 def test_several_traces_of_a_rank_are_copies_or_parts_or_refused(tmp_path: Path) -> None:

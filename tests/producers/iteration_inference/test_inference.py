@@ -110,6 +110,28 @@ def test_one_long_iteration_is_no_phase() -> None:
     assert not infer_iterations(columns_of(turns), KINDS).phases.any()
 
 
+@pytest.mark.parametrize("layers", [8, 100])
+def test_layers_of_a_model_are_no_iterations(layers: int) -> None:
+    """All-reduces that are all alike, a fifth of a millisecond apart, as those of an engine that decodes."""
+    of_layers = [Call(TP, "all_reduce", work_ms=0.1) for _ in range(layers)]
+    # What comes before the first gathering may be a part of an iteration.
+    columns = columns_of([every_rank([*of_layers, Call(TP, "all_gather", work_ms=0.1)])] * 12, first=1)
+    found = infer_iterations(columns, KINDS)
+    assert found.count == 11
+    assert border_errors(columns, found.iteration).max() <= 1
+    assert infer_iterations(columns_of([every_rank(of_layers)] * 12), KINDS).count == 0  # nothing tells their number
+
+
+def test_iterations_of_ranks_that_mostly_work_begin_as_the_one_before_ends() -> None:
+    """One bucket: the time between reductions is the iteration's, not none's."""
+    for work_ms, elapsed_ms in ((20.0, 20.1), (0.05, 0.1)):
+        call = Call(WORLD, "all_reduce", BIG, work_ms=work_ms)
+        beside = [Call(TP, "all_reduce", work_ms=0.0)] * 19 if work_ms < 1 else []
+        found = infer_iterations(columns_of([every_rank([*beside, call])] * 12), KINDS)
+        own_ms = found.rows_of(1)["elapsed_ns"][1:] / 1e6
+        assert own_ms == pytest.approx(elapsed_ms if not beside else 2.05, rel=0.01)
+
+
 def test_nothing_periodic_is_no_iteration() -> None:
     generator = np.random.default_rng(1)
     calls = [
