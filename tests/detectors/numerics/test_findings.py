@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -116,6 +117,23 @@ def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
                    "not_finite": np.full(4, 7.0 if is_skipped else 0.0)}  # fmt: skip
         found += judge.observe(RANK, columns, None, np.full(4, -1))
     assert found == []
+
+
+@pytest.mark.parametrize(("at", "named"), [
+    ({0: range(4), 30: [2], 40: [1]}, []),
+    ({30: [2], 40: [1], 50: [3]}, [(30, (2,))]),  # of the first nothing else is known
+    ({30: [2], 40: [2]}, [(30, (2,)), (40, (2,))]),
+])  # fmt: skip
+def test_a_gradient_that_loss_scaling_lets_overflow_on_one_rank_accuses_it_only_if_others_never_did(
+    at: dict[int, Sequence[int]], named: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    judge, found = Findings(), []
+    for step in range(60):
+        is_bad = np.isin(RANK, at.get(step, []))
+        columns = {"loss": np.full(4, 2.0), "local_grad_norm": np.where(is_bad, math.inf, 1.0),
+                   "grad_norm": np.full(4, math.inf if is_bad.any() else 1.0)}  # fmt: skip
+        found += [(step, one.ranks) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
+    assert found == named
 
 
 def test_ranks_without_a_norm_do_not_keep_the_others_from_being_compared() -> None:
