@@ -124,9 +124,10 @@ def start(
 
 
 def stop() -> None:
-    """Stop logging and pass on the rest (15 s at most); done by itself when the process exits.
+    """Stop logging and pass on the rest; done by itself when the process exits.
 
-    The number of rows that have not arrived by then is in one line of the log ``irregulars.torch``.
+    It waits for 15 s at most, for a trace directory 120 s. The number of rows that have not arrived by then is in one
+    line of the log ``irregulars.torch``.
     """
     global _session, _undelivered_rows
     with _lock:
