@@ -168,6 +168,7 @@ def report(
     tokens: Any = None,
     local_grad_norm: Any = None,
     update_rms: Any = None,
+    attention_logit: Any = None,
     not_finite: Any = None,
     parameters_checksum: Any = None,
 ) -> None:
@@ -183,6 +184,8 @@ def report(
         Of this rank's own gradient, before any reduction.
     update_rms
         Largest root mean square of a parameter's update.
+    attention_logit
+        Largest logit of all heads and layers, before the softmax.
     not_finite
         Elements of loss and gradients that are NaN or infinite.
     parameters_checksum
@@ -191,13 +194,16 @@ def report(
     session = _running()
     if session is not None:
         figures = {"loss": loss, "grad_norm": grad_norm, "tokens": tokens, "local_grad_norm": local_grad_norm}
-        session.report(figures | {"update_rms": update_rms, "not_finite": not_finite}, parameters_checksum)
+        figures |= {"update_rms": update_rms, "attention_logit": attention_logit, "not_finite": not_finite}
+        session.report(figures, parameters_checksum)
 
 
 def watch_numerics(
     model: Any, optimizer: Any, *, every: int = 1, checksum_steps: int = 64, process_group: Any = None
 ) -> None:
     """Report by itself, from now on: local_grad_norm, grad_norm, update_rms, not_finite and parameters_checksum.
+
+    And attention_logit where modules keep ``current_max_attn_logits``, as Megatron's do for QK-clip.
 
     Call it on all ranks alike, once the model is as training will have it (in DDP, on its device). The findings and
     the price: infra/docs/numerics.md. Without a reported grad_norm, that of the gradients at the step is sent, which

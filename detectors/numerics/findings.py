@@ -25,9 +25,13 @@ MOST_NAMED: Final = 8
 EQUAL: Final = ("parameters_checksum", "grad_norm")
 """Columns that may be equal by nature: of replicas, after a reduction. Rounded losses are so by chance."""
 
-OWN: Final = ("local_grad_norm", "loss")  # columns that show a rank's own work, before any reduction
+OWN: Final = (
+    "local_grad_norm",
+    "loss",
+    "attention_logit",
+)  # columns that show a rank's own work, before any reduction
 _OF_GRADIENT: Final = ("local_grad_norm", "not_finite")
-_FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms")
+_FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms", "attention_logit")
 _SKIPPED: Final = 5
 """Gradients of all ranks may be infinite in fewer iterations in a row: loss scaling skips such steps by design.
 Megatron and DeepSpeed skip two before they halve the scale, and one more for each further halving."""
@@ -37,7 +41,12 @@ _KNOWN: Final = 3  # finite values in a row after which a rank has values in a c
 _LEAST_OTHERS: Final = 2  # of one other rank alone nobody can tell that it is the rule
 
 _OF_JOB: Final = " of the job"  # ends the sensor of a jump on all ranks, behind its column
-_NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm"}
+_NAMES: Final = {
+    "loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm",
+    "attention_logit": "largest attention logit",
+}  # fmt: skip
+_TRENDS: Final = {"loss": NUMERIC.loss_times, "grad_norm": NUMERIC.norm_times, "attention_logit": NUMERIC.norm_times}
+"""Columns whose course over time is followed, with the multiple of the level below which a value is no spike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,7 @@ class Findings:
         has_jumped = any(one.sensor.endswith(_OF_JOB) for one in jumps)
         self.state.unsettled = 2 * NUMERIC.warm_up if has_jumped else max(self.state.unsettled - 1, 0)
         # Learned after they were judged, so that a value is held against earlier ones alone.
-        for name in ("loss", "grad_norm"):
+        for name in _TRENDS:
             self._trend(name).learn(_job_value(columns, name))
         return [*corrupt, *infinite, *standing_out, *jumps[:1]]
 
@@ -250,12 +259,17 @@ class Findings:
                 yield Finding("loss_spike", name, tuple(ranks) if len(ranks) <= MOST_NAMED else (), text)
 
     def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
-        loss, norm = (self._trend(name) for name in ("loss", "grad_norm"))
-        if (growth := loss.growth()) is not None:
-            text = f"loss has grown for {loss.state.risen} iterations, to {growth:.3g} times its lowest"
-            yield Finding("loss_spike", "loss", (), f"{text}: data or optimizer, not a device")
-        for name, trend, times in (("loss", loss, NUMERIC.loss_times), ("grad_norm", norm, NUMERIC.norm_times)):
-            jump = trend.look(_job_value(columns, name), self._step(name, columns))
+        for name in ("loss", "attention_logit"):
+            trend = self._trend(name)
+            # Logits grow while a model learns; beyond the limit softmax saturates, and training diverges soon.
+            is_usual = name != "loss" and not math.exp(trend.state.mean) > NUMERIC.logit
+            if not is_usual and (growth := trend.growth()) is not None:
+                text = (
+                    f"{_NAMES[name]} has grown for {trend.state.risen} iterations, to {growth:.3g} times its lowest"
+                )
+                yield Finding("loss_spike", name, (), f"{text}: data or optimizer, not a device")
+        for name, times in _TRENDS.items():
+            jump = self._trend(name).look(_job_value(columns, name), self._step(name, columns))
             if jump is not None and jump.is_far and jump.times > times:
                 course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
                 text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"

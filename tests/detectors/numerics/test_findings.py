@@ -95,6 +95,18 @@ def test_a_rank_that_leaves_its_peers_is_named_while_the_loss_grows() -> None:
     assert named[0][0] == 240
 
 
+def test_an_attention_logit_names_the_rank_that_leaves_its_peers_and_is_told_when_it_grows_large() -> None:
+    random, judge, found = np.random.default_rng(2), Findings(), []
+    for step in range(1200):
+        logit = 40 * 1.002**step * np.exp(random.normal(0, 0.02, 4))
+        logit[1] *= 4 if step == 300 else 1
+        columns = {"attention_logit": logit}
+        found += [(step, one) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
+    assert [(step, one.ranks) for step, one in found if one.ranks] == [(300, (1,))]
+    growing = [step for step, one in found if "largest attention logit has grown" in one.text]
+    assert 460 < growing[0] < 530  # 40 * 1.002^460 is 100
+
+
 def test_who_writes_nan_for_no_value_hides_no_value_that_is_lost() -> None:
     """As stages of a pipeline without a loss, and as a trainer that logs each tenth iteration."""
     ranks = np.arange(8)
