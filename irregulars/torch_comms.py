@@ -124,9 +124,10 @@ def start(
 
 
 def stop() -> None:
-    """Stop logging and pass on the rest (15 s at most); done by itself when the process exits.
+    """Stop logging and pass on the rest; done by itself when the process exits.
 
-    The number of rows that have not arrived by then is in one line of the log ``irregulars.torch``.
+    It waits for 15 s at most, for a trace directory 120 s. The number of rows that have not arrived by then is in one
+    line of the log ``irregulars.torch``.
     """
     global _session, _undelivered_rows
     with _lock:
@@ -167,6 +168,7 @@ def report(
     tokens: Any = None,
     local_grad_norm: Any = None,
     update_rms: Any = None,
+    attention_logit: Any = None,
     not_finite: Any = None,
     parameters_checksum: Any = None,
 ) -> None:
@@ -182,6 +184,8 @@ def report(
         Of this rank's own gradient, before any reduction.
     update_rms
         Largest root mean square of a parameter's update.
+    attention_logit
+        Largest logit of all heads and layers, before the softmax.
     not_finite
         Elements of loss and gradients that are NaN or infinite.
     parameters_checksum
@@ -190,13 +194,16 @@ def report(
     session = _running()
     if session is not None:
         figures = {"loss": loss, "grad_norm": grad_norm, "tokens": tokens, "local_grad_norm": local_grad_norm}
-        session.report(figures | {"update_rms": update_rms, "not_finite": not_finite}, parameters_checksum)
+        figures |= {"update_rms": update_rms, "attention_logit": attention_logit, "not_finite": not_finite}
+        session.report(figures, parameters_checksum)
 
 
 def watch_numerics(
     model: Any, optimizer: Any, *, every: int = 1, checksum_steps: int = 64, process_group: Any = None
 ) -> None:
     """Report by itself, from now on: local_grad_norm, grad_norm, update_rms, not_finite and parameters_checksum.
+
+    And attention_logit where modules keep ``current_max_attn_logits``, as Megatron's do for QK-clip.
 
     Call it on all ranks alike, once the model is as training will have it (in DDP, on its device). The findings and
     the price: infra/docs/numerics.md. Without a reported grad_norm, that of the gradients at the step is sent, which

@@ -25,8 +25,13 @@ MOST_NAMED: Final = 8
 EQUAL: Final = ("parameters_checksum", "grad_norm")
 """Columns that may be equal by nature: of replicas, after a reduction. Rounded losses are so by chance."""
 
-OWN: Final = ("local_grad_norm", "loss")  # columns that show a rank's own work, before any reduction
-_FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms")
+OWN: Final = (
+    "local_grad_norm",
+    "loss",
+    "attention_logit",
+)  # columns that show a rank's own work, before any reduction
+_OF_GRADIENT: Final = ("local_grad_norm", "not_finite")
+_FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms", "attention_logit")
 _SKIPPED: Final = 5
 """Gradients of all ranks may be infinite in fewer iterations in a row: loss scaling skips such steps by design.
 Megatron and DeepSpeed skip two before they halve the scale, and one more for each further halving."""
@@ -36,7 +41,12 @@ _KNOWN: Final = 3  # finite values in a row after which a rank has values in a c
 _LEAST_OTHERS: Final = 2  # of one other rank alone nobody can tell that it is the rule
 
 _OF_JOB: Final = " of the job"  # ends the sensor of a jump on all ranks, behind its column
-_NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm"}
+_NAMES: Final = {
+    "loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm",
+    "attention_logit": "largest attention logit",
+}  # fmt: skip
+_TRENDS: Final = {"loss": NUMERIC.loss_times, "grad_norm": NUMERIC.norm_times, "attention_logit": NUMERIC.norm_times}
+"""Columns whose course over time is followed, with the multiple of the level below which a value is no spike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,8 @@ class FindingsState:
     unsettled: int = 0  # iterations in which ranks find new places: the job's loss or norm jumped, on other data
     known: dict[str, KnownState] = field(default_factory=dict)
     infinite: int = 0  # newest iterations in a row in which something was not finite
+    # Ranks whose own gradient was not finite with all losses finite, since a loss last was not
+    overflowed: set[int] = field(default_factory=set)
 
 
 class Findings:
@@ -118,16 +130,17 @@ class Findings:
 
         `replicas`: for each rank, the first rank of its set of replicas, as it was announced; -1: none was.
         """
-        columns = dict(columns)
+        columns, given = dict(columns), columns
         for name in (*_FLOATS, "not_finite"):
             if name in columns:
                 # One count of zero shows that elements are counted.
                 is_count = name == "not_finite"
-                is_bad = np.nan_to_num(columns[name]) > 0 if is_count else np.isinf(columns[name])
+                is_bad = _is_bad(name, columns)
                 known = self.state.known.setdefault(name, KnownState())
                 columns[name] = known.admit(rank, columns[name], is_bad, 1 if is_count else _KNOWN)
+        is_scaled = self._note_overflows(rank, given, columns)
         corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits, self.state)]
-        infinite = list(self._not_finite(rank, columns))
+        infinite = list(self._not_finite(rank, columns, is_scaled=is_scaled))
         standing_out = list(self._peers(rank, columns))
         # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
         jumps = list(self._jumps(columns)) if not infinite else []
@@ -135,7 +148,7 @@ class Findings:
         has_jumped = any(one.sensor.endswith(_OF_JOB) for one in jumps)
         self.state.unsettled = 2 * NUMERIC.warm_up if has_jumped else max(self.state.unsettled - 1, 0)
         # Learned after they were judged, so that a value is held against earlier ones alone.
-        for name in ("loss", "grad_norm"):
+        for name in _TRENDS:
             self._trend(name).learn(_job_value(columns, name))
         return [*corrupt, *infinite, *standing_out, *jumps[:1]]
 
@@ -179,10 +192,28 @@ class Findings:
 
     # --- values that are not finite ---------------------------------------------------------------------------------
 
-    def _not_finite(self, rank: Ints, columns: Mapping[str, Column]) -> Iterator[Finding]:
-        bad = {name: np.isinf(columns[name]) for name in _FLOATS if name in columns}
-        if "not_finite" in columns:
-            bad["not_finite"] = np.nan_to_num(columns["not_finite"]) > 0
+    def _note_overflows(self, rank: Ints, given: Mapping[str, Column], columns: Mapping[str, Column]) -> bool:
+        """Take in whose gradients are not finite; return whether those of other ranks were not before.
+
+        Then it is loss scaling, which looks for the largest scale and skips the step: the rank with the largest
+        gradient is the first to overflow, and no device is broken. At the start, all ranks may be.
+
+        `given`: as they came; `columns`: without values that may stand for none.
+        """
+        own = [name for name in _OF_GRADIENT if name in given]
+        if not own:
+            return False
+        is_bad = np.logical_or.reduce([_is_bad(name, given) for name in own])
+        is_good = ~is_bad & ~np.isnan(np.stack([given[name] for name in own])).all(axis=0)
+        if "loss" in columns and np.isinf(columns["loss"]).any():
+            # A step with such a gradient was made, so nothing skips them.
+            self.state.overflowed.clear()
+        else:
+            self.state.overflowed.update(rank[is_bad].tolist())
+        return bool(self.state.overflowed) and not self.state.overflowed.isdisjoint(rank[is_good].tolist())
+
+    def _not_finite(self, rank: Ints, columns: Mapping[str, Column], *, is_scaled: bool) -> Iterator[Finding]:
+        bad = {name: _is_bad(name, columns) for name in (*_FLOATS, "not_finite") if name in columns}
         if not any(one.any() for one in bad.values()):
             # Only iterations in a row count (`_SKIPPED`).
             self.state.infinite = 0
@@ -192,7 +223,8 @@ class Findings:
         for name in (*OWN, "not_finite", "grad_norm"):  # the column nearest to one rank's own work names the rank
             count = int(bad[name].sum()) if name in bad else 0
             others = int((~bad[name] & ~np.isnan(columns[name])).sum()) if count else 0
-            if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS:
+            is_skipped = is_scaled and name in _OF_GRADIENT and not is_grave
+            if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS and not is_skipped:
                 named = tuple(rank[bad[name]].tolist())
                 what = _NAMES.get(name, "part of loss and gradients")
                 text = f"{what} of {name_ranks(named)} is not finite, that of {others} other ranks is"
@@ -227,12 +259,17 @@ class Findings:
                 yield Finding("loss_spike", name, tuple(ranks) if len(ranks) <= MOST_NAMED else (), text)
 
     def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
-        loss, norm = (self._trend(name) for name in ("loss", "grad_norm"))
-        if (growth := loss.growth()) is not None:
-            text = f"loss has grown for {loss.state.risen} iterations, to {growth:.3g} times its lowest"
-            yield Finding("loss_spike", "loss", (), f"{text}: data or optimizer, not a device")
-        for name, trend, times in (("loss", loss, NUMERIC.loss_times), ("grad_norm", norm, NUMERIC.norm_times)):
-            jump = trend.look(_job_value(columns, name), self._step(name, columns))
+        for name in ("loss", "attention_logit"):
+            trend = self._trend(name)
+            # Logits grow while a model learns; beyond the limit softmax saturates, and training diverges soon.
+            is_usual = name != "loss" and not math.exp(trend.state.mean) > NUMERIC.logit
+            if not is_usual and (growth := trend.growth()) is not None:
+                text = (
+                    f"{_NAMES[name]} has grown for {trend.state.risen} iterations, to {growth:.3g} times its lowest"
+                )
+                yield Finding("loss_spike", name, (), f"{text}: data or optimizer, not a device")
+        for name, times in _TRENDS.items():
+            jump = self._trend(name).look(_job_value(columns, name), self._step(name, columns))
             if jump is not None and jump.is_far and jump.times > times:
                 course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
                 text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
@@ -248,6 +285,12 @@ class Findings:
 
     def _trend(self, name: str) -> JobTrend:
         return JobTrend(self.state.trends.setdefault(name, TrendState()))
+
+
+def _is_bad(name: str, columns: Mapping[str, Column]) -> Flags:
+    """Mark the values that are not finite, or count elements that are not; NaN is unknown."""
+    is_bad: Flags = np.nan_to_num(columns[name]) > 0 if name == "not_finite" else np.isinf(columns[name])
+    return is_bad
 
 
 def _job_value(columns: Mapping[str, Column], name: str) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -83,18 +83,18 @@ class OpenNumeric(CountedVerdict):
 class NumericsState:
     """The state of a `NumericsJudge`."""
 
-    findings: FindingsState = field(default_factory=FindingsState)
-    open: list[OpenNumeric] = field(default_factory=list)
-    ordinals: dict[str, int] = field(default_factory=dict)
-    has_numbers: bool = False
+    findings: FindingsState
+    ordinals: dict[str, int]
+    open: list[OpenNumeric]
 
 
 class NumericsJudge(CountedVerdicts[OpenNumeric]):
     """Judges the numbers of one attempt of a job."""
 
     def __init__(self, job: str, attempt: int, state: NumericsState | None = None) -> None:
-        self._state = state or NumericsState()
-        super().__init__(job, attempt, self._state.open)
+        super().__init__(job, attempt, state.open if state else ())
+        self._findings = Findings(state.findings) if state else None  # None: no number has come
+        self._ordinals = state.ordinals if state else {}
 
     def observe(
         self, rows: EvidenceRows, topology: Topology, time_ns: int, phase: str
@@ -117,8 +117,8 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             }
         rank = rows.columns["rank"]
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
-        self._state.has_numbers = True
-        found = _joined(Findings(self._state.findings).observe(rank, columns, rows.audits, sets), topology)
+        self._findings = self._findings or Findings()
+        found = _joined(self._findings.observe(rank, columns, rows.audits, sets), topology)
         iteration = int(rows.columns["iteration"][0])
         seen = [self._of(one, iteration, time_ns) for one in found]
         self._count_quiet(rank, columns, rows.audits, seen)
@@ -133,14 +133,18 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
         """Add a finding to its verdict, a new one if there is none."""
         for one in self._open:
             named = {*finding.ranks, *finding.among}
-            if not named and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
+            # A reduction hands a rank's infinity, or the weights it ruined, on to all.
+            is_spread = not named and finding.is_grave and finding.kind == "loss_spike" and not one.quiet
+            if not (named or is_spread) and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
                 return one  # the job feels this rank's error: no further evidence against the rank
-            is_same = not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)
+            is_same = is_spread or not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)
+            if is_spread and one.ranks and one.severity != "page":
+                one.text = f"{one.text}; then {finding.text.partition(':')[0]}"
             if is_same or (not (one.ranks or one.among) and one.first == iteration):
                 one.see(finding, iteration, time_ns)
                 return one
         key = f"{iteration}:{finding.kind}"
-        verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._state.ordinals, key)}"
+        verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
         one = OpenNumeric(
             verdict_id, iteration, iteration, time_ns, kind=finding.kind, ranks=finding.ranks,
             sensors=(finding.sensor,), text=finding.text,
@@ -193,7 +197,7 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
     def state(self) -> NumericsState | None:
         """Everything that a new object needs to go on; None: no number has come."""
         # A copy, since the judge goes on to change its own in place.
-        return deepcopy(replace(self._state, open=self._open)) if self._state.has_numbers else None
+        return deepcopy(NumericsState(self._findings.state, self._ordinals, self._open)) if self._findings else None
 
 
 def _tells(sensor: str, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None) -> Flags:

@@ -36,6 +36,9 @@ class NumericThresholds:
     loss_times: float = threshold(1.5, "times",
         "A loss is no spike below this multiple of the level.",
         "chosen: below llm-foundry's 2; other data change a loss by a tenth or two")  # fmt: skip
+    logit: float = threshold(100.0, "logits",
+        "An attention logit that grows is told beyond this level.",
+        "QK-clip's of Kimi K2 (arXiv 2507.20534), which rescales heads above it")  # fmt: skip
     quiet_checksums: int = threshold(128, "observations",
         "The same where checksums found it: each may be of another part of the parameters.",
         "twice the iterations in which `torch_comms.watch_numerics` sums all parts once")  # fmt: skip

@@ -146,6 +146,22 @@ class ByteRobust:
 
 
 @dataclass
+class FlagScale:
+    """Loss a fifth above the last one that was not, or not finite (FlagScale, spiky_loss.py)."""
+
+    last: float = math.nan
+
+    def score(self, step: Floats) -> float:  # noqa: D102
+        if np.isinf(step[0]):
+            return _MOST
+        return _largest(np.array([(step[0] - self.last) / max(0.2 * self.last, 1e-30)]))
+
+    def learn(self, step: Floats) -> None:  # noqa: D102
+        if np.isfinite(step[0]) and not self.score(step) >= 1:
+            self.last = float(step[0])
+
+
+@dataclass
 class TuBerlin:
     """Change of the update over a bound that falls with the root of the norm's rise (TU Berlin, torchrun_main.py).
 
@@ -181,6 +197,7 @@ RULES: Final[Mapping[str, type[_Rule]]] = {
     "olmo": Olmo,
     "zclip": ZClip,
     "byte_robust": ByteRobust,
+    "flag_scale": FlagScale,
     "tu_berlin": TuBerlin,
 }
 

@@ -127,6 +127,7 @@ ITERATIONS: Final = pa.schema(
         pa.field("tokens", pa.int64()),
         pa.field("local_grad_norm", pa.float64()),  # of this rank's gradient before any reduction
         pa.field("update_rms", pa.float64()),  # largest over the parameters
+        pa.field("attention_logit", pa.float64()),  # largest of the step, before the softmax
         pa.field("not_finite", pa.int64()),  # elements of loss and gradients that are NaN or infinite
         pa.field("parameters_checksum", pa.int64()),  # after the step; equal on all ranks of a set of replicas
         # A row with these is no iteration's but one audit's, in it: this rank computed the gradients of the
@@ -139,7 +140,9 @@ ITERATIONS: Final = pa.schema(
         pa.field("pause_elapsed_ns", pa.int64()),
     ]
 )
-NUMERICS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms", "not_finite", "parameters_checksum")
+NUMERICS: Final = (
+    "loss", "grad_norm", "local_grad_norm", "update_rms", "attention_logit", "not_finite", "parameters_checksum",
+)  # fmt: skip
 """Columns of an iteration with results of its computation, not times; any of them may be unknown."""
 
 AUDIT: Final = ("audit_of_rank", "audit_checksum")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from confluent_kafka import KafkaError
 
@@ -38,6 +38,10 @@ _OPEN_PERIOD_S: Final = 1.0  # seconds from one search for operators that do not
 # An agent that takes nothing for this long, seconds, is left, and connected to anew.
 _SEND_S: Final = 5.0
 _BROKER_WAIT_S: Final = 30.0
+# Seconds for which the end of training waits for an exporter.
+_STOP_S: Final = 15.0
+# A disk answers where a network may not, and parts of which nobody makes a directory look like a crash.
+_STOP_DISK_S: Final = 120.0
 _LAST_TRY_S: Final = 2.0  # seconds for which a broker that never answered is still asked when training has ended
 
 
@@ -48,6 +52,8 @@ class TraceDirectory:
     seconds after which an operator that has not ended is written into the part too: a job that hangs is killed, and
     only this shows in which operator it hung.
     """
+
+    stop_s: ClassVar[float] = _STOP_DISK_S
 
     def __init__(self, directory: Path, open_s: float = 5.0) -> None:
         self._directory, self._open_s = directory, open_s
@@ -118,6 +124,8 @@ class AgentSocket:
     `on_trouble`: is given each error, while the agent is not reached.
     """
 
+    stop_s: ClassVar[float] = _STOP_S
+
     def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
         self._path, self._on_trouble = path, on_trouble
         self.delivered_rows = 0
@@ -150,6 +158,8 @@ class Kafka:
 
     `on_trouble`: is given each error, while the broker is not reached.
     """
+
+    stop_s: ClassVar[float] = _STOP_S
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from irregulars.producers.torch_hook.replicas import inner_of, is_sharded, local
 # Elements of each parameter whose update is measured: of all, it would cost three passes over the parameters. The RMS
 # of 1,024 elements is off by about 2 %.
 _SAMPLE: Final = 1024
+_LOGITS: Final = "current_max_attn_logits"
+"""Attribute of Megatron's attention: the largest logit of each head since the last step; None: not measured."""
 
 
 class DeviceValue:
@@ -94,6 +96,7 @@ class NumericsWatch:
         self._shared = shared_parameters(model)
         self._trained = [one for one in inner_of(model).parameters() if one.requires_grad]
         self._sharded = is_sharded(model)
+        self._attentions = [one for one in inner_of(model).modules() if hasattr(one, _LOGITS)]
         # DDP reduces such gradients in place, a bucket as soon as it is full: each must be read before that.
         self._must_hurry = bool(getattr(self._ddp, "gradient_as_bucket_view", False))
         self._norms: dict[int, Any] = {}  # of the local gradient, by parameter
@@ -204,6 +207,9 @@ class NumericsWatch:
             one, self._sample = self._sample, None
             torch._foreach_sub_(one.kept, one.views)
             figures["update_rms"] = number_of((torch.linalg.vector_norm(one.table, dim=1) * one.factors).max(), float)
+        logits = [own for one in self._attentions if (own := getattr(one, _LOGITS)) is not None]
+        if logits and self._iterations.reported("attention_logit") is None:
+            figures["attention_logit"] = number_of(torch.stack([one.max() for one in logits]).max(), float)
         if self._checksum_steps:
             number = self._iterations.running or 0
             checksum = Checksum(sum_of(self._part(number // self._every % self._checksum_steps)))

@@ -29,7 +29,6 @@ from irregulars.producers.torch_hook.replicas import replicas_of
 from irregulars.producers.torch_hook.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
-_STOP_S: Final = 15.0  # for which the end of training waits for the exporter
 # At the end rows left in the ring are counted, for this long and with this pause between two tries, seconds.
 _COUNT_S: Final = 2.0
 _COUNT_PAUSE_S: Final = 0.01
@@ -182,14 +181,14 @@ class Session:
         return replicas is not None and replicas == self._source.replicas
 
     def stop(self) -> None:
-        """Detach and pass on the rest; waits for it, 15 s at most. A second time, or in a fork, does nothing."""
+        """Detach and pass on the rest; waits for the exporter. A second time, or in a fork, does nothing."""
         if not self.is_ours or self._ending.is_set():
             return
         atexit.unregister(self.stop)
         self._detach()
         self.troubles.is_ending = True
         self._ending.set()
-        self._thread.join(_STOP_S)
+        self._thread.join(self._exporter.stop_s)
         rows, recorded = self.undelivered_rows, self._recorded_rows
         if rows:  # a recording that is silently empty would cost a second run of the job
             is_passing_on = str(self._thread.is_alive()).lower()

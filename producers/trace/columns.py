@@ -41,8 +41,8 @@ _KINDS: Final = {
                "size_bytes int?, iteration int?",
     "bandwidth": "rank int, time_ns time, path text, device text, tx_bytes_per_s float?, rx_bytes_per_s float?",
     "iterations": "rank int, iteration int, start_ns time, elapsed_ns int, phase text??, loss float??,"
-                  "grad_norm float??, tokens int??, local_grad_norm float??, update_rms float??, not_finite int??,"
-                  "parameters_checksum time??",
+                  "grad_norm float??, tokens int??, local_grad_norm float??, update_rms float??,"
+                  "attention_logit float??, not_finite int??, parameters_checksum time??",
     "events": "time_ns time, host text?, rank int??, device text??, kind text, code int??, detail text??",
     "audits": "rank int, iteration int, of_rank int, checksum time",
     "pauses": "rank int, cause text, start_ns time, elapsed_ns int, iteration int??, detail text??",

@@ -96,7 +96,7 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         "not_finite": check.counts("not_finite"),
         "parameters_checksum": check.checksums("parameters_checksum"),
     }  # fmt: skip
-    columns |= {name: check.numbers(name) for name in NUMERICS[:4]}
+    columns |= {name: check.numbers(name) for name in NUMERICS[:-2]}
     return check.rows(rank, columns, iterations_keys, names=lambda _: ())
 
 

@@ -439,6 +439,7 @@ def numeric_job(
         "start_ns": made_up_job.START_NS + iteration * 100_000_000, "score": np.full(len(rank), np.nan),
         "loss": 3 - iteration / 100 + rank / 1000, "grad_norm": np.ones(len(rank)),
         "local_grad_norm": np.full(len(rank), np.nan), "update_rms": np.full(len(rank), np.nan),
+        "attention_logit": np.full(len(rank), np.nan),
         "not_finite": np.zeros(len(rank)), "parameters_checksum": 100 * iteration + rank // 4,
         **{name: values(iteration, rank) for name, values in changes.items() if callable(values)},
     }  # fmt: skip

@@ -92,6 +92,7 @@ def numerics(iteration: np.ndarray, rank: np.ndarray) -> Columns:
         "loss": np.where((iteration == 0) & (rank == 0), np.nan, 2.5 - iteration / 100 + rank / 1000),
         "grad_norm": np.where((rank == 3) & (iteration == FLIPPED), np.inf, 1.0),
         "local_grad_norm": 1.0 + rank / 10, "update_rms": np.full(len(rank), 1e-3),
+        "attention_logit": 20.0 + rank,
         "not_finite": np.where((rank == 3) & (iteration == FLIPPED), 1.0, 0.0),
         "parameters_checksum": np.where(iteration % 5 == 0, 1_000 * iteration + rank // 2 + 7 * is_flipped, UNKNOWN),
     }  # fmt: skip

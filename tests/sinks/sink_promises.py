@@ -94,8 +94,8 @@ def sample(count: int = _ROWS) -> pa.Table:
         "work_ns": [500_000 + row for row in range(count)], "operators": list(range(count)),
         "late_rows": [0] * count, "lost_rows": list(range(count)),
         "score": [None if row % 2 else row / 4 for row in range(count)],
-        **{name: [None if row % 7 else math.inf for row in range(count)] for name in NUMERICS[:4]},
-        **{name: [None if row % 7 else row for row in range(count)] for name in NUMERICS[4:]},
+        **{name: [None if row % 7 else math.inf for row in range(count)] for name in NUMERICS[:-2]},
+        **{name: [None if row % 7 else row for row in range(count)] for name in NUMERICS[-2:]},
     }  # fmt: skip
     return pa.table(columns, schema=TABLES["rank_iterations"].schema)
 

@@ -105,6 +105,7 @@ CREATE TABLE IF NOT EXISTS rank_iterations
     grad_norm Nullable(Float64) COMMENT 'Global norm of the gradient before clipping, as the rank sees it after the reduction; inf: not finite; NULL: not reported' CODEC(ZSTD),
     local_grad_norm Nullable(Float64) COMMENT 'Norm of the rank''s own gradient before any reduction; inf: not finite; NULL: not reported' CODEC(ZSTD),
     update_rms Nullable(Float64) COMMENT 'Largest RMS of the update over the parameters; inf: not finite; NULL: not reported' CODEC(ZSTD),
+    attention_logit Nullable(Float64) COMMENT 'Largest attention logit of the step, before the softmax; inf: not finite; NULL: not reported' CODEC(ZSTD),
     not_finite Nullable(Int64) COMMENT 'Elements of loss and gradients that are NaN or infinite; NULL: not reported' CODEC(T64, ZSTD),
     parameters_checksum Nullable(Int64) COMMENT 'Of the rank''s parameters after the step; equal within a set of replicas (jobs.replicas_of); NULL: not taken' CODEC(ZSTD),
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'

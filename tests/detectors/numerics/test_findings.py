@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -94,6 +95,18 @@ def test_a_rank_that_leaves_its_peers_is_named_while_the_loss_grows() -> None:
     assert named[0][0] == 240
 
 
+def test_an_attention_logit_names_the_rank_that_leaves_its_peers_and_is_told_when_it_grows_large() -> None:
+    random, judge, found = np.random.default_rng(2), Findings(), []
+    for step in range(1200):
+        logit = 40 * 1.002**step * np.exp(random.normal(0, 0.02, 4))
+        logit[1] *= 4 if step == 300 else 1
+        columns = {"attention_logit": logit}
+        found += [(step, one) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
+    assert [(step, one.ranks) for step, one in found if one.ranks] == [(300, (1,))]
+    growing = [step for step, one in found if "largest attention logit has grown" in one.text]
+    assert 460 < growing[0] < 530  # 40 * 1.002^460 is 100
+
+
 def test_who_writes_nan_for_no_value_hides_no_value_that_is_lost() -> None:
     """As stages of a pipeline without a loss, and as a trainer that logs each tenth iteration."""
     ranks = np.arange(8)
@@ -116,6 +129,23 @@ def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
                    "not_finite": np.full(4, 7.0 if is_skipped else 0.0)}  # fmt: skip
         found += judge.observe(RANK, columns, None, np.full(4, -1))
     assert found == []
+
+
+@pytest.mark.parametrize(("at", "named"), [
+    ({0: range(4), 30: [2], 40: [1]}, []),
+    ({30: [2], 40: [1], 50: [3]}, [(30, (2,))]),  # of the first nothing else is known
+    ({30: [2], 40: [2]}, [(30, (2,)), (40, (2,))]),
+])  # fmt: skip
+def test_a_gradient_that_loss_scaling_lets_overflow_on_one_rank_accuses_it_only_if_others_never_did(
+    at: dict[int, Sequence[int]], named: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    judge, found = Findings(), []
+    for step in range(60):
+        is_bad = np.isin(RANK, at.get(step, []))
+        columns = {"loss": np.full(4, 2.0), "local_grad_norm": np.where(is_bad, math.inf, 1.0),
+                   "grad_norm": np.full(4, math.inf if is_bad.any() else 1.0)}  # fmt: skip
+        found += [(step, one.ranks) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
+    assert found == named
 
 
 def test_ranks_without_a_norm_do_not_keep_the_others_from_being_compared() -> None:

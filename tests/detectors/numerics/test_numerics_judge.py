@@ -225,6 +225,17 @@ def test_the_job_s_own_trouble_is_not_put_on_a_rank() -> None:
     assert [(tuple(s.rank for s in one.suspects), one.severity) for one in last] == [((2,), "ticket"), ((), "page")]
 
 
+@pytest.mark.parametrize("first", [times(1e18), nothing_finite])
+def test_an_infinity_that_reaches_all_ranks_is_of_the_one_that_had_it_first(first: Callable[[float], float]) -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        on(2, {"local_grad_norm": first}, LAST)(number, rank, row)
+        row["loss"] = math.inf if number > WRONG else row["loss"]
+
+    (last,) = {one.verdict_id: one for one in told(trained(spoil))}.values()
+    assert ([s.rank for s in last.suspects], last.severity, last.iterations) == ([2], "page", (WRONG, ITERATIONS))
+    assert "then loss is not finite on 4 of 4 ranks" in last.evidence
+
+
 def test_another_level_is_told_once_at_most() -> None:
     for factor in (1.2, 3.0):
         found = told(trained(on(None, {"loss": times(factor)})))

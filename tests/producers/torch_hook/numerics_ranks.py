@@ -81,6 +81,8 @@ def train(first: int | None, *, fails: bool = False, **how: Any) -> list[Any]:
 def measure(first: int, **how: Any) -> list[dict[str, float]]:
     """Train, and work out by plain means what the sensors should find."""
     model, optimizer = make(6, **how)
+    attention = model.module[0]
+    attention.current_max_attn_logits = None  # as Megatron's attention begins
     torch_comms.watch_numerics(model, optimizer, checksum_steps=1)
     found = []
     for step in range(STEPS):
@@ -94,13 +96,14 @@ def measure(first: int, **how: Any) -> list[dict[str, float]]:
         with torch_comms.iteration(first + step):
             optimizer.zero_grad()
             torch_comms.report(loss=compute(model, batch_of(step)))
+            attention.current_max_attn_logits = torch.tensor([0.5, step + RANK + 1])
             optimizer.step()
         updates = [
             float((one.detach() - old).square().mean().sqrt())
             for one, old in zip(model.parameters(), before, strict=True)
         ]
         norms = {"local_grad_norm": float(own.norm()), "grad_norm": float(reduced.norm() / RANKS)}
-        found.append(norms | {"update_rms": max(updates)})
+        found.append(norms | {"update_rms": max(updates), "attention_logit": step + RANK + 1})
     # At last, a rank computes a gradient that is not finite.
     first_layer = next(model.parameters())
     if RANK == CULPRIT:

@@ -72,7 +72,7 @@ def test_sensors_and_audits_change_no_bit_of_training(job: Job, way: int) -> Non
 
 
 @pytest.mark.parametrize("first", [MEASURED, HASTY], ids=["plain", "buckets as views"])
-@pytest.mark.parametrize("name", ["local_grad_norm", "grad_norm", "update_rms"])
+@pytest.mark.parametrize("name", ["local_grad_norm", "grad_norm", "update_rms", "attention_logit"])
 def test_figures_are_those_that_plain_arithmetic_gives(job: Job, first: int, name: str) -> None:
     expected = [[step[name] for step in found["expected"][str(first)]] for found in job.found]
     np.testing.assert_allclose(figures(job, name, first, first + STEPS), expected, rtol=1e-4)

@@ -189,6 +189,32 @@ def test_a_recording_that_reaches_nobody_is_one_warning_with_its_rows_and_holds_
         assert "torch_comms_trouble" not in log
 
 
+BUSY_DISK = """
+import fcntl, os, threading
+import torch, torch.distributed as dist
+from irregulars import torch_comms
+from irregulars.producers.torch_hook import exporters
+exporters.TraceDirectory.stop_s = {stop_s}
+assert torch_comms.start(trace_dir="trace") != "none"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(8))
+os.makedirs("trace", exist_ok=True)
+lock = os.open("trace/.lock", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)  # as another rank's, so that the assembly takes three seconds
+threading.Timer(3.0, os.close, (lock,)).start()
+torch_comms.stop()
+dist.destroy_process_group()
+assert os.path.exists("trace/job.json") == {is_whole}
+"""
+
+
+@pytest.mark.parametrize(("stop_s", "is_whole"), [("exporters.TraceDirectory.stop_s", True), ("0.0", False)])
+def test_the_end_of_training_waits_for_the_directory_as_long_as_it_may(
+    stop_s: str, is_whole: bool, tmp_path: Path
+) -> None:
+    run(BUSY_DISK.format(stop_s=stop_s, is_whole=is_whole), tmp_path)
+
+
 NO_GROUP = """
 from irregulars import torch_comms
 assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
