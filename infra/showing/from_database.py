@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -94,10 +94,10 @@ WHERE {{which:String}} = '' OR verdict_id = {{which:String}} OR job = {{which:St
 ORDER BY verdict_id = {{which:String}} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
 LIMIT 1"""
 
-_SUSPECTS: Final = """
-SELECT device, rank, ranks, probability, peer, host, gpu, nic, switch
+_SUSPECTS: Final = f"""
+SELECT {", ".join(one.name for one in fields(Suspect))}
 FROM suspects FINAL
-WHERE job = {job:String} AND verdict_id = {verdict_id:String} AND revision = {revision:UInt32}
+WHERE job = {{job:String}} AND verdict_id = {{verdict_id:String}} AND revision = {{revision:UInt32}}
 ORDER BY position"""
 
 _ITERATIONS: Final = """
@@ -219,10 +219,8 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 def _verdict(client: Client, row: Row) -> Verdict:
     values = dict(zip(_FIELDS, row, strict=True))
     wanted = {name: values[name] for name in ("job", "verdict_id", "revision")}
-    suspects = tuple(
-        Suspect(device, rank, tuple(ranks), probability, *place)
-        for device, rank, ranks, probability, *place in client.query(_SUSPECTS, parameters=wanted).result_rows
-    )
+    named = (Suspect(*own) for own in client.query(_SUSPECTS, parameters=wanted).result_rows)
+    suspects = tuple(replace(one, ranks=tuple(one.ranks)) for one in named)
     values |= {"delta": _number(values["delta"]), "explanation": decode_reasons(values["explanation"])}
     return Verdict(**values, suspects=suspects)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from irregulars.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
+from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect, connected
 from irregulars.sinks.investigations import bind, run, shipped_investigations
@@ -26,6 +27,8 @@ from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples,
 from tests.chaos.faults import port_of
 from tests.chaos.surroundings import Gates
 from tests.conftest import ClickHouseAddress
+from tests.infra.docs.fields import made_files
+from tests.infra.docs.test_fields import BOARD, RETRIES, wider
 from tests.integration.pipelines import own_database, store
 from tests.integration.worker_runs import wait_until
 from tests.sinks import made_up_job
@@ -379,15 +382,23 @@ def test_a_migration_that_broke_off_is_taken_up_again(settings: DatabaseSettings
         assert migrate(client)[0] == 1
 
 
-def test_a_later_migration_leaves_the_rows_of_before_it(settings: DatabaseSettings) -> None:
+def test_columns_of_added_fields_reach_tables_with_rows(settings: DatabaseSettings) -> None:
     store(settings, ROWS)
-    later = Migration(2, "0002_later.sql", "ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS later Nullable(String);\n")
+    made = made_files(wider(Verdict, RETRIES), wider(Suspect, BOARD))
+    [sql] = [text for path, text in made.items() if path.suffix == ".sql"]
+    later = Migration(2, "0002_fields.sql", sql)
     with connected(settings) as client:
         assert migrate(client, [*shipped_migrations(), later]) == [2]
         assert migrate(client, [*shipped_migrations(), later]) == []
-        assert rows_of(client, "SELECT DISTINCT later FROM verdicts") == [(None,)]
+        for statement in later.statements():  # as where two workers migrate at once
+            client.command(statement)
+        assert rows_of(client, "SELECT verdict_id, retries FROM incidents") == [(made_up_job.VERDICT_ID, 0)]
+        assert rows_of(client, "SELECT DISTINCT board FROM suspects") == [(None,)]
+        columns = dict(rows_of(client, "SELECT name, type FROM system.columns WHERE table = 'verdicts'"))
+        assert columns["retries"] == "Int64"
         names = rows_of(client, "SELECT name FROM schema_migrations FINAL")
-        assert names == [("0001_tables.sql",), ("0002_later.sql",)]
+        assert names == [("0001_tables.sql",), ("0002_fields.sql",)]
+    store(settings, ROWS)  # a worker that is not updated yet goes on
 
 
 def test_an_edited_migration_is_an_error_that_names_the_file(settings: DatabaseSettings) -> None:
