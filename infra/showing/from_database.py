@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -94,8 +94,9 @@ WHERE {{which:String}} = '' OR verdict_id = {{which:String}} OR job = {{which:St
 ORDER BY verdict_id = {{which:String}} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
 LIMIT 1"""
 
+_FIELDS_OF_SUSPECTS: Final = tuple(one.name for one in fields(Suspect))
 _SUSPECTS: Final = f"""
-SELECT {", ".join(one.name for one in fields(Suspect))}
+SELECT {", ".join(_FIELDS_OF_SUSPECTS)}
 FROM suspects FINAL
 WHERE job = {{job:String}} AND verdict_id = {{verdict_id:String}} AND revision = {{revision:UInt32}}
 ORDER BY position"""
@@ -217,12 +218,18 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 
 
 def _verdict(client: Client, row: Row) -> Verdict:
-    values = dict(zip(_FIELDS, row, strict=True))
+    values = _values(_FIELDS, row)
     wanted = {name: values[name] for name in ("job", "verdict_id", "revision")}
-    named = (Suspect(*own) for own in client.query(_SUSPECTS, parameters=wanted).result_rows)
-    suspects = tuple(replace(one, ranks=tuple(one.ranks)) for one in named)
+    rows = client.query(_SUSPECTS, parameters=wanted).result_rows
+    suspects = tuple(Suspect(**_values(_FIELDS_OF_SUSPECTS, own)) for own in rows)
     values |= {"delta": _number(values["delta"]), "explanation": decode_reasons(values["explanation"])}
     return Verdict(**values, suspects=suspects)
+
+
+def _values(names: Sequence[str], row: Row) -> dict[str, Any]:
+    """Return a row as fields of a record: an array of the database is a tuple there."""
+    known = zip(names, row, strict=True)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known}
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
