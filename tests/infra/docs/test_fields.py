@@ -16,34 +16,42 @@ from irregulars.sinks.tables import tables_in
 from irregulars.validation import Count, Name
 from tests.infra.docs.fields import MIGRATIONS, made_files
 
-RETRIES = ("retries", Count, field(default=0, metadata=about("How often it was tried again")))
-BOARD = ("board", Name | None, field(default=None, metadata=about("Its board; null: not known")))
+# No field's own names, which may be any: these are added to the classes as they are
+RETRIES = ("made_up_retries", Count, field(default=0, metadata=about("How often it was tried again")))
+BOARD = ("made_up_board", Name | None, field(default=None, metadata=about("Its board; null: not known")))
 
 
 def wider(record: type, *added: tuple[str, object, object]) -> type:
     return make_dataclass(record.__name__, added, bases=(record,), frozen=True, slots=True)  # type: ignore[arg-type]
 
 
+def migration_for_added() -> Migration:
+    """The migration that is made where these two fields are added."""
+    made = made_files(wider(Verdict, RETRIES), wider(Suspect, BOARD))
+    [(path, sql)] = [(path, text) for path, text in made.items() if path.suffix == ".sql"]
+    return Migration(len(shipped_migrations()) + 1, path.name, sql)
+
+
 def test_a_field_that_is_added_reaches_schemas_and_tables() -> None:
     texts = {path.name: text for path, text in made_files(wider(Verdict, RETRIES), wider(Suspect, BOARD)).items()}
     for name in ("verdicts.json", "alerts.json"):
         schema = json.loads(texts[name])
-        assert schema["properties"]["retries"] == {
+        assert schema["properties"]["made_up_retries"] == {
             "description": "How often it was tried again", "type": "integer", "minimum": 0,
         }  # fmt: skip
-        assert "retries" not in schema["required"]
-    added = Migration(2, "0002_fields.sql", texts["0002_fields.sql"])
-    assert "retries Int64 DEFAULT 0 COMMENT 'How often it was tried again';" in added.sql
-    assert "board LowCardinality(Nullable(String)) COMMENT 'Its board; NULL: not known';" in added.sql
+        assert "made_up_retries" not in schema["required"]
+    added = migration_for_added()
+    assert "made_up_retries Int64 DEFAULT 0 COMMENT 'How often it was tried again';" in added.sql
+    assert "made_up_board LowCardinality(Nullable(String)) COMMENT 'Its board; NULL: not known';" in added.sql
     before, after = dict(tables_in(shipped_migrations())), dict(tables_in((*shipped_migrations(), added)))
-    assert after["verdicts"].schema.names == [*before["verdicts"].schema.names, "retries"]
-    assert after["suspects"].schema.field("board").nullable
-    assert list(added.statements())[-1].count("known.retries AS retries,\n") == 1
+    assert after["verdicts"].schema.names == [*before["verdicts"].schema.names, "made_up_retries"]
+    assert after["suspects"].schema.field("made_up_board").nullable
+    assert list(added.statements())[-1].count("known.made_up_retries AS made_up_retries,\n") == 1
 
 
 def test_a_field_without_a_default_is_refused() -> None:
-    with pytest.raises(ValueError, match="retries must have a default"):
-        made_files(wider(Verdict, ("retries", Count, field(kw_only=True, metadata=about("x")))))
+    with pytest.raises(ValueError, match="made_up_retries must have a default"):
+        made_files(wider(Verdict, ("made_up_retries", Count, field(kw_only=True, metadata=about("x")))))
 
 
 def test_no_second_list_of_the_fields_is_kept_by_hand() -> None:
