@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from irregulars.messages.opinions import Opinion
 from irregulars.messages.reasons import encode_reasons
 from irregulars.messages.records import EVENT_KINDS, NUMERICS, PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.sinks.advice import name_step
-from irregulars.sinks.migrate import shipped_migrations
+from irregulars.sinks.migrate import Migration, shipped_migrations
 from irregulars.validation import LARGEST
 
 # Types of columns, without `Nullable`, `LowCardinality` and `Array` around them
@@ -37,6 +37,7 @@ _TABLE: Final = re.compile(
     re.DOTALL,
 )
 _COLUMN: Final = re.compile(r"^ +(\w+) (.+?) COMMENT ", re.MULTILINE)
+_ADDED: Final = re.compile(r"^ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) (.+?)(?: DEFAULT .+?)? COMMENT ", re.M)
 _WRAPPED: Final = re.compile(r"(?:Array|LowCardinality|Nullable)\((.+)\)")
 
 
@@ -59,21 +60,23 @@ def _field(name: str, kind: str) -> pa.Field:
     return pa.field(name, of_rows, nullable="Nullable(" in kind)
 
 
-def _read_tables() -> Iterator[tuple[str, TableFormat]]:
-    """Yield the tables that sinks fill, as the migrations make them."""
-    for migration in shipped_migrations():
-        if re.search(r"^ALTER TABLE \w+\s+(?:ADD|DROP|RENAME|MODIFY) COLUMN", migration.sql, re.MULTILINE):
-            raise AssertionError(f"{migration.name}: columns are read of CREATE TABLE alone")
-        for name, columns, version, order in _TABLE.findall(migration.sql):
-            kinds = dict(_COLUMN.findall(columns))
-            if kinds.pop("stored_at").endswith("MATERIALIZED now()"):  # the others a view fills, from these
-                schema = pa.schema([_field(*column) for column in kinds.items()])
-                key = tuple(word for word in re.findall(r"\w+", order) if word in kinds)
-                yield name, TableFormat(schema, key, version or None)
+def tables_in(migrations: Iterable[Migration]) -> Iterator[tuple[str, TableFormat]]:
+    """Yield the tables that sinks fill, as migrations make them."""
+    text = "\n".join(one.sql for one in migrations)
+    if re.search(r"^ALTER TABLE \w+\s+(?:DROP|RENAME|MODIFY) COLUMN", text, re.MULTILINE):
+        raise AssertionError("columns are read of CREATE TABLE and ADD COLUMN alone")
+    added = _ADDED.findall(text)
+    for name, columns, version, order in _TABLE.findall(text):
+        kinds = dict(_COLUMN.findall(columns))
+        if kinds.pop("stored_at").endswith("MATERIALIZED now()"):  # the others a view fills, from these
+            kinds |= {column: kind for table, column, kind in added if table == name}
+            schema = pa.schema([_field(*column) for column in kinds.items()])
+            key = tuple(word for word in re.findall(r"\w+", order) if word in kinds)
+            yield name, TableFormat(schema, key, version or None)
 
 
 # All tables that sinks store
-TABLES: Final[Mapping[str, TableFormat]] = dict(_read_tables())
+TABLES: Final[Mapping[str, TableFormat]] = dict(tables_in(shipped_migrations()))
 
 
 def tables_of(judgements: Judgements) -> dict[str, pa.Table]:

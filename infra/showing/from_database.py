@@ -94,10 +94,11 @@ WHERE {{which:String}} = '' OR verdict_id = {{which:String}} OR job = {{which:St
 ORDER BY verdict_id = {{which:String}} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
 LIMIT 1"""
 
-_SUSPECTS: Final = """
-SELECT device, rank, ranks, probability, peer, host, gpu, nic, switch
+_FIELDS_OF_SUSPECTS: Final = tuple(one.name for one in fields(Suspect))
+_SUSPECTS: Final = f"""
+SELECT {", ".join(_FIELDS_OF_SUSPECTS)}
 FROM suspects FINAL
-WHERE job = {job:String} AND verdict_id = {verdict_id:String} AND revision = {revision:UInt32}
+WHERE job = {{job:String}} AND verdict_id = {{verdict_id:String}} AND revision = {{revision:UInt32}}
 ORDER BY position"""
 
 _ITERATIONS: Final = """
@@ -217,14 +218,18 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 
 
 def _verdict(client: Client, row: Row) -> Verdict:
-    values = dict(zip(_FIELDS, row, strict=True))
+    values = _values(_FIELDS, row)
     wanted = {name: values[name] for name in ("job", "verdict_id", "revision")}
-    suspects = tuple(
-        Suspect(device, rank, tuple(ranks), probability, *place)
-        for device, rank, ranks, probability, *place in client.query(_SUSPECTS, parameters=wanted).result_rows
-    )
+    rows = client.query(_SUSPECTS, parameters=wanted).result_rows
+    suspects = tuple(Suspect(**_values(_FIELDS_OF_SUSPECTS, own)) for own in rows)
     values |= {"delta": _number(values["delta"]), "explanation": decode_reasons(values["explanation"])}
     return Verdict(**values, suspects=suspects)
+
+
+def _values(names: Sequence[str], row: Row) -> dict[str, Any]:
+    """Return a row as fields of a record: an array of the database is a tuple there."""
+    known = zip(names, row, strict=True)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known}
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:

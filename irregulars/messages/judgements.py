@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -12,7 +12,8 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.kinds import DEVICE_KINDS
+from irregulars.messages.described import about
+from irregulars.messages.kinds import CAUSES, DEVICE_KINDS, LAYERS, VERDICT_KINDS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
@@ -50,73 +51,113 @@ def urgency_of(severity: str | None) -> str:
     return severity if severity in SEVERITIES else "page"
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """One device that may be to blame; suspects of a verdict are alternatives."""
 
-    device: Name  # one of `DEVICES`, or a newer worker's own word
-    # rank, ranks: The first of the ranks that the device carries, and all of them (a link: the sender first)
-    rank: Rank
-    ranks: Annotated[tuple[Rank, ...], Meta(min_length=1)]
-    probability: Share  # the chance that this one is a true cause, 0 to 1
-    peer: Rank | None = None  # the receiving rank of a link
-    host: Name | None = None
-    gpu: Count | None = None
-    nic: Name | None = None
-    switch: Name | None = None
+    device: Name = field(metadata=about(
+        "Kind of device, of those in irregulars/messages/kinds.py (gpu: a rank's own work), or a newer worker's own "
+        "word"
+    ))
+    rank: Rank = field(metadata=about("The first of its ranks; a link: the sender"))
+    ranks: Annotated[tuple[Rank, ...], Meta(min_length=1)] = field(metadata=about("Its ranks; a link: both ends"))
+    probability: Share = field(metadata=about(
+        "Chance that this one is a true cause; what is missing to 1 over all suspects: none of these"
+    ))
+    peer: Rank | None = field(default=None, metadata=about("Receiving rank of a link; null: no link"))
+    host: Name | None = field(default=None, metadata=about("Host of the first rank; null: not known"))
+    gpu: Count | None = field(default=None, metadata=about(
+        "GPU of the first rank, its index on its host; null: not known, or the device is a host"
+    ))
+    nic: Name | None = field(default=None, metadata=about(
+        "NIC of the first rank; null: not known, or the device is a host"
+    ))
+    switch: Name | None = field(default=None, metadata=about("Switch of the first rank; null: not known"))
+
+
+_LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
+"""Times the ranks of a job this is still a finite number of GPU-seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One revision of one decision; the fields are those of ``infra/docs/verdict-json.md``.
+    """One revision of one decision; its words (state, kind, reason, event, severity) may be a newer worker's."""
 
-    Its words (state, kind, device, reason, event, severity) may be those of a newer worker.
-    """
-
-    verdict_id: VerdictId
-    revision: Count
-    state: Name
-    job: JobName
-    kind: Name
-    # Range ``(first, past the last)`` of the iterations in which the cause was seen so far
-    iterations: tuple[Integer, Integer]
-    # Iteration time with the cause over the usual one: a ratio, and not the setting δ; NaN, in JSON null: not known
-    delta: float
-    lost_s: float  # iteration seconds lost so far
-    communicator: str | None
-    suspects: tuple[Suspect, ...]
-    evidence: str
-    attempt: Integer = 0  # start number of the job
-    # Ranks of the job, one GPU each: `lost_s` times this are the GPU seconds lost
-    world_size: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
-    time_ns: Integer | None = None  # when the cause was last seen: start of that iteration, ns since the epoch
-    # Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its ranks was
-    # ended before they were); `None` while open
-    close_reason: Name | None = None
-    # The event of this revision: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent
-    # than published before), ``continued`` (more of the same), ``closed``
-    event: Name = "opened"
-    # One of `SEVERITIES`, by the time that is lost (`detectors.verdicts.severity`); the worst so far. None: not
-    # known.
-    severity: Name | None = None
-    # Share of the lost time that would come back if the first suspect were as usual, 0 to 1, by replay. None: not
-    # known.
-    recovers_ratio: Share | None = None
-    # Name of the detector that opened it, of kind ``custom``; None, and not in the JSON, for all other kinds
-    detector: Name | None = None
-    # By which thresholds it was judged, as far as people changed them while workers ran; None, and not in the JSON,
-    # where they changed none
-    thresholds: Mapping[str, Number] | None = None
-    # Seconds of the job's time from the first to the newest iteration in which the cause was seen, lost ones
-    # included; None, and not in the JSON, for hangs, and of older workers
-    lasted_s: NotNegative | None = None
-    # The reasons, in structure; None, and not in the JSON, where the judge looked into no iteration
-    explanation: Reasons | None = None
-    layer: Name = "unknown"  # where the cause lies, one of `kinds.LAYERS`
-    # The cause of the lost time, one of `kinds.CAUSES`, and the share of the excess that it covers; None: no cause
-    # that is known covers enough
-    cause: Name | None = None
-    cause_share: Share | None = None
+    verdict_id: VerdictId = field(metadata=about("Name of the verdict, the same in all of its revisions"))
+    revision: Count = field(metadata=about("Counts up within a verdict"))
+    state: Name = field(metadata=about("open, or closed", words=("open", "closed")))
+    job: JobName = field(metadata=about("Training job"))
+    kind: Name = field(metadata=about("What is wrong", words=tuple(VERDICT_KINDS)))
+    iterations: tuple[Integer, Integer] = field(metadata=about(
+        "Half-open range [first, past the last) in which the cause was seen so far"
+    ))
+    # Not the setting δ.
+    delta: float = field(metadata=about(
+        "Iteration time with the cause over the usual one, a ratio; null: not known", known=Number
+    ))
+    lost_s: float = field(metadata=about(
+        "Iteration seconds lost so far, s; null, or 0 of a hang: not known", known=_LostSeconds
+    ))
+    communicator: str | None = field(metadata=about(
+        "Communicator in which it was seen; null: in none, as with a rank's own work"
+    ))
+    suspects: tuple[Suspect, ...] = field(metadata=about("Alternatives, best first; empty: nobody is accused"))
+    evidence: str = field(metadata=about("What it rests on, in words"))
+    attempt: Integer = field(default=0, metadata=about("Start number of the job: a restart is a new attempt"))
+    # `lost_s` times this are the GPU seconds lost.
+    world_size: Annotated[int, Meta(ge=0, le=MAX_RANK)] = field(default=0, metadata=about(
+        "Ranks of the job, one GPU each; 0: not known"
+    ))
+    time_ns: Integer | None = field(default=None, metadata=about(
+        "When the cause was last seen: start of that iteration by the clock of the job, ns since the epoch"
+    ))
+    # ``stopped``: who sent for its ranks was ended before they were.
+    close_reason: Name | None = field(default=None, metadata=about(
+        "Why it closed; null: open", words=("recovered", "finished", "restarted", "silent", "stopped")
+    ))
+    event: Name = field(default="opened", metadata=about(
+        "What this revision is; changed: another kind or first suspect; raised: more urgent than was said; "
+        "continued: more of the same",
+        words=("opened", "changed", "raised", "continued", "closed"),
+    ))
+    # By the time that is lost (`detectors.verdicts.severity`)
+    severity: Name | None = field(default=None, metadata=about(
+        "How urgent it is; it never falls. note: no alert, unless the settings want one; ticket: look at it in "
+        "working hours; page: wake somebody; null: nobody said",
+        words=SEVERITIES,
+    ))
+    recovers_ratio: Share | None = field(default=None, metadata=about(
+        "Share of what an iteration took longer that would come back with the first suspect as usual, by replay; "
+        "the median of some iterations; null: not known"
+    ))
+    detector: Name | None = field(default=None, metadata=about(
+        "Name of the detector that opened it; only where kind is custom", is_left_out=True
+    ))
+    thresholds: Mapping[str, Number] | None = field(default=None, metadata=about(
+        "Thresholds in force that people had changed while workers ran, by the names of settings; only where there "
+        "were any",
+        is_left_out=True,
+    ))
+    lasted_s: NotNegative | None = field(default=None, metadata=about(
+        "Seconds that judged iterations took, from the first to the newest in which the cause was seen; only where "
+        "it is known, and of no hang",
+        is_left_out=True,
+    ))
+    explanation: Reasons | None = field(default=None, metadata=about(
+        "The reasons, in structure, at most 8 KB; only where the judge looked into an iteration", is_left_out=True
+    ))
+    layer: Name = field(default="unknown", metadata=about(
+        "Where the cause lies: what to do follows from it. unknown: test the device before anything is drained",
+        words=LAYERS,
+    ))
+    cause: Name | None = field(default=None, metadata=about(
+        "What the time went to; null: nothing that is known covers 0.8 of it", words=tuple(CAUSES)
+    ))
+    cause_share: Share | None = field(default=None, metadata=about(
+        "Share of what took longer that the cause covers; null: no cause is named"
+    ))
+    # fmt: on
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
@@ -128,16 +169,16 @@ class Verdict:
             values["explanation"] |= {
                 name: list(values["explanation"][name]) for name in ("path", "considered", "reported")
             }
-        for name in ("detector", "thresholds", "lasted_s", "explanation"):
+        for name in _LEFT_OUT:
             if values[name] is None:
                 del values[name]
         return values
 
 
-_LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
-"""Times the ranks of a job this is still a finite number of GPU-seconds."""
-
-_MAY_BE_UNKNOWN: Final[Mapping[str, Any]] = {"delta": Number, "lost_s": _LostSeconds}
+_LEFT_OUT: Final = tuple(one.name for one in fields(Verdict) if one.metadata["is_left_out"])
+_MAY_BE_UNKNOWN: Final[Mapping[str, Any]] = {
+    one.name: one.metadata["known"] for one in fields(Verdict) if one.metadata["known"]
+}
 """Numbers that are null in JSON where they are not known, and their rules else.
 
 Here they are NaN then, which no bound of msgspec lets through: a state with such a verdict could not be restored.

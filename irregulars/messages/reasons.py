@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from irregulars.errors import RecordError
+from irregulars.messages.described import about
 from irregulars.validation import Count, Integer, Name, Number, Rank, checked
 
 STEPS: Final = ("work", "transfer", "absence")
@@ -17,28 +18,26 @@ ALTERNATIVES: Final = ("own_work", "one_link", "whole_nic", "its_transfers", "ev
 transfers of a rank that works long; work that takes all ranks longer by the same factor."""
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One part of the way from the symptom to the cause.
+    """One part of the way from the symptom to the cause."""
 
-    `rank`, `peer`: who worked, or in whose row the time passed; the other end of a send or recv.
-    """
-
-    what: Name  # one of `STEPS`
-    rank: Rank
-    # operator, communicator: In which the time passed, or before which the rank worked
-    operator: Name
-    communicator: str | None
-    # elapsed_ns, usual_ns: How long it took, and its usual time; None: not known
-    elapsed_ns: Number | None
-    usual_ns: Number | None
-    is_accused: bool  # whether it is on the device that the verdict accuses
-    peer: Rank | None = None
-    # waiting, waited_rank, waited_ns: How many ranks waited for its end; the one of them that waited longest, and how
-    # long
-    waiting: Count = 0
-    waited_rank: Rank | None = None
-    waited_ns: Number | None = None
+    what: Name = field(metadata=about(
+        "A rank worked and others waited; bytes moved, all partners being there; or a rank never came", words=STEPS
+    ))
+    rank: Rank = field(metadata=about(
+        "Who worked or did not come; of a transfer the sender, or the rank in whose row the time passed"
+    ))
+    operator: Name = field(metadata=about("In which the time passed, or before which the rank worked"))
+    communicator: str | None = field(metadata=about("Of the operator; null: not announced"))
+    elapsed_ns: Number | None = field(metadata=about("How long it took; null: it did not end"))
+    usual_ns: Number | None = field(metadata=about("What is usual; null: not known"))
+    is_accused: bool = field(metadata=about("Whether it is on what the verdict accuses"))
+    peer: Rank | None = field(default=None, metadata=about("The receiver, of a message"))
+    waiting: Count = field(default=0, metadata=about("How many ranks waited for its end"))
+    waited_rank: Rank | None = field(default=None, metadata=about("Which of them waited longest"))
+    waited_ns: Number | None = field(default=None, metadata=about("How long that waited"))
 
     @property
     def has_rank(self) -> bool:
@@ -50,44 +49,62 @@ class Step:
 class Considered:
     """One alternative to the first suspect, and the numbers that rule it out or do not."""
 
-    what: Name  # one of `ALTERNATIVES`
-    is_ruled_out: bool | None  # none: the operators that were read can't tell
-    rank: Rank | None = None  # whose work or transfers were held against their usual; None: all ranks'
-    # excess_ns, usual_ns: By how much longer than usual they took in the typical iteration; None: not known
-    excess_ns: Number | None = None
-    usual_ns: Number | None = None
-    # slow, known: How many lanes were slow, and how many were compared
-    slow: Count | None = None
-    known: Count | None = None
+    what: Name = field(metadata=about(
+        "The work of its ranks; a single one of its ways, or all that its NIC carries; transfers of a rank that "
+        "works long; work that takes all ranks longer",
+        words=ALTERNATIVES,
+    ))
+    is_ruled_out: bool | None = field(metadata=about("null: what was read can't tell"))
+    rank: Rank | None = field(default=None, metadata=about(
+        "Whose work or transfers were compared; null: those of all"
+    ))
+    excess_ns: Number | None = field(default=None, metadata=about(
+        "By how much longer than usual that took in the typical iteration"
+    ))
+    usual_ns: Number | None = field(default=None, metadata=about("What is usual"))
+    slow: Count | None = field(default=None, metadata=about("How many ways were slow"))
+    known: Count | None = field(default=None, metadata=about("Of how many"))
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
     """One event that the first suspect's device or host reported."""
 
-    time_ns: Integer  # ns since the epoch
-    rank: Rank
-    kind: Name  # one of `records.EVENT_KINDS`
-    device: Name | None  # None: the host
-    code: Integer | None = None
-    detail: Name | None = None
-    times: Count = 1  # how often it was reported
+    time_ns: Integer = field(metadata=about("When, ns since the epoch, its host's clock"))
+    rank: Rank = field(metadata=about("A rank that uses the device, or is on the host"))
+    # One of `records.EVENT_KINDS`
+    kind: Name = field(metadata=about(
+        "What it is: an error of a GPU, memory errors, clocks held down, a link down, up or with new errors, PCIe, "
+        "out of memory, a process that ended, another state of the node"
+    ))
+    device: Name | None = field(metadata=about("Its name on its host; null: the host itself"))
+    code: Integer | None = field(default=None, metadata=about(
+        "Number of an XID, growth of a counter, exit status; null: none"
+    ))
+    detail: Name | None = field(default=None, metadata=about("What more is known; null: nothing"))
+    times: Count = field(default=1, metadata=about("How often it was reported"))
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
     """Why a verdict is as it is; `Verdict.explanation`."""
 
-    # The iteration that is shown: of those in which the cause was seen the one whose time is the median
-    iteration: Integer
-    # elapsed_ns, usual_ns: How long it took, and the usual time; None: it did not end, or not known
-    elapsed_ns: Number | None
-    usual_ns: Number | None
-    against: Name  # origin of the usual time: the job's own ``past``, or ``peers`` in the same iterations
-    delta: Number | None = None  # the δ in force
-    path: tuple[Step, ...] = ()  # from the symptom to the cause, at most `MOST_STEPS`; empty: no operators were read
-    considered: tuple[Considered, ...] = ()  # alternatives to the first suspect
-    reported: tuple[Reported, ...] = ()  # events that its device reported, the weightiest first
+    iteration: Integer = field(metadata=about(
+        "The iteration that is shown: its time is the median of those with the cause"
+    ))
+    elapsed_ns: Number | None = field(metadata=about("How long it took; null: it did not end"))
+    usual_ns: Number | None = field(metadata=about("What is usual; null: not known"))
+    against: Name = field(metadata=about(
+        "What says what is usual: the job's own past, or peers in the same iterations", words=("past", "peers")
+    ))
+    delta: Number | None = field(default=None, metadata=about("The δ in force"))
+    # At most `MOST_STEPS`; empty: no operators were read
+    path: tuple[Step, ...] = field(default=(), metadata=about("From the symptom to the cause"))
+    considered: tuple[Considered, ...] = field(default=(), metadata=about("Alternatives to the first suspect"))
+    reported: tuple[Reported, ...] = field(default=(), metadata=about(
+        "What the first suspect's device or host reported, the weightiest first"
+    ))
+    # fmt: on
 
     @property
     def ranks(self) -> set[int]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -355,13 +355,11 @@ class LiveClog:
     rank. None: the first that it names at all.
     """
 
-    def __init__(self, job: str, world_size: int | None, state: Mapping[str, Any]) -> None:
+    def __init__(self, job: str, world_size: int | None) -> None:
         self._job, self._world_size = job, world_size
-        self._parsers = {
-            file: LogParser.of_state(one, skips_foreign=True) for file, one in state.get("parsers", {}).items()
-        }
-        self._earlier = set(state.get("earlier", ()))  # files of ranks that write another one by now
-        self._times_of_earlier = TimeCounts(**state.get("looks", {}))
+        self._parsers: dict[str, LogParser] = {}
+        self._earlier: set[str] = set()  # files of ranks that write another one by now
+        self._times_of_earlier = TimeCounts()
         self._calls: dict[str, list[Call]] = {}
         self._left_out: Counter[str] = Counter()
 
@@ -411,20 +409,23 @@ class LiveClog:
         skipped.update({"calls whose lines are missing": lost} if lost else {})
         return skipped
 
-    def state(self, files: Container[str]) -> dict[str, Any]:
-        """Return the state for the next reading, of these files alone, as JSON values.
+    def end_reading(self, files: Container[str]) -> None:
+        """Forget the rows of this reading, and files that are not among these.
 
         Of two logs of one rank the earlier one is not read any more; its counts, which show the backend, stay.
         """
         newest = self._ranks()
         others = {file: one for file, one in self._parsers.items() if file not in newest.of}
         earlier = {file for file, one in others.items() if _told(one, newest.world_size) is not None}
+        self._times_of_earlier = self._counts(earlier)
         kept = {file: one for file, one in self._parsers.items() if file in files and file not in earlier}
-        return {
-            "parsers": {file: parser.state() for file, parser in sorted(kept.items())},
-            "earlier": sorted(file for file in self._earlier | earlier if file in files),
-            "looks": asdict(self._counts(earlier)),
-        }
+        self._parsers = dict(sorted(kept.items()))
+        self._earlier = {file for file in self._earlier | earlier if file in files}
+        self._calls.clear()
+        self._left_out.clear()
+        for parser in self._parsers.values():
+            parser.skipped.clear()
+            parser.lost = 0
 
     def _counts(self, files: Iterable[str]) -> TimeCounts:
         # A log without a start or an end (LIFECYCLE is missing) looks as if no call ever blocked.

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
@@ -210,40 +210,6 @@ class LogParser:
         self._open = self._open_sync = 0
         self.times = TimeCounts()
 
-    def state(self) -> dict[str, Any]:
-        """Return the state for the next lines, as JSON values."""
-        return {
-            "foreign": self._is_foreign, "line": self._line, "base_ms": self.base_ms,
-            "newest": [self.newest_ms, self._newest_call_ms, self._newest_call],
-            "last": [self._last_work, self._is_after_sync], "members": self.members, "splits": self.splits,
-            "looks": asdict(self.times), "counts": [self.calls, self.events],
-            "signatures": [[key, *_packed(one)] for key, one in self._signatures.items()],
-            "numbers": [[*key, count] for key, count in self._numbers.items()],
-            "called": [[key, [*map(_packed, calls)]] for key, calls in self._called.items() if calls],
-            "running": [[key, [*map(_packed, calls)]] for key, calls in self._running.items() if calls],
-        }  # fmt: skip
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any], *, skips_foreign: bool = False) -> LogParser:
-        """Return the parser that gave a state."""
-        parser = cls(skips_foreign=skips_foreign)
-        parser._is_foreign, parser._line, parser.base_ms = state["foreign"], state["line"], state["base_ms"]
-        parser.newest_ms, parser._newest_call_ms, parser._newest_call = state["newest"]
-        parser._last_work, parser._is_after_sync = state["last"]
-        parser.members = [Membership(*one) for one in state["members"]]
-        parser.splits = [Split(parent, child, tuple(ranks)) for parent, child, ranks in state["splits"]]
-        parser.times = TimeCounts(**state["looks"])
-        parser.calls, parser.events = state["counts"]
-        parser._signatures = {key: Signature(*_unpacked(one)) for key, *one in state["signatures"]}
-        parser._numbers = Counter({tuple(key): count for *key, count in state["numbers"]})
-        for name, pairs in (("called", parser._called), ("running", parser._running)):
-            for key, calls in state[name]:
-                pairs[key] = deque(Call(*_unpacked(one)) for one in calls)
-        whole = list(parser.open_calls())
-        parser._open, parser._open_sync = len(whole), sum(not call.is_async for call in whole)
-        parser._blocking = {*parser._called, *parser._running}
-        return parser
-
     # --- lines ------------------------------------------------------------------------------------------------------
 
     def _begin(self, text: str) -> None:
@@ -409,15 +375,6 @@ class LogParser:
         """Whether calls of a signature are taken; those that are not were counted when they were made."""
         signature = self._signatures.get(identity)
         return signature is None or signature.operator is not None
-
-
-def _packed(one: Signature | Call) -> list[Any]:
-    # As JSON values: an unknown size becomes text that no name of a communicator is.
-    return ["?" if value != value else value for value in one]
-
-
-def _unpacked(values: list[Any]) -> list[Any]:
-    return [float("nan") if value == "?" else value for value in values]
 
 
 LONG_MS: Final = 2  # from the call to the end: of a shorter operator, either of both times may be its begin

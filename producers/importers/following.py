@@ -1,8 +1,6 @@
 """Files of other tools as a source for the agent, which follows them as they grow and as new ones come.
 
-A thread reads; `FollowingSource.poll` only returns rows that are read already. The rows of one reading are a
-piece. Its name is the reader's position before and after it, so that a source's position is a number of rows into a
-piece, and the same piece can be read again after a restart.
+A thread reads; `FollowingSource.poll` only returns rows that are read already. The rows of one reading are a piece.
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import Empty, Full, Queue
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from zlib import crc32
-
-import msgspec
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
@@ -37,23 +32,11 @@ from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
 from irregulars.producers.trace.directory import published_ns
 from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank_of_name
-from irregulars.validation import first_use
 
 _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05
-Stand = dict[str, Any]  # position of a reader: plain JSON values
-
-
-class Piece(NamedTuple):
-    """The result of one reading: rows of some ranks, and the reader's position before and after."""
-
-    before: Stand
-    after: Stand
-    job: ImportedJob
-
-
-# A piece with its records, which the reading thread computes so that polling never waits.
-_Ready = tuple[Piece, list[Announcement], list[Batch]]
+# The records of a piece, which the reading thread computes so that polling never waits
+_Piece = tuple[list[Announcement], list[Batch]]
 # Ranks of logs are announced once, as a job's monitors hold to the first announcement, and NCCL makes a communicator
 # when it is first called. So the first pieces wait until rows came for this time without a new communicator, seconds.
 ANNOUNCE_S: Final = 10.0
@@ -65,32 +48,9 @@ _MOST_HELD_ROWS: Final = 100_000  # in these pieces: more come of logs that are 
 class FileReader(Protocol):
     """Reads the new part of some files; called from one thread."""
 
-    def read(self, before: Stand, after: Stand | None) -> Piece | None:
-        """Read the rows since `before`; None: nothing yet. With `after` given, read that piece again."""
+    def read(self) -> ImportedJob | None:
+        """Read the rows that have come since the last call; None: nothing yet."""
         ...
-
-
-class _Progress(msgspec.Struct, forbid_unknown_fields=True):
-    """Content of a source's position."""
-
-    # before, after: The piece that rows are taken from; `after` is None before there is one
-    before: Stand = msgspec.field(default_factory=dict)
-    after: Stand | None = None
-    rows: int = 0  # rows taken of it
-    announced: dict[str, list[str]] = msgspec.field(default_factory=dict)  # sources of each rank that was announced
-    # For each rank and schema, before that piece: rows taken, and the watermark
-    totals: dict[str, list[int | None]] = msgspec.field(default_factory=dict)
-
-    def to_text(self) -> str:
-        return msgspec.json.encode(self, order="sorted").decode()
-
-    @classmethod
-    def of_text(cls, text: str) -> _Progress:
-        try:
-            with first_use(cls):
-                return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            raise InputError(f"position must be one of a followed source; got {text[:80]!r}") from None
 
 
 class FollowingSource:
@@ -106,7 +66,6 @@ class FollowingSource:
         self,
         reader: FileReader,
         *,
-        position: str | None = None,
         interval_s: float = 1.0,
         are_logs: bool = False,
         ends_when_idle: bool = False,
@@ -114,20 +73,21 @@ class FollowingSource:
     ) -> None:
         self._reader, self._interval_s, self._are_logs = reader, interval_s, are_logs
         self._ends_when_idle, self._world_size = ends_when_idle, world_size
-        self._progress = _Progress() if position is None else _Progress.of_text(position)
+        self._announced: dict[int, tuple[str, ...]] = {}  # sources of each rank that was announced
         self._waiting: list[Announcement] = []
         self._refused: set[int] = set()  # ranks whose refusal was logged
         self._batches: Iterator[Batch] = iter(())
         self._next: Batch | None = None
-        self._totals: dict[str, list[int | None]] = dict(self._progress.totals)
-        self._held: deque[_Ready] = deque()  # pieces that were read, and not taken
+        # For each rank and schema: rows taken, and the watermark
+        self._totals: dict[tuple[int, str], tuple[int, int | None]] = {}
+        self._held: deque[_Piece] = deque()  # pieces that were read, and not taken
         self._coming: dict[int, Announcement] = {}  # of ranks that were not announced: all that pieces told of them
         self._grown_s = time.monotonic()  # when they told of a communicator or a member last
         self._rows_s: float | None = None  # when the first rows came
         # Whether the first pieces wait for communicators that later ones tell
-        self._is_holding = are_logs and not self._progress.announced
+        self._is_holding = are_logs
         # One piece ahead of `poll`: a piece holds all rows of some traces or dumps.
-        self._pieces: Queue[_Ready | None] = Queue(maxsize=1)
+        self._pieces: Queue[_Piece | None] = Queue(maxsize=1)
         self._stop = threading.Event()
         self._is_over = False
         self._failure: InputError | None = None
@@ -140,10 +100,7 @@ class FollowingSource:
         """Return records, at most `max_records` announcements and rows; raises `InputError` if reading failed."""
         if self._next is None and not self._waiting:
             self._take_piece()
-        polled: list[Announcement | Batch] = []
-        for announcement in self._waiting[:max_records]:
-            self._progress.announced[str(announcement.rank)] = list(announcement.sources)
-            polled.append(announcement)
+        polled: list[Announcement | Batch] = list(self._waiting[:max_records])
         del self._waiting[: len(polled)]
         room = max_records - len(polled)
         while room > 0 and self._next is not None:
@@ -153,8 +110,8 @@ class FollowingSource:
         return polled
 
     def position(self) -> str:
-        """Return where to resume: after the last record polled."""
-        return self._progress.to_text()
+        """Return an empty position: a restarted agent reads the files from their beginning."""
+        return ""
 
     @property
     def is_exhausted(self) -> bool:
@@ -171,13 +128,11 @@ class FollowingSource:
 
     def _read(self) -> None:
         """Read piece after piece, one ahead of `poll`; runs in the thread."""
-        before, after = dict(self._progress.before), self._progress.after
         try:
             while not self._stop.is_set():
-                piece = self._reader.read(before, after)
-                if piece is not None:
-                    before, after = piece.after, None
-                    self._put((piece, list(piece.job.announcements()), list(piece.job.batches())))
+                job = self._reader.read()
+                if job is not None:
+                    self._put((list(job.announcements()), list(job.batches())))
                 elif self._ends_when_idle:
                     self._put(None)
                     return
@@ -189,62 +144,63 @@ class FollowingSource:
             _LOG.exception("event=follower_failed")
             self._failure = InputError(f"followed files must be readable; got {type(error).__name__}: {error}")
 
-    def _put(self, ready: _Ready | None) -> None:
+    def _put(self, piece: _Piece | None) -> None:
         # In short waits: once the source is closed nothing takes a piece out of the queue.
         while not self._stop.is_set():
             try:
-                self._pieces.put(ready, timeout=_WAIT_S)
+                self._pieces.put(piece, timeout=_WAIT_S)
                 return
             except Full:
                 continue
 
     def _take_piece(self) -> None:
+        """Begin with the next piece; one of logs waits until its ranks can be announced."""
         if self._failure is not None:
             raise self._failure
-        has_rows = False
         if self._is_holding or not self._held:
-            with suppress(Empty):
-                ready = self._pieces.get_nowait()
-                self._is_over, has_rows = ready is None, ready is not None
-                self._held.extend([ready] if ready is not None else [])
-        # Communicators of this piece are added to those of earlier ones, for ranks that were not announced yet.
-        for one in self._held[-1][1] if has_rows else ():
-            if str(one.rank) in self._progress.announced:
+            has_rows = self._receive()
+            if self._is_holding and self._held:
+                self._is_holding = not (self._is_over or self._has_waited(has_rows))
+        if self._is_holding or not self._held:
+            return
+        announcements, batches = self._held.popleft()
+        # A rank is announced once; rows of a schema that its announcement does not name are left out.
+        fresh = [self._coming.pop(one.rank) for one in announcements if one.rank in self._coming]
+        if self._world_size is not None:
+            fresh = [replace(one, world_size=self._world_size, logged_ranks=self._world_size) for one in fresh]
+        self._waiting = [one for one in fresh if self._fits(one)]
+        self._announced |= {one.rank: one.sources for one in self._waiting}
+        named = [one for one in batches if one.header.schema in self._announced.get(one.header.rank, ())]
+        self._batches = heapq.merge(*map(self._cut, named), key=published_ns)
+        self._next = next(self._batches, None)
+
+    def _receive(self) -> bool:
+        """Hold the next piece that was read, and what it tells of ranks not announced yet; False: none came."""
+        try:
+            piece = self._pieces.get_nowait()
+        except Empty:
+            return False
+        self._is_over = piece is None
+        if piece is None:
+            return False
+        self._held.append(piece)
+        for one in piece[0]:
+            if one.rank in self._announced:
                 continue
             known = self._coming[one.rank].communicators if one.rank in self._coming else ()
             by_id = {group.id: group for group in (*known, *one.communicators)}
             groups = tuple(by_id[id] for id in sorted(by_id))
             self._coming[one.rank] = replace(one, communicators=groups)
             self._grown_s = self._grown_s if groups == known else time.monotonic()
-        if self._is_holding and self._held:
-            if has_rows and self._rows_s is None:
-                self._rows_s = time.monotonic()
-            waited_s = time.monotonic() - self._grown_s
-            is_full = sum(len(batch) for _, _, own in self._held for batch in own) > _MOST_HELD_ROWS
-            has_all = waited_s >= (ANNOUNCE_S if has_rows else _MOST_IDLE_S)
-            has_all |= self._rows_s is not None and time.monotonic() - self._rows_s >= _MOST_HELD_S
-            self._is_holding = not (self._is_over or is_full or has_all)
-        if self._is_holding or not self._held:
-            return
-        piece, announcements, ready_batches = self._held.popleft()
-        # The first rows of a piece that an earlier source began have left; the totals kept are those before it.
-        is_resumed = self._progress.after == piece.after and self._progress.rows > 0
-        skipped = self._progress.rows if is_resumed else 0
-        if not is_resumed:
-            self._progress.totals = {key: list(total) for key, total in self._totals.items()}
-        self._progress.before, self._progress.after, self._progress.rows = piece.before, piece.after, 0
-        # A rank is announced once; rows of a schema that its announcement does not name are left out.
-        fresh = [self._coming.pop(one.rank) for one in announcements if one.rank in self._coming]
-        if self._world_size is not None:
-            fresh = [replace(one, world_size=self._world_size, logged_ranks=self._world_size) for one in fresh]
-        self._waiting = [one for one in fresh if self._fits(one)]
-        sources = {**self._progress.announced, **{str(a.rank): list(a.sources) for a in self._waiting}}
-        batches = [b for b in ready_batches if b.header.schema in sources.get(str(b.header.rank), ())]
-        self._batches = heapq.merge(*map(self._cut, batches), key=published_ns)
-        self._next = next(self._batches, None)
-        # Taking the rows again, and dropping them, brings the totals to where the earlier source was.
-        while skipped > 0 and self._next is not None:
-            skipped -= len(self._take_rows(skipped))
+        self._rows_s = time.monotonic() if self._rows_s is None else self._rows_s
+        return True
+
+    def _has_waited(self, has_rows: bool) -> bool:
+        """Whether the pieces that are held need not wait for more communicators."""
+        now_s = time.monotonic()
+        is_full = sum(len(batch) for _, own in self._held for batch in own) > _MOST_HELD_ROWS
+        is_late = self._rows_s is not None and now_s - self._rows_s >= _MOST_HELD_S
+        return is_full or is_late or now_s - self._grown_s >= (ANNOUNCE_S if has_rows else _MOST_IDLE_S)
 
     def _fits(self, announcement: Announcement) -> bool:
         """Return whether a message can hold an announcement; if not, log it once, as its rank is left out.
@@ -276,8 +232,7 @@ class FollowingSource:
             yield Batch(replace(part.header, watermark_ns=until_ns), part.columns)
 
     def _total(self, batch: Batch) -> tuple[int, int | None]:
-        rows, watermark_ns = self._totals.get(_key(batch), [0, None])
-        return rows or 0, watermark_ns
+        return self._totals.get((batch.header.rank, batch.header.schema), (0, None))
 
     def _take_rows(self, most: int) -> Batch:
         batch = self._next
@@ -290,13 +245,9 @@ class FollowingSource:
             known = [ns for ns in (self._total(batch)[1], taken.header.watermark_ns) if ns is not None]
             until_ns = max(known, default=None)
         taken = Batch(replace(taken.header, watermark_ns=until_ns), taken.columns)
-        self._totals[_key(taken)] = [taken.header.rows_before + len(taken), taken.header.watermark_ns]
-        self._progress.rows += len(taken)
+        own = taken.header
+        self._totals[own.rank, own.schema] = own.rows_before + len(taken), own.watermark_ns
         return taken
-
-
-def _key(batch: Batch) -> str:
-    return f"{batch.header.rank}/{batch.header.schema}"
 
 
 SETTLE_S: Final = 2.0  # time without a change after which a file is complete
@@ -314,7 +265,6 @@ def follow(
     job: str,
     *,
     world_size: int | None = None,
-    position: str | None = None,
     interval_s: float = 1.0,
     settle_s: float = SETTLE_S,
     ends_when_idle: bool = False,
@@ -323,9 +273,8 @@ def follow(
 
     `kind`: as of `producers.importers.importing.KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
     needs it: a process's rank in the communicator of that size is its global rank. Without it clog's first
-    communicator is taken as the one of all ranks. `position`: that of an earlier source of the same directory; None:
-    from the beginning. `settle_s`: time without a change after which a trace or a dump is complete, seconds.
-    Raises InputError if the kind is unknown, the world size is missing, or the position is none of a followed source.
+    communicator is taken as the one of all ranks. `settle_s`: time without a change after which a
+    trace or a dump is complete, seconds. Raises InputError if the kind is unknown, or the world size is missing.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
@@ -337,13 +286,13 @@ def follow(
         named = lambda files: [path for path in files if rank_of_name(path) is not None] or files  # noqa: E731
         reader = NewFileReader(directory, job, _job_of_dump_files, settle_s, named)
     elif kind == "clog":
-        reader = LogReader(directory, job, partial(LiveClog, job, world_size))
+        reader = LogReader(directory, job, LiveClog(job, world_size))
     elif world_size is None:
         raise InputError("world_size must be given to follow nccl-inspector; got none")
     else:
-        reader = LogReader(directory, job, partial(LiveLog, job, world_size))
+        reader = LogReader(directory, job, LiveLog(job, world_size))
     return FollowingSource(
-        reader, position=position, interval_s=interval_s, are_logs=isinstance(reader, LogReader),
+        reader, interval_s=interval_s, are_logs=isinstance(reader, LogReader),
         ends_when_idle=ends_when_idle, world_size=world_size,
     )  # fmt: skip
 
@@ -360,8 +309,7 @@ def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:
 class NewFileReader:
     """Reads new files of a directory, those of all ranks together, since process groups show only across ranks.
 
-    Files are new by the time of their last change, which is also the reader's position. Files that can't be read are
-    logged and left out.
+    Files are new by the time of their last change. Files that can't be read are logged and left out.
     """
 
     def __init__(
@@ -374,18 +322,16 @@ class NewFileReader:
     ) -> None:
         self._directory, self._job, self._read, self._settle_s = Directory(directory), job, read, settle_s
         self._choose = choose
-        self._refused_ns = -1  # up to then nothing could be read: it is not tried again
+        self._read_ns = -1  # files that changed until then were read, or can't be
 
-    def read(self, before: Stand, after: Stand | None) -> Piece | None:
-        """Read all files that changed last between two times; see `producers.importers.following.FileReader`."""
-        first_ns = max(int(before.get("changed_ns", -1)), self._refused_ns)
-        found = self._found(first_ns) if after is None else self._found(first_ns, int(after["changed_ns"]))
+    def read(self) -> ImportedJob | None:
+        """Read all files that have changed since the last call; see `FileReader`."""
+        found = self._found()
         if not found:
             return None
-        newest_ns = max(found.values())
+        self._read_ns = max(found.values())
         job = self._read_all(sorted(found, key=lambda path: path.name))
         if job is None:
-            self._refused_ns = newest_ns
             return None
         for one in job.left_out:
             _LOG.warning("event=file_refused reason=%s: %s", one.name, one.reason)
@@ -393,16 +339,15 @@ class NewFileReader:
         unusable_rows = {"rows with impossible values": unusable} if unusable else {}
         for reason, count in {**job.skipped, **unusable_rows}.items():
             _LOG.warning("event=records_left_out job=%s records=%d reason=%r", job.job, count, reason)
-        return Piece(before, after or {"changed_ns": newest_ns}, job)
+        return job
 
-    def _found(self, first_ns: int, past_ns: int | None = None) -> dict[Path, int]:
-        """Files that changed last between two times; with no end those that are complete, once no more may come."""
-        changes = {path: at for at, path in self._directory.changes() if at > first_ns}
+    def _found(self) -> dict[Path, int]:
+        """Return new files that are complete, once no more of them may come, with the times of their last changes."""
+        changes = {path: at for at, path in self._directory.changes() if at > self._read_ns}
         changes = {path: changes[path] for path in self._choose(list(changes))}
         now_ns = time.time_ns()
-        settled_ns = now_ns - round(self._settle_s * 1e9) if past_ns is None else past_ns
-        found = {path: at for path, at in changes.items() if at <= settled_ns}
-        if past_ns is None and found and len(found) < len(changes):  # more of this capture may come
+        found = {path: at for path, at in changes.items() if at <= now_ns - round(self._settle_s * 1e9)}
+        if found and len(found) < len(changes):  # more of this capture may come
             is_late = min(found.values()) < now_ns - round((self._settle_s + MOST_WAIT_S) * 1e9)
             return found if is_late else {}
         return found
@@ -427,57 +372,48 @@ class LogReader:
 
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
     One that can't be used is logged and left out from there on: the others go on, and its earlier lines count.
-
-    `open_live`: makes the object that adds the lines, from its state after the reading before.
     """
 
-    def __init__(self, directory: Path, job: str, open_live: Callable[[Mapping[str, Any]], LiveRows]) -> None:
-        self._directory, self._job, self._open_live = Directory(directory), job, open_live
+    def __init__(self, directory: Path, job: str, live: LiveRows) -> None:
+        self._directory, self._job, self._live = Directory(directory), job, live
+        self._offsets: dict[str, int] = {}  # how far each file was read
+        self._refused: set[str] = set()  # files that can't be used from there on
         self._left_out: Counter[str] = Counter()
         self._foreign: set[Path] = set()  # files that were logged as unreadable
-        self._empty: tuple[Stand, Stand] | None = None  # from the first to the second there were no rows
 
-    def read(self, before: Stand, after: Stand | None) -> Piece | None:
-        """Read up to `MOST_PIECE_BYTES` of each file; see `producers.importers.following.FileReader`."""
-        # Lines without rows are not read again and again: the caller passes the same object until a piece has come.
-        at = self._empty[1] if after is None and self._empty and self._empty[0] is before else before
+    def read(self) -> ImportedJob | None:
+        """Read up to `MOST_PIECE_BYTES` of each file; see `FileReader`."""
         while True:
-            stand, job = self._advance(at, after)
-            if job is not None:
-                return Piece(at, after or stand, job)
+            before = self._offsets, len(self._refused)
+            job = self._advance()
             # Without rows it goes on only as long as there are new lines.
-            if after is not None or _place_of(stand) == _place_of(at):
-                self._empty = before, at
-                return None
-            at = stand
+            if job is not None or before == (self._offsets, len(self._refused)):
+                return job
 
-    def _advance(self, before: Stand, after: Stand | None) -> tuple[Stand, ImportedJob | None]:
-        """Read a part of each file; return the reader's new position, and the rows."""
-        live = self._open_live(before.get("live", {}))
-        known, refused = _place_of(before)
-        # A piece that is read again ends before the line for which a file was refused: only its position names it.
-        refused_later = set() if after is None else _place_of(after)[1]
+    def _advance(self) -> ImportedJob | None:
+        """Read a part of each file; return the rows."""
         offsets: dict[str, int] = {}
         for name, path in self._named_files():
-            limit = None if after is None else after["offsets"].get(name, 0)
-            offsets[name] = known.get(name, 0)
-            if name not in refused:
-                offsets[name], is_refused = self._read_file(path, name, offsets[name], limit, live)
-                if is_refused or name in refused_later:
-                    refused.add(name)
-                    live.refuse(name)
+            offsets[name] = self._offsets.get(name, 0)
+            if name not in self._refused:
+                offsets[name], is_refused = self._read_file(path, name, offsets[name])
+                if is_refused:
+                    self._refused.add(name)
+                    self._live.refuse(name)
         # A file that is being renamed is missing from this listing and comes back; most of the others are gone.
-        unseen = ((name, offset) for name, offset in known.items() if name not in offsets)
-        offsets |= dict(islice(unseen, _MOST_UNSEEN))
-        job = live.job()
+        unseen = ((name, offset) for name, offset in self._offsets.items() if name not in offsets)
+        self._offsets = offsets | dict(islice(unseen, _MOST_UNSEEN))
+        self._refused &= self._offsets.keys()
+        job = self._live.job()
         unusable = 0 if job is None else sum(rows.unusable for rows in job.ranks.values())
-        for reason, count in [*live.skipped().items(), ("rows with impossible values", unusable)]:
+        for reason, count in [*self._live.skipped().items(), ("rows with impossible values", unusable)]:
             # At the first, tenth, hundredth … of each kind
             before_count, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
             if len(str(before_count)) < len(str(self._left_out[reason])) or (count and not before_count):
                 told = before_count + count
                 _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, told, reason)
-        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
+        self._live.end_reading(self._offsets)
+        return job
 
     def _named_files(self) -> list[tuple[str, Path]]:
         """Return the files keyed by inode and first line: both survive renaming, and an inode alone may be reused."""
@@ -500,13 +436,13 @@ class LogReader:
                     _LOG.warning("event=file_refused reason='%s: must be readable; got %s'", path, error.strerror)
         return sorted(named)
 
-    def _read_file(self, path: Path, name: str, offset: int, limit: int | None, live: LiveRows) -> tuple[int, bool]:
+    def _read_file(self, path: Path, name: str, offset: int) -> tuple[int, bool]:
         """Read complete lines from an offset on; return where to go on, and whether that line can't be used."""
         try:
             with path.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
                 offset = 0 if size < offset else offset
-                end = min(size, offset + MOST_PIECE_BYTES) if limit is None else limit
+                end = min(size, offset + MOST_PIECE_BYTES)
                 stream.seek(offset)
                 at = offset
                 while at < end:
@@ -514,7 +450,7 @@ class LogReader:
                     if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                         break  # it is being written
                     try:
-                        live.add(name, line)
+                        self._live.add(name, line)
                     except InputError as error:
                         _LOG.warning("event=file_refused reason='%s: %s'", path, error)
                         return at, True
@@ -522,8 +458,3 @@ class LogReader:
                 return at, False
         except OSError:
             return offset, False  # it was just removed
-
-
-def _place_of(stand: Stand) -> tuple[dict[str, int], set[str]]:
-    """Return how far each file was read, and which files are left out: they can't be used from there on."""
-    return stand.get("offsets", {}), set(stand.get("refused", ()))

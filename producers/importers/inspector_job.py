@@ -289,16 +289,14 @@ class LiveLog:
     before it was seen in there are left out.
     """
 
-    def __init__(self, job: str, world_size: int, state: Mapping[str, Any]) -> None:
+    def __init__(self, job: str, world_size: int) -> None:
         self._job, self._world_size = job, world_size
-        self._ranks = {Process(host, pid): rank for host, pid, rank, *_ in state.get("ranks", ())}
-        self._written_us = {Process(host, pid): us for host, pid, _, *told in state.get("ranks", ()) for us in told}
-        self._members = {(text, comm_rank): rank for text, comm_rank, rank, *_ in state.get("members", ())}
-        self._process_of = {
-            (text, comm_rank): Process(*told) for text, comm_rank, _, *told in state.get("members", ()) if told
-        }
-        self._counted = Counter({tuple(key): count for *key, count in state.get("pairs", ())})
-        self._parsers = {file: LogParser.of_state(one) for file, one in state.get("parsers", {}).items()}
+        self._ranks: dict[Process, int] = {}
+        self._written_us: dict[Process, int] = {}
+        self._members: dict[tuple[str, int], int] = {}
+        self._process_of: dict[tuple[str, int], Process] = {}
+        self._counted: Counter[tuple[Any, ...]] = Counter()
+        self._parsers: dict[str, LogParser] = {}
         self._operations: list[Operation] = []
         self._worlds: dict[tuple[Process, str], Membership] = {}  # that were read just now
 
@@ -360,22 +358,23 @@ class LiveLog:
         skipped.update({"records of processes whose global rank was not told yet": outside} if outside else {})
         return skipped
 
-    def state(self, files: Container[str]) -> dict[str, Any]:
-        """Return the state for the next reading, of these files alone, as JSON values."""
+    def end_reading(self, files: Container[str]) -> None:
+        """Forget the operators of this reading, files that are not among these, and processes of earlier starts."""
         # Processes of earlier starts: a later process has their rank, and nothing of them was read just now.
         newest: dict[int, Process] = {}
         for process, rank in sorted(self._ranks.items(), key=lambda one: (self._written_us.get(one[0], 0), one[0])):
             newest[rank] = process
         over = self._ranks.keys() - {one.process for one in self._operations} - set(newest.values())
-        kept = {process: rank for process, rank in self._ranks.items() if process not in over}
-        members = {at: rank for at, rank in self._members.items() if self._process_of.get(at) not in over}
-        return {
-            "ranks": [[*process, rank, self._written_us.get(process, 0)] for process, rank in sorted(kept.items())],
-            "members": [[*at, rank, *self._process_of.get(at, ())] for at, rank in sorted(members.items())],
-            "pairs": [[*key, count] for key, count in sorted(self._counted.items()) if Process(*key[:2]) not in over],
-            "parsers": {
-                file: parser.state()
-                for file, parser in sorted(self._parsers.items())
-                if file in files and parser.process not in {None, *over}  # else each line tells its process itself
-            },
-        }
+        self._ranks = {process: rank for process, rank in self._ranks.items() if process not in over}
+        self._written_us = {process: us for process, us in self._written_us.items() if process in self._ranks}
+        self._members = {at: rank for at, rank in self._members.items() if self._process_of[at] not in over}
+        self._process_of = {at: self._process_of[at] for at in self._members}
+        self._counted = Counter({key: n for key, n in self._counted.items() if Process(*key[:2]) not in over})
+        # Of a file without a process each line names its own.
+        named = ((file, one) for file, one in sorted(self._parsers.items()) if one.process not in {None, *over})
+        self._parsers = {file: one for file, one in named if file in files}
+        for parser in self._parsers.values():
+            for counts in (parser.skipped, parser.dropped, parser.waited_us):
+                counts.clear()
+        self._operations.clear()
+        self._worlds.clear()

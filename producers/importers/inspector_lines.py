@@ -113,22 +113,6 @@ class LogParser:
             self.skipped["records without communicator, operator or time"] += 1
         return operation
 
-    def state(self) -> dict[str, Any]:
-        """Return the communicator that the next lines belong to, as JSON values."""
-        member = None if self._member is None else list(self._member)
-        process = self.process and list(self.process)
-        return {"process": process, "member": member, "left": dict(self._left), "written_us": self.written_us}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> LogParser:
-        """Return the parser that gave a state."""
-        parser = cls()
-        if state["process"] is not None and state["member"] is not None:
-            parser.process, parser._member = Process(*state["process"]), Membership(*state["member"])
-        parser._left = dict(state["left"])
-        parser.written_us = state.get("written_us", 0)
-        return parser
-
     def _writer(self, value: Mapping[str, Any], kind: str) -> tuple[Process | None, Membership | None]:
         """Return process and communicator of a record: by itself, else by the marker, for as many as that counted."""
         if "header" in value:

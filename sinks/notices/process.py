@@ -24,7 +24,8 @@ from irregulars.in_thread import run_in_thread
 from irregulars.kafka.broker import client_config, is_refusal, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
-from irregulars.sinks.notices.ledger import Courier, Ledger, Outcome
+from irregulars.sinks.notices.delivery import Courier, Outcome
+from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Channel, Notice, summary_of
 from irregulars.sinks.notices.policy import GATHER_NS, Rules
 from irregulars.sinks.notices.settings import NotifySettings

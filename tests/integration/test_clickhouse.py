@@ -19,13 +19,14 @@ from irregulars.errors import InputError, ServiceRefused, SinkBusy, SinkError, S
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect, connected
 from irregulars.sinks.investigations import bind, run, shipped_investigations
-from irregulars.sinks.migrate import Migration, keep, migrate, shipped_migrations
+from irregulars.sinks.migrate import keep, migrate, shipped_migrations
 from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows, Sink
 from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
 from tests.chaos.faults import port_of
 from tests.chaos.surroundings import Gates
 from tests.conftest import ClickHouseAddress
+from tests.infra.docs.test_fields import migration_for_added
 from tests.integration.pipelines import own_database, store
 from tests.integration.worker_runs import wait_until
 from tests.sinks import made_up_job
@@ -379,15 +380,21 @@ def test_a_migration_that_broke_off_is_taken_up_again(settings: DatabaseSettings
         assert migrate(client)[0] == 1
 
 
-def test_a_later_migration_leaves_the_rows_of_before_it(settings: DatabaseSettings) -> None:
+def test_columns_of_added_fields_reach_tables_with_rows(settings: DatabaseSettings) -> None:
     store(settings, ROWS)
-    later = Migration(2, "0002_later.sql", "ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS later Nullable(String);\n")
+    later = migration_for_added()
     with connected(settings) as client:
-        assert migrate(client, [*shipped_migrations(), later]) == [2]
+        assert migrate(client, [*shipped_migrations(), later]) == [later.version]
         assert migrate(client, [*shipped_migrations(), later]) == []
-        assert rows_of(client, "SELECT DISTINCT later FROM verdicts") == [(None,)]
-        names = rows_of(client, "SELECT name FROM schema_migrations FINAL")
-        assert names == [("0001_tables.sql",), ("0002_later.sql",)]
+        for statement in later.statements():  # as where two workers migrate at once
+            client.command(statement)
+        assert rows_of(client, "SELECT verdict_id, made_up_retries FROM incidents") == [(made_up_job.VERDICT_ID, 0)]
+        assert rows_of(client, "SELECT DISTINCT made_up_board FROM suspects") == [(None,)]
+        columns = dict(rows_of(client, "SELECT name, type FROM system.columns WHERE table = 'verdicts'"))
+        assert columns["made_up_retries"] == "Int64"
+        names = rows_of(client, "SELECT name FROM schema_migrations FINAL ORDER BY version")
+        assert names == [(one.name,) for one in (*shipped_migrations(), later)]
+    store(settings, ROWS)  # a worker that is not updated yet goes on
 
 
 def test_an_edited_migration_is_an_error_that_names_the_file(settings: DatabaseSettings) -> None:

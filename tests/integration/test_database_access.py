@@ -106,7 +106,7 @@ def test_why_a_database_can_not_be_used_is_told_in_one_line(bare_database: Guard
         behind_tls(bare_database.url, bare_database.authority, days=-1) as expired,
     ):
         cases: tuple[tuple[dict[str, Any], str, str], ...] = (
-            ({}, "migrations_missing", "1 migration not applied: 0001_tables.sql"),
+            ({}, "migrations_missing", "not applied: 0001_tables.sql"),
             ({"clickhouse_password": WRONG}, "clickhouse_refuses", "password is incorrect"),
             ({"clickhouse_user": "nobody"}, "clickhouse_refuses", "there is no user with such name"),
             ({"clickhouse_database": "other"}, "database_hidden", "may not see database 'other', or it does not"),

@@ -12,20 +12,18 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from copy import deepcopy
 from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
 
 from irregulars.infra import cli
-from irregulars.infra.docs_site.made_parts import PART, ROOT, SCHEMAS, table
+from irregulars.infra.docs_site.made_parts import PART, ROOT, table
 from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.access_roles import ROLES
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.judgements import decode_verdict
-from irregulars.messages.kinds import VERDICT_KINDS
 from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
@@ -41,6 +39,7 @@ from irregulars.sinks.notices.slack import message_of
 from irregulars.sinks.notices.webhook import headers_of
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.comparing import committed_lines, committed_table, read_committed
+from tests.infra.docs.fields import made_files
 from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated
 
 DOCS = ROOT / "infra" / "docs"
@@ -278,56 +277,6 @@ def example(file: str) -> str:
     return MAKERS[EXAMPLES[file]]().removeprefix("```json\n").removesuffix("```\n")
 
 
-_HEAD_OF_ALERTS = {
-    "$id": "urn:irregulars:alerts:1",
-    "title": "An alert",
-    "description": "Message of the topic alerts, keyed by verdict id: a verdict that costs enough opened, changed, "
-    "became more urgent or closed. The verdict's own fields are those of the topic verdicts.",
-}
-_SUMMARY = {
-    "description": "One line for a person: what happened, how urgent it is, which device, how much slower, "
-    "what it cost, what to do next",
-    "type": "string",
-    "pattern": "^[^\\r\\n]+$",
-}
-_COST_AND_STEP = {
-    "gpu_hours_lost": {
-        "description": "lost_s times world_size, in hours; null: the number of GPUs is not known",
-        "type": ["number", "null"],
-        "minimum": 0,
-    },
-    "next_step": {"description": "What to do and where to look, for a person", "type": "string", "minLength": 1},
-}
-
-
-def made_schemas() -> dict[str, str]:
-    """The schema of verdicts, with the kinds of `messages.kinds`, and that of alerts.
-
-    That of alerts is that of verdicts, with an alert's own fields: a verdict's are written down once.
-    """
-    verdicts = json.loads((SCHEMAS / "verdicts.json").read_text())
-    verdicts["properties"]["kind"]["enum"] = list(VERDICT_KINDS)
-    found = {"verdicts": verdicts, "alerts": _alerts_schema(deepcopy(verdicts))}
-    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in found.items()}
-
-
-def _alerts_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    properties, required = schema["properties"], schema["required"]
-    properties["schema"]["const"] = "alerts"
-    properties["event"] |= {
-        "description": "What this revision is; continued ones make no alert",
-        "enum": [one for one in properties["event"]["enum"] if one != "continued"],
-    }
-    return (
-        schema
-        | _HEAD_OF_ALERTS
-        | {
-            "properties": {"summary": _SUMMARY, **properties, **_COST_AND_STEP},
-            "required": ["summary", *required, "event", *_COST_AND_STEP],
-        }
-    )
-
-
 def parts() -> Iterator[tuple[str, str, str]]:
     """Page, name and text of each part as it stands in a page."""
     for page in sorted(DOCS.glob("*.md")):
@@ -348,8 +297,8 @@ def renew(names: Collection[str] = ()) -> None:
         page.write_text(PART.sub(part, text))
     for file in EXAMPLES:
         (DOCS / "examples" / file).write_text(example(file))
-    for name, schema in made_schemas().items():
-        (SCHEMAS / f"{name}.json").write_text(schema)
+    for path, text in made_files().items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

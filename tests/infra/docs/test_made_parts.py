@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from irregulars.infra.docs_site import made_parts as site
-from tests.infra.docs.made_parts import DOCS, EXAMPLES, MAKERS, SCHEMAS, example, made_schemas, parts
+from tests.infra.docs.fields import made_files
+from tests.infra.docs.made_parts import DOCS, EXAMPLES, MAKERS, example, parts
 
 PARTS = list(parts())
 
@@ -24,9 +25,10 @@ def test_a_file_of_examples_is_as_the_code_makes_it(file: str) -> None:
     assert (DOCS / "examples" / file).read_text() == example(file), "run: python -m tests.infra.docs.made_parts"
 
 
-def test_the_schemas_of_verdicts_and_alerts_are_as_the_code_makes_them() -> None:
-    for name, schema in made_schemas().items():
-        assert (SCHEMAS / f"{name}.json").read_text() == schema, "run: python -m tests.infra.docs.made_parts"
+def test_files_that_are_made_of_fields_are_as_the_code_makes_them() -> None:
+    for path, text in made_files().items():
+        assert path.exists(), f"{path.name} lacks; run: python -m tests.infra.docs.made_parts"
+        assert path.read_text() == text, f"{path.name}; run: python -m tests.infra.docs.made_parts"
 
 
 def test_every_part_is_shown_once() -> None:

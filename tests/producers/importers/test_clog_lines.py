@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -205,29 +204,17 @@ lines_of_pieces = st.lists(pieces, max_size=6).map("|".join) | st.text(max_size=
 
 
 @settings(max_examples=200)
-@given(drawn=st.lists(lines_of_pieces, max_size=60), cut=st.integers(0, 60))
-def test_any_lines_are_counted_or_refused_and_a_restart_anywhere_changes_nothing(drawn: list[str], cut: int) -> None:
-    once, parser = LogParser(), LogParser()
-    found: list[list[Call]] = [[], []]
-    refused = ["", ""]
-    for n, line in enumerate([header(), signature(1), *drawn]):
-        raw = line.encode("utf-8", "surrogatepass")
-        if n == cut:
-            parser = LogParser.of_state(json.loads(json.dumps(parser.state())))
-        for at, one in enumerate((once, parser)):
-            try:
-                call = one.parse(raw)
-                found[at] += [] if call is None else [call]
-            except InputError as error:
-                refused[at] = str(error)
-        if refused[0]:
+@given(drawn=st.lists(lines_of_pieces, max_size=60))
+def test_any_lines_are_counted_or_refused(drawn: list[str]) -> None:
+    parser, refused = LogParser(), ""
+    for line in [header(), signature(1), *drawn]:
+        try:
+            parser.parse(line.encode("utf-8", "surrogatepass"))
+        except InputError as error:
+            refused = str(error)
             break
-    assert refused[0] == refused[1]
-    assert refused[0].startswith("line " if refused[0] else "")
-    assert len(refused[0]) < 300
-    assert str(found[0]) == str(found[1])  # sizes may be NaN
-    assert str(list(once.open_calls())) == str(list(parser.open_calls()))
-    assert once.times == parser.times
+    assert refused.startswith("line " if refused else "")
+    assert len(refused) < 300
 
 
 def looks_of(lines: list[str]) -> TimeCounts:

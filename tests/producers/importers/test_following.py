@@ -1,4 +1,4 @@
-"""Files that are followed while they grow: each row once, in pieces of any size, across rotation and restart."""
+"""Files that are followed while they grow: each row once, in pieces of any size, across rotation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.importers import following
-from irregulars.producers.importers.following import FollowingSource, NewFileReader, Stand, follow
+from irregulars.producers.importers.following import FollowingSource, NewFileReader, follow
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace, read_kineto
 from irregulars.producers.publishing.sources import Record, check_source
@@ -33,9 +33,9 @@ from tests.producers.importers.test_kineto_trace import NAMED, kernel, step, tra
 DEADLINE_S = 60.0
 
 
-def opened(kind: str, folder: Path, position: str | None = None, **options: Any) -> FollowingSource:
+def opened(kind: str, folder: Path, **options: Any) -> FollowingSource:
     options = {"ends_when_idle": True, "settle_s": 0.0, "interval_s": 0.01, "world_size": 2, **options}
-    return follow(kind, folder, "job", position=position, **options)
+    return follow(kind, folder, "job", **options)
 
 
 def drain(source: FollowingSource, is_enough: Callable[[list[Record]], bool] = lambda _: False) -> list[Record]:
@@ -96,7 +96,7 @@ def test_followed_files_of_each_kind_are_a_source(folder: Path, kind: str) -> No
             "clog": clog_lines.log(*clog_lines.steady(rank, calls=300)),
         }
         (folder / f"rank_{rank}").write_bytes(own[kind])
-    check_source(lambda position: opened(kind, folder, position, world_size=None if kind == "clog" else 2))
+    check_source(lambda _: opened(kind, folder, world_size=None if kind == "clog" else 2))
 
 
 # --- growing, rotation, restart -------------------------------------------------------------------------------------
@@ -152,22 +152,6 @@ def test_a_log_that_is_missed_while_it_is_renamed_is_not_read_again(folder: Path
     records += drain(source, lambda polled: rows_of(polled) >= 10)
     source.close()
     assert numbers(records) == list(range(30))
-
-
-def test_a_source_that_was_started_anew_goes_on_where_it_was(folder: Path) -> None:
-    path = folder / "host-pid0.log"
-    path.write_bytes(log_of(0, 0, 20))
-    source = opened("nccl-inspector", folder)
-    before = drain(source, lambda polled: rows_of(polled) >= 5)
-    position = source.position()
-    source.close()
-    append(path, log_of(0, 20, 30))
-    path.rename(folder / "host-pid0.log.1")
-    after = drain(opened("nccl-inspector", folder, position))
-    assert numbers(before + after) == list(range(30))
-    assert not [record for record in after if isinstance(record, Announcement)]
-    batches = [record for record in before + after if isinstance(record, Batch)]
-    assert [b.header.rows_before for b in batches] == np.cumsum([0, *(len(b) for b in batches)])[:-1].tolist()
 
 
 def called(comm: str, size: int, first: int, past: int) -> bytes:
@@ -262,12 +246,6 @@ def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: 
 # --- misuse ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("position", ["", "rows=3", "[]", '{"rows": "x"}', '{"before": 1}', '{"row": 3}'])
-def test_a_position_of_another_source_is_refused(folder: Path, position: str) -> None:
-    with pytest.raises(InputError, match="position must be one of a followed source"):
-        opened("kineto", folder, position)
-
-
 def test_what_following_needs_is_said(folder: Path) -> None:
     with pytest.raises(InputError, match="kind must be one of"):
         opened("nsight", folder)
@@ -318,10 +296,10 @@ def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
         reader = NewFileReader(folder, "job", read_kineto, settle_s=0.3)
         deadline_s, piece = time.monotonic() + DEADLINE_S, None
         while piece is None and time.monotonic() < deadline_s:
-            piece = reader.read({}, None)
+            piece = reader.read()
             time.sleep(0.02)
     assert piece is not None
-    assert sorted(piece.job.ranks) == [0, 1]
+    assert sorted(piece.ranks) == [0, 1]
 
 
 @pytest.mark.parametrize("at", [-(10**18), 10**18])
@@ -348,15 +326,15 @@ def test_a_file_that_vanishes_while_it_is_read_is_passed_over(folder: Path, capl
     captures(folder, 0, 3)
     gone = folder / "rank-1.0.json.gz"
     reader = NewFileReader(folder, "job", read, settle_s=0.0)
-    piece = reader.read({}, None) or reader.read({}, None)
+    piece = reader.read() or reader.read()
     assert piece is not None
-    assert list(piece.job.ranks) == [0]
+    assert list(piece.ranks) == [0]
     assert len(messages(caplog, "file_refused")) == 1
 
 
 def test_whatever_stops_the_thread_is_told_to_who_polls(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
-        def read(self, before: Stand, after: Stand | None) -> None:
+        def read(self) -> None:
             raise ZeroDivisionError("by zero")
 
     source = FollowingSource(Broken())

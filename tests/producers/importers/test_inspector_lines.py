@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -170,19 +170,6 @@ def written(start: int, rank: int) -> bytes:
     return lines(marked(start, rank, 4, 3), *(collective(n, 5) for n in range(4)), *sends)
 
 
-class Reading:
-    """Reads a directory, and remembers where it stands."""
-
-    def __init__(self, folder: Path) -> None:
-        self._reader = LogReader(folder, "job", lambda state: LiveLog("job", 2, state))
-        self.stand: dict[str, Any] = {}
-
-    def read(self) -> ImportedJob | None:
-        piece = self._reader.read(self.stand, None)
-        self.stand = self.stand if piece is None else piece.after
-        return None if piece is None else piece.job
-
-
 def sends_of(job: ImportedJob | None, rank: int) -> list[int]:
     assert job is not None
     (found,) = [batch for batch in job.batches() if batch.header.rank == rank]
@@ -191,14 +178,15 @@ def sends_of(job: ImportedJob | None, rank: int) -> list[int]:
 
 
 def test_what_is_kept_does_not_grow_with_each_start_of_the_job(tmp_path: Path) -> None:
-    reading, kept_bytes = Reading(tmp_path), []
+    live, kept_bytes = LiveLog("job", 2), []
+    reader = LogReader(tmp_path, "job", live)
     for start in range(STARTS):
         for rank in (0, 1):
             (tmp_path / f"{rank}.{start}.log").write_bytes(written(start, rank))
-        job = reading.read()
+        job = reader.read()
         assert job is not None
         assert {rank: len(rows) for rank, rows in job.ranks.items()} == {0: 7, 1: 7}
-        kept_bytes.append(len(json.dumps(reading.stand["live"])))
+        kept_bytes.append(len(pickle.dumps(live)))
     assert max(kept_bytes) < 1.1 * kept_bytes[0]
 
 
@@ -207,17 +195,18 @@ def test_of_processes_that_were_all_found_at_once_the_one_that_wrote_last_is_cou
     for start in (0, 1, 2):
         for rank in (0, 1):
             (tmp_path / f"{9 - start}.{rank}.log").write_bytes(written(start, rank))
-    reading = Reading(tmp_path)
-    assert len(sends_of(reading.read(), 0)) == 9
+    live = LiveLog("job", 2)
+    reader = LogReader(tmp_path, "job", live)
+    assert len(sends_of(reader.read(), 0)) == 9
     append(tmp_path / "7.1.log", lines(marked(2, 1, 1, 0, 100), collective(5, 5)))
-    assert reading.read() is not None
-    assert len(reading.stand["live"]["ranks"]) == 2
+    assert reader.read() is not None
+    assert len(live._ranks) == 2
     append(tmp_path / "7.0.log", lines(marked(2, 0, 1, 1, 200), collective(5, 5), pair("Send", 1)))
-    assert sends_of(reading.read(), 0) == [3]
+    assert sends_of(reader.read(), 0) == [3]
 
 
 def test_of_processes_that_look_alike_the_second_file_is_refused_while_they_are_followed() -> None:
-    live = LiveLog("job", 2, {})
+    live = LiveLog("job", 2)
     first, second = (lines({**context(0, comm_rank=rank), **collective(5, 90)}) for rank in (0, 1))
     live.add("a", first)
     with pytest.raises(InputError, match=r"got two of 100 on host-0, ranks 0 and 1 of 0xab"):

@@ -7,16 +7,15 @@ import threading
 
 import pytest
 
-from irregulars.sinks.notices.ledger import (
+from irregulars.sinks.notices.delivery import (
     LONGEST_S,
     LONGEST_TRY_S,
     MOST_LEFT,
     Courier,
-    Due,
-    Ledger,
     Outcome,
     Retries,
 )
+from irregulars.sinks.notices.ledger import Due, Ledger
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules
 from tests.present import present

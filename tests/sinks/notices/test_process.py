@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices import process
-from irregulars.sinks.notices.ledger import Courier, Ledger, Outcome, Retries
+from irregulars.sinks.notices.delivery import Courier, Outcome, Retries
+from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.process import Notifier
 from irregulars.sinks.notices.settings import NotifySettings
