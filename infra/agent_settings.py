@@ -70,6 +70,13 @@ class EventsTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StacksTable:
+    """``[stacks]``."""
+
+    enabled: bool = key(True, "Take the stacks of processes that an alert accuses, and of two peers (needs py-spy)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolTable:
     """``[spool]``."""
 
@@ -125,6 +132,7 @@ class AgentFile:
     nics: NicsTable = field(default_factory=NicsTable)
     gpus: GpusTable = field(default_factory=GpusTable)
     events: EventsTable = field(default_factory=EventsTable)
+    stacks: StacksTable = field(default_factory=StacksTable)
     spool: SpoolTable = field(default_factory=SpoolTable)
     metrics: MetricsTable = field(default_factory=MetricsTable)
     ranks: tuple[RankTable, ...] = ()
@@ -132,8 +140,8 @@ class AgentFile:
 
 
 TABLES: Final[Mapping[str, type]] = {
-    "agent": NodeTable, "nics": NicsTable, "gpus": GpusTable, "events": EventsTable, "spool": SpoolTable,
-    "metrics": MetricsTable,
+    "agent": NodeTable, "nics": NicsTable, "gpus": GpusTable, "events": EventsTable,
+    "stacks": StacksTable, "spool": SpoolTable, "metrics": MetricsTable,
 }  # fmt: skip
 ARRAYS: Final = ("ranks", "sources")
 

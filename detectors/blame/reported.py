@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
+from irregulars.detectors.blame.functions import spent_apart
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
@@ -23,6 +24,7 @@ from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import Reported
+from irregulars.messages.records import LOOKS
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration
 
@@ -31,7 +33,7 @@ _MOST_COMING: Final = 1 << 16  # of a recording all are known at once
 _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
-_NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up"})
+_NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS})
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
 _NOT_ON_HOSTS: Final = frozenset({"stage", "program", "switch"})  # of which no host reports anything
 _GPU: Final = re.compile(r"gpu(\d+)")
@@ -58,7 +60,8 @@ class EventLog:
 
     def add(self, events: Iterable[DeviceEvent]) -> None:
         """Take in events."""
-        new = [one for one in dict.fromkeys(events) if one not in self._known]
+        # Frames of stacks are for people, and many.
+        new = [one for one in dict.fromkeys(events) if one not in self._known and one.kind != "stack"]
         if new:
             self._known.update(new)
             self._coming += new
@@ -107,6 +110,10 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int |
         return verdict
     onset_ns = onset_of(verdict, verdict.time_ns) if onset_ns is None else onset_ns
     late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
+    evidence = verdict.evidence + spent_apart(
+        verdict, [one for one in events if one.kind == "function" and one.time_ns >= onset_ns]
+    )
+    verdict = replace(verdict, evidence=evidence)
     near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
     own = {suspect: [one for one in near if _is_of(one, suspect)] for suspect in verdict.suspects}
     if not any(own.values()):
@@ -173,7 +180,7 @@ def _place(suspect: Suspect) -> tuple[object, ...]:
 
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
     """Whether an event is of a suspect's device, or of its host or bus."""
-    if suspect.device in _NOT_ON_HOSTS:
+    if suspect.device in _NOT_ON_HOSTS or event.kind in LOOKS:
         return False
     is_worker = suspect.device in WORKERS
     # Links are no evidence on workers, nor are GPUs and processes on the network.

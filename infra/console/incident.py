@@ -32,6 +32,7 @@ from irregulars.infra.console.rendering import (
     seconds,
     visitor_of,
 )
+from irregulars.infra.console.stacks import Look, read_looks
 from irregulars.infra.showing.found import Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.html_page import body_of
@@ -68,7 +69,7 @@ SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS t
     if(kind = 'xid', code, NULL) AS xid, argMax(detail, reported_at) AS newest_detail
 FROM events FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}
-    AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
+    AND kind NOT IN ('stack', 'function') AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
     AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
     AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
 GROUP BY host, device, kind, xid, if(kind = 'link_errors', detail, '')
@@ -130,16 +131,24 @@ def _behind(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
-    """Return the reports of the first suspect's ranks and host, from before the incident until it was over."""
+def span_of(screen: Screen) -> tuple[int, int] | None:
+    """Return from when to when an incident lasted, until now where it is open, ns; None: not known."""
     verdict = screen.verdict
     begin_ns = verdict.time_ns if screen.since_ns is None else screen.since_ns
     end_ns = screen.now_ns if verdict.state == "open" else verdict.time_ns
-    if begin_ns is None or end_ns is None or not verdict.suspects:
-        return ()
+    if begin_ns is None or end_ns is None:
+        return None
     if verdict.state == "closed" and verdict.kind in STANDSTILLS and math.isfinite(verdict.lost_s):
         end_ns += round(verdict.lost_s * 1e9)  # its time is when it began to stand
-    first = verdict.suspects[0]
+    return begin_ns, end_ns
+
+
+def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
+    """Return the reports of the first suspect's ranks and host, from before the incident until it was over."""
+    verdict, span = screen.verdict, span_of(screen)
+    if span is None or not verdict.suspects:
+        return ()
+    (begin_ns, end_ns), first = span, verdict.suspects[0]
     values = {
         "job": verdict.job, "attempt": verdict.attempt, "ranks": list(first.ranks[:_MOST_RANKS]),
         "hosts": [] if first.host is None else [first.host],
@@ -152,7 +161,7 @@ async def incident_page(request: Request) -> Response:
     """Show a verdict; a job's name leads to its newest one."""
     which, console = request.path_params["verdict_id"], console_of(request)
     try:
-        screen, history, reported = await read_incident(console, which)
+        screen, history, reported, looks = await read_incident(console, which)
     except InputError:
         raise HTTPException(404, f"No verdict of the name {which!r} is stored.") from None
     verdict = screen.verdict
@@ -163,15 +172,18 @@ async def incident_page(request: Request) -> Response:
     return render(
         request, "incident.html", verdict=verdict, title=headline(screen),
         body=Markup(body_of(screen)),  # as `irregulars show --html` has it; its texts are escaped
-        timeline=timeline_of(verdict, history, reported, said, console.least_severity),
+        timeline=timeline_of(verdict, history, reported, said, console.least_severity), looks=looks,
         thanks=asked if asked in (*WORDS, "muted") else None,
         mutable=mutable_of(verdict), muted_for=MUTED_FOR, mutes=await mutes_on(console, verdict),
         now_s=time.time(),
     )  # fmt: skip
 
 
-async def read_incident(console: Console, which: str) -> tuple[Screen, Answer, Sequence[Sequence[Any]]]:
-    """Return a verdict's screen, its history, and the reports of devices.
+Incident = tuple[Screen, Answer, Sequence[Sequence[Any]], Sequence[Look]]
+
+
+async def read_incident(console: Console, which: str) -> Incident:
+    """Return a verdict's screen, its history, the reports of devices, and the looks into its processes.
 
     Raises `InputError` where it is not stored, and `ServiceError`.
     """
@@ -179,11 +191,13 @@ async def read_incident(console: Console, which: str) -> tuple[Screen, Answer, S
     if verdict is None:
         raise InputError(f"verdict must be one that is stored; got {which!r}")
 
-    def read(client: Client) -> tuple[Screen, Answer, Sequence[Sequence[Any]]]:
+    def read(client: Client) -> Incident:
         found = found_in_database(client, verdict, console.database.source, time.time_ns())
         screen = gather(found, console.runbook_url)
         wanted = {"verdict_id": verdict.verdict_id, "limit": _REVISIONS}
-        return screen, run(client, "suspicion_history", wanted), reported_on(client, screen)
+        span = span_of(screen)
+        looks = [] if span is None else read_looks(client, verdict, span[0], span[1] + _AFTER_NS)
+        return screen, run(client, "suspicion_history", wanted), reported_on(client, screen), looks
 
     keep_s = _CLOSED_S if verdict.state == "closed" else _OPEN_S
     # The revision is part of the key, so that a new one is read at once.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,9 @@ from irregulars import stopping
 from irregulars.errors import InputError
 from irregulars.infra.agent_settings import AgentFile, open_source
 from irregulars.infra.runs.data_directory import lock_directory
+from irregulars.infra.runs.dead_letters import follow_alerts
 from irregulars.infra.settings import Settings
-from irregulars.infra.wiring import agent_settings
+from irregulars.infra.wiring import agent_settings, kafka_security
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.importers.fabric import read_fabric
@@ -26,6 +28,7 @@ from irregulars.producers.node.metrics import AgentState, serve_metrics
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.stacks import StackWatch, find_py_spy
 from irregulars.producers.node.sysfs import find_gpus, find_nic, find_nics, nearest_nics
 from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.publishing.publisher import AgentSettings
@@ -55,6 +58,8 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
             opened[table.name] = open_source(table, file.spool.directory / "sources")
             stack.callback(opened[table.name].close)
         source = NodeSource(opened, devices.roster, devices.source)
+        if file.stacks.enabled:
+            _look_into_processes(settings, source, devices)
         state = AgentState(source, devices.roster)
         # Before the first message: an address that is taken ends the agent while nothing is published.
         if file.metrics.enabled:
@@ -89,6 +94,7 @@ class _Devices:
     def __init__(self, file: AgentFile) -> None:
         sysfs = file.agent.sysfs
         self.gpu_count = 0
+        self.host = file.agent.host or socket.gethostname()
         if file.gpus.enabled:
             from irregulars.producers.node.gpu import count_gpus
 
@@ -100,7 +106,7 @@ class _Devices:
             counts = len(fabric.leaf_of), len(fabric.above), sum(fabric.skipped.values())
             _LOG.info("event=fabric_read nics=%d switches_below_others=%d skipped=%d", *counts)
         self.roster = Roster(
-            file.agent.host or socket.gethostname(),
+            self.host,
             nearest_nics(find_gpus(sysfs), nics),
             range(self.gpu_count),
             is_sampling_nics=file.nics.enabled,
@@ -132,6 +138,20 @@ def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
     errors = None if file.events.error_files is None else ErrorFiles(file.events.error_files)
     host = file.agent.host or socket.gethostname()
     return NodeEvents(roster, host, Devices(gpus, nics), sysfs, log, error_files=errors)
+
+
+def _look_into_processes(settings: Settings, source: NodeSource, devices: _Devices) -> None:
+    py_spy = find_py_spy()
+    if py_spy is None:
+        _LOG.info("event=no_py_spy effect='no stacks are taken'")
+        return
+    security = kafka_security(settings, is_asking=False)
+
+    def alerts() -> Iterator[bytes]:
+        return follow_alerts(settings.kafka_bootstrap, settings.topics(), security, is_over=lambda: stacks.is_over)
+
+    stacks = StackWatch(alerts, source.processes, devices.host, py_spy)
+    devices.source.look_into(stacks)
 
 
 def _locked(file: AgentFile) -> int:

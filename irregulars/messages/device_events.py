@@ -12,6 +12,7 @@ from irregulars.messages.records import EVENT_KINDS, UNKNOWN, Batch, Header
 from irregulars.validation import Integer, Label, Rank, one_of
 
 MOST_TEXT: Final = 200  # characters of a detail: verdicts repeat it
+ONE_LOOK_NS: Final = 1_000_000  # frames or functions of one look into a process lie closer together than this
 
 
 @dataclass(frozen=True, slots=True)

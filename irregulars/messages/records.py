@@ -175,9 +175,12 @@ THROTTLE_REASONS: Final = (
 )  # fmt: skip
 """Reasons for which a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
 
+LOOKS: Final = ("stack", "function")
+"""Events that agents make of a process, because a verdict asks for it: they are evidence against no device."""
+
 EVENT_KINDS: Final = (
     "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit",
-    "node_state",
+    "node_state", *LOOKS,
 )  # fmt: skip
 """Events that nodes and devices report; a column ``kind`` holds indices into this tuple."""
 
@@ -188,7 +191,8 @@ EVENTS: Final = pa.schema(
         # host, device, detail: Indices into the header's `names`; an empty name: not known, or the host itself
         pa.field("host", pa.uint16(), nullable=False),
         pa.field("device", pa.uint16(), nullable=False),
-        pa.field("code", pa.int64()),  # an XID's number, a counter's growth, an exit status
+        # An XID's number, a counter's growth, an exit status, a frame's depth, a function's share in thousandths
+        pa.field("code", pa.int64()),
         pa.field("detail", pa.uint16(), nullable=False),
     ]
 )

@@ -16,6 +16,7 @@ from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.records import BATCH_SCHEMAS, GPU_HEALTH, UNKNOWN, Batch
 from irregulars.producers.node.events import NodeEvents
 from irregulars.producers.node.roster import HealthSample, Owner, Samples
+from irregulars.producers.node.stacks import StackWatch
 from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -58,6 +59,7 @@ class DeviceSource:
     ) -> None:
         self._events = events
         self._feeds, self._health = feeds, health or (lambda: [])
+        self._stacks: StackWatch | None = None
         self._clock_s, self._next_s = clock_s, clock_s() + _BATCH_S
         self._health_s, self._next_health_s = health_s, clock_s() + health_s
         self._rows: Counter[tuple[str, Owner]] = Counter()
@@ -66,6 +68,10 @@ class DeviceSource:
         self._counted_s: dict[Owner, float] = {}  # when one of the two above changed last; the oldest comes first
         self._ready: deque[Batch | Heartbeat] = deque()
         self._is_clock_back = False
+
+    def look_into(self, stacks: StackWatch) -> None:
+        """Publish what is seen in processes, too: their rows are counted with those of the other events."""
+        self._stacks = stacks
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Return the samples as batches, once a second."""
@@ -97,8 +103,9 @@ class DeviceSource:
         """Stop sampling."""
         for feed in self._feeds:
             feed.close()
-        if self._events is not None:
-            self._events.close()
+        for one in (self._events, self._stacks):
+            if one is not None:
+                one.close()
 
     def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
         """Add events, which no watermark holds back: a log may report them late."""
@@ -111,8 +118,9 @@ class DeviceSource:
 
     def _gather(self) -> None:
         self._forget()
-        if self._events is not None:
-            self._add_events(self._events.take())
+        for one in (self._events, self._stacks):
+            if one is not None:
+                self._add_events(one.take())
         sampled = _by_owner((one.owner, one) for feed in self._feeds for one in feed.take())
         until_ns = self._now_ns() - _LAG_NS
         back_ns = max(self._watermarks_ns.values(), default=until_ns) - until_ns

@@ -11,7 +11,7 @@ from irregulars.errors import InputError, IrregularsError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Batch
-from irregulars.producers.node.roster import Roster
+from irregulars.producers.node.roster import Owner, Roster
 from irregulars.producers.publishing.agent import announcing_message
 from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of, row_count
 from irregulars.validation import shown
@@ -49,6 +49,16 @@ class NodeSource:
     def closed_connections(self) -> int:
         """Connections of processes that were closed because of the bytes that they sent."""
         return sum(getattr(source, "closed_connections", 0) for source in self._all)
+
+    def processes(self) -> Mapping[Owner, int]:
+        """Return the processes of this host's ranks, as far as they are connected. Any thread may ask."""
+        found = [dict(getattr(source, "processes", {})) for source in list(self._sources.values())]
+        return {
+            Owner(job, attempt, rank, self._groups.get((job, attempt, rank, start, since_ns)), start, since_ns): pid
+            for own in found
+            for (job, attempt, rank, start, since_ns), pid in own.items()
+            if (job, attempt, rank, start, since_ns) in self._groups
+        }
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Poll the sources, each up to the rest of `max_records`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -85,6 +85,11 @@ class PassingSource:
     def closed_connections(self) -> int:
         """Connections that the source closed because of the bytes that came over them."""
         return getattr(self._source, "closed_connections", 0)
+
+    @property
+    def processes(self) -> Mapping[RankKey, int]:
+        """Processes of this host that the source's ranks are."""
+        return getattr(self._source, "processes", {})
 
     def close(self) -> None:
         """Close the source."""

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from irregulars.producers.torch_hook.frames import End, Frame, FrameReader, Lost
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _READ_BYTES: Final = 1 << 20
+_PEER: Final = struct.Struct("iII")  # process, user and group of the other end, as in unix(7)
 # Records that wait to be polled; above it sockets are not read, and rows wait in the rings of the ranks.
 _MOST_QUEUED: Final = 256
 # A process sends batches of 1,500 rows, about 0.1 MB; an announcement must fit into one message anyway.
@@ -80,6 +82,7 @@ class SocketSource:
         self._ended = 0
         self._rows = 0
         self._unmarked: set[RankKey] = set()
+        self.processes: dict[RankKey, int] = {}  # of the ranks that are connected
         # Ranks without a connection that have not ended, with the time at which they lost it; the first comes first
         self._lost: dict[RankKey, float] = {}
         self._is_short = False  # of file descriptors
@@ -246,7 +249,13 @@ class SocketSource:
         if before is not None and key_of(before) not in {key, *taken}:
             # The process goes on as another rank, or in another group: else its NIC would stay that of the old place.
             self._release(key_of(before))
+        if before is not None:
+            self.processes.pop(key_of(before), None)
         connection.announced = announcement
+        # As this process counts them, whatever the container of the other calls itself.
+        peer = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        if pid := _PEER.unpack(peer)[0]:  # 0: it is in a namespace that can't be seen from here
+            self.processes[key] = pid
         self._lost.pop(key, None)
         if connection.is_unmarked:
             self._unmarked.add(key)
@@ -265,8 +274,10 @@ class SocketSource:
         self._connections.remove(connection)
         own = connection.announced
         connected = {key_of(one.announced) for one in self._connections if one.announced is not None}
-        if own is not None and not connection.has_ended and key_of(own) not in connected:
-            self._lost[key_of(own)] = self._clock_s()
+        if own is not None and key_of(own) not in connected:
+            self.processes.pop(key_of(own), None)
+            if not connection.has_ended:
+                self._lost[key_of(own)] = self._clock_s()
 
 
 def _remove_stale(path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from irregulars.messages.records import OPERATOR_CODES, SEND
-from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
+from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, wait_for_operator
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, UNSEEN
 
 _FAMILIES: Final = {
@@ -127,7 +127,7 @@ class DispatcherHook(RecordingHook):
                 return
             if not is_sync:
                 group.watch(ordinal, work)
-            elif has_succeeded(work):
+            elif wait_for_operator(work):
                 self.ring.finish(ordinal, _now_ns())
             # One that failed never ended: its row stays open.
         except Exception as error:

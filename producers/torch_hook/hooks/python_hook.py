@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any, Final
 
 from irregulars.messages.records import OPERATOR_CODES, SEND
-from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
+from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, wait_for_operator
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, UNSEEN
 
 HOOK_ID: Final = 0x1226  # as in hook.cpp: hooks of one group fire in the order of their ids
@@ -131,7 +131,7 @@ class PythonHook(RecordingHook):
                     finish(ordinal, _now_ns())
                 elif args.async_op:
                     watch(ordinal, work)
-                elif has_succeeded(work):
+                elif wait_for_operator(work):
                     finish(ordinal, _now_ns())
                 # One that failed never ended: its row stays open.
             except Exception as error:

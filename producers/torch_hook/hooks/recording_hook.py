@@ -76,7 +76,7 @@ class RecordingHook:
         return watch
 
 
-def has_succeeded(work: Any) -> bool:
+def wait_for_operator(work: Any) -> bool:
     """Wait for an operator, as the caller does next; False if it failed, because a rank is gone or time is out."""
     try:
         work.wait()

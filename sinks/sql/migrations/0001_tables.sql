@@ -347,8 +347,8 @@ CREATE TABLE IF NOT EXISTS events
     rank UInt32 COMMENT 'Global rank that uses the device, or one on the host',
     host LowCardinality(String) COMMENT 'Host; empty: not known',
     device LowCardinality(String) COMMENT 'Name on its host, for example gpu3 or mlx5_0; empty: the host itself',
-    kind LowCardinality(String) COMMENT 'xid, ecc, throttle, link_down, link_up, link_errors, pcie, out_of_memory, process_exit or node_state',
-    code Nullable(Int64) COMMENT 'Number of an XID, growth of a counter, exit status; NULL: none' CODEC(T64, ZSTD),
+    kind LowCardinality(String) COMMENT 'xid, ecc, throttle, link_down, link_up, link_errors, pcie, out_of_memory, process_exit, node_state, stack (a frame) or function',
+    code Nullable(Int64) COMMENT 'Number of an XID, growth of a counter, exit status, depth of a frame, share in thousandths; NULL: none' CODEC(T64, ZSTD),
     detail String COMMENT 'What more is known' CODEC(ZSTD),
     reported_at DateTime64(9, 'UTC') COMMENT 'When it was reported' CODEC(DoubleDelta, ZSTD),
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'

@@ -1,0 +1,200 @@
+"""Stacks of the training processes that an alert accuses, and of two peers, taken with py-spy while it is fresh.
+
+A job that stands still: the stack of each thread, once. A slow rank: the functions in which its main thread spends
+its time, over some seconds. They leave as events, a row for each frame or function: a question compares the peers.
+py-spy reads another process's memory; where the system forbids that, an event says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from irregulars.errors import RecordError, ServiceError
+from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
+from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.messages.kinds import STANDSTILLS
+from irregulars.producers.node.roster import Owner
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+Event = tuple[Owner, DeviceEvent]
+
+_ACCUSED: Final = 2  # ranks of the first suspect that are looked at: a host carries eight that wait alike
+_PEERS: Final = 2
+_MOST_FRAMES: Final = 40  # of a thread, the innermost; training scripts are some twenty deep
+_MOST_THREADS: Final = 8
+_MOST_FUNCTIONS: Final = 20
+_LEAST_SHARE: Final = 0.01  # of the samples, that a function is told
+_SAMPLED_S: Final = 5  # a slow rank's iteration takes some tenths to some seconds
+_RATE_HZ: Final = 50  # costs a process about half a percent meanwhile
+_DUMP_S: Final = 20.0  # until py-spy is ended: the symbols of a large process take seconds
+_KNOWN: Final = 1000  # verdicts and ranks that are not looked at twice
+_AGAIN_S: Final = 30.0  # until alerts are asked for again where Kafka does not give them
+_MAIN: Final = "MainThread"
+
+
+def find_py_spy() -> str | None:
+    """Return the path of py-spy, beside our Python or on the path; None: it is not installed."""
+    own = Path(sys.executable).with_name("py-spy")
+    return str(own) if own.exists() else shutil.which("py-spy")
+
+
+def ranks_to_look_at(verdict: Verdict) -> tuple[int, ...]:
+    """Return the ranks whose processes tell most: those accused, and their next peers in rank order.
+
+    Empty for verdicts of which a stack says nothing: those on links, switches, NICs and numbers, and closed ones.
+    """
+    if verdict.state != "open" or (verdict.kind not in STANDSTILLS and verdict.kind != "slow_rank"):
+        return ()
+    accused = verdict.suspects[0].ranks[:_ACCUSED] if verdict.suspects else ()
+    others = {rank for suspect in verdict.suspects for rank in suspect.ranks}
+    first, world_size = accused[0] if accused else 0, verdict.world_size
+    around = ((first + step) % world_size for step in range(world_size))
+    return (*accused, *islice((rank for rank in around if rank not in others), _PEERS))
+
+
+def frames_of(dump: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each thread of ``py-spy dump --json``, the main one first: its name, and its frames, the innermost first.
+
+    Raises `ValueError` where it is not that.
+    """
+    named = [(_name_of(one), one) for one in json.loads(dump)]
+    for name, one in sorted(named, key=lambda pair: (pair[0] != _MAIN, not pair[1].get("owns_gil")))[:_MOST_THREADS]:
+        frames = [f"{frame['name']} ({_place(frame)})" for frame in one["frames"][:_MOST_FRAMES]]
+        yield f"{name}, holds the GIL" if one.get("owns_gil") and name != _MAIN else name, frames
+
+
+def _name_of(thread: Mapping[str, Any]) -> str:
+    # Threads have names where Python's module of them was loaded; the main one's number is the process's.
+    own = _MAIN if thread["os_thread_id"] == thread["pid"] else f"thread {thread['os_thread_id']}"
+    return str(thread.get("thread_name") or own)
+
+
+def _place(frame: Mapping[str, Any]) -> str:
+    return f"{frame.get('short_filename') or frame['filename']}:{frame['line']}"
+
+
+def functions_of(samples: str) -> list[tuple[str, float]]:
+    r"""Return the innermost functions of the main thread in ``py-spy record --format raw``, with their shares.
+
+    >>> functions_of("thread (1): MainThread;main (train.py:3);load (data.py:7) 3\nthread (1): MainThread;main 1")
+    [('load (data.py:7)', 0.75), ('main', 0.25)]
+    """
+    counts: Counter[str] = Counter()
+    for line in samples.splitlines():
+        stack, _, count = line.rpartition(" ")
+        thread, *frames = stack.split(";")
+        if (_MAIN in thread or _MAIN not in samples) and frames and count.isdigit():
+            counts[frames[-1]] += int(count)
+    total = counts.total()
+    return [(name, n / total) for name, n in counts.most_common(_MOST_FUNCTIONS) if n >= _LEAST_SHARE * total]
+
+
+class StackWatch:
+    """Follows alerts in a thread of its own, and looks into the processes of this host that they are about.
+
+    `alerts`: returns messages of the topic, as they come. `processes`: returns the ranks of this host and their
+    processes. Each rank is looked at once for a verdict, one process at a time.
+    """
+
+    def __init__(
+        self, alerts: Callable[[], Iterable[bytes]], processes: Callable[[], Mapping[Owner, int]], host: str,
+        py_spy: str,
+    ) -> None:  # fmt: skip
+        self._alerts, self._processes, self._host, self._py_spy = alerts, processes, host, py_spy
+        self._found: deque[Event] = deque()
+        self._known: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._follow, name="irregulars-stacks", daemon=True).start()
+
+    def take(self) -> list[Event]:
+        """Return the events since the last call. Never blocks."""
+        return [self._found.popleft() for _ in range(len(self._found))]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the watch was closed."""
+        return self._is_over.is_set()
+
+    def close(self) -> None:
+        """Stop; a process that is looked at is let go within seconds."""
+        self._is_over.set()
+
+    def _follow(self) -> None:
+        trouble = None
+        while not self.is_over:
+            try:
+                for message in self._alerts():
+                    trouble = None
+                    self._look(message)
+            except ServiceError as error:  # away, or our role may not read alerts: the agent works without stacks
+                if str(error) != trouble:
+                    _LOG.warning("event=no_alerts effect='no stacks are taken' reason=%r", str(error))
+                trouble = str(error)
+            self._is_over.wait(_AGAIN_S)
+
+    def _look(self, message: bytes) -> None:
+        try:
+            verdict = decode_verdict(message, "alerts")
+        except RecordError as error:
+            _LOG.warning("event=alert_unreadable reason=%r", str(error))
+            return
+        wanted = ranks_to_look_at(verdict)
+        for owner, pid in self._processes().items():
+            of = (verdict.verdict_id, owner.rank)
+            is_of = (owner.job, owner.attempt) == (verdict.job, verdict.attempt) and owner.rank in wanted
+            if is_of and of not in self._known and not self.is_over:
+                self._known[of] = None
+                self._known = OrderedDict(islice(self._known.items(), max(len(self._known) - _KNOWN, 0), None))
+                self._found.extend((owner, event) for event in self._events(verdict, owner.rank, pid))
+
+    def _events(self, verdict: Verdict, rank: int, pid: int) -> Iterator[DeviceEvent]:
+        time_ns = time.time_ns()
+        kind, look = ("stack", self._stacks) if verdict.kind in STANDSTILLS else ("function", self._functions)
+        try:
+            # A nanosecond apart: rows that differ in nothing else, of a recursion, are no copies.
+            for place, (thread, code, detail) in enumerate(look(pid)):
+                yield DeviceEvent(time_ns + place, rank, kind, self._host, thread, code, detail[:MOST_TEXT])
+        except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError) as error:
+            said = (error.stderr if isinstance(error, subprocess.CalledProcessError) else None) or str(error)
+            reason = " ".join(said.partition("\n\n")[0].split())[:MOST_TEXT]  # behind it: py-spy's own stack
+            _LOG.warning("event=stack_not_taken job=%r rank=%d pid=%d reason=%r", verdict.job, rank, pid, reason)
+            yield DeviceEvent(time_ns, rank, kind, self._host, "", None, f"not taken: {reason}"[:MOST_TEXT])
+
+    def _stacks(self, pid: int) -> Iterator[tuple[str, int, str]]:
+        dump = self._run("dump", "--json", "--pid", str(pid)).stdout
+        for thread, frames in frames_of(dump):
+            for depth, frame in enumerate(frames):
+                yield thread, depth, frame
+
+    def _functions(self, pid: int) -> Iterator[tuple[str, int, str]]:
+        with tempfile.TemporaryDirectory(prefix="irregulars-") as folder:
+            file = Path(folder) / "samples"
+            self._run(
+                "record", "--pid", str(pid), "--duration", str(_SAMPLED_S), "--rate", str(_RATE_HZ), "--idle",
+                "--threads", "--function", "--format", "raw", "--output", str(file),
+            )  # fmt: skip
+            for function, share in functions_of(file.read_text(encoding="utf-8", errors="replace")):
+                yield _MAIN, round(1000 * share), function
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [self._py_spy, *arguments]
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_DUMP_S + _SAMPLED_S,
+            stdin=subprocess.DEVNULL,
+        )

@@ -1,0 +1,61 @@
+"""The function in which an accused rank spends more of its time than its peers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from irregulars.detectors.blame.functions import spent_apart
+from irregulars.detectors.blame.reported import EventLog, with_events
+from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.judgements import Suspect, Verdict
+
+VERDICT = Verdict(
+    "llm:0:30:0", 2, "open", "llm", "slow_rank", (30, 60), 1.4, 60.0, None,
+    (Suspect("gpu", 5, (5,), 0.9, host="node-0", gpu=5),), "rank 5 is late", world_size=8, time_ns=10**18,
+)  # fmt: skip
+
+
+def shares(rank: int, *found: tuple[str, int], time_ns: int = 10**18 + 10**9) -> list[DeviceEvent]:
+    return [
+        DeviceEvent(time_ns + at, rank, "function", "node-0", "MainThread", code, name)
+        for at, (name, code) in enumerate(found)
+    ]
+
+
+PEERS = [*shares(6, ("wait", 900), ("decode_jpeg", 30)), *shares(7, ("wait", 940), ("decode_jpeg", 30))]
+
+
+def test_the_function_that_stands_out_is_named_with_that_of_its_peers() -> None:
+    own = shares(5, ("wait", 500), ("decode_jpeg", 410))
+    text = "; rank 5 spends 41% of its time in decode_jpeg, ranks 6-7 3%"
+    assert spent_apart(VERDICT, own + PEERS) == text
+    weighed = with_events(VERDICT, own + PEERS)
+    assert weighed.evidence == VERDICT.evidence + text
+    assert weighed.suspects == VERDICT.suspects, "a look at a process is no report against its GPU"
+    assert weighed.explanation is None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        shares(5, ("wait", 860), ("decode_jpeg", 140)) + PEERS,  # within the chance of 250 samples
+        shares(5, ("decode_jpeg", 1000)),  # no peer
+        PEERS,
+        [DeviceEvent(10**18, 5, "function", "node-0", "", None, "not taken: permission"), *PEERS],
+        [
+            *shares(5, ("decode_jpeg", 990), time_ns=10**18),
+            *shares(5, ("wait", 900), time_ns=10**18 + 10**10),
+            *PEERS,
+        ],
+    ],
+)
+def test_a_difference_that_may_be_chance_is_none(events: list[DeviceEvent]) -> None:
+    assert spent_apart(VERDICT, events) == ""
+
+
+def test_frames_of_stacks_are_not_kept_for_judgement() -> None:
+    log = EventLog()
+    log.add([DeviceEvent(1, 5, "stack", "node-0", "MainThread", 0, "f (a.py:1)"), *shares(5, ("f", 900), time_ns=2)])
+    assert [one.kind for one in log.until(math.inf)] == ["function"]

@@ -1,0 +1,135 @@
+"""Who is looked at for an alert, and how the words of py-spy are read; a live process in its own words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.producers.node.roster import Owner
+from irregulars.producers.node.stacks import StackWatch, find_py_spy, frames_of, functions_of, ranks_to_look_at
+from irregulars.sinks.alerts import alert_of
+
+HANG = Verdict(
+    "llm:0:30:0", 0, "open", "llm", "hang", (30, 31), float("nan"), 60.0, None,
+    (Suspect("rank", 2, (2,), 0.9, host="node-0"),), "rank 2 never arrived", world_size=8, time_ns=10**18,
+    severity="page",
+)  # fmt: skip
+NOBODY = replace(HANG, suspects=())
+HOST = replace(HANG, suspects=(Suspect("host", 4, (4, 5, 6, 7), 0.9),))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ranks"),
+    [
+        (HANG, (2, 3, 4)),
+        (replace(HANG, suspects=(Suspect("rank", 7, (7,), 0.6), Suspect("rank", 0, (0,), 0.3))), (7, 1, 2)),
+        (HOST, (4, 5, 0, 1)),
+        (NOBODY, (0, 1)),
+        (replace(NOBODY, world_size=1), (0,)),
+        (replace(HANG, kind="mismatch"), (2, 3, 4)),
+        (replace(HANG, kind="slow_rank"), (2, 3, 4)),
+        (replace(HANG, kind="slow_nic"), ()),
+        (replace(HANG, state="closed", close_reason="recovered"), ()),
+    ],
+)
+def test_the_accused_and_two_peers_are_looked_at(verdict: Verdict, ranks: tuple[int, ...]) -> None:
+    assert ranks_to_look_at(verdict) == ranks
+
+
+def test_the_main_thread_comes_first_and_who_holds_the_gil_is_said() -> None:
+    def thread(name: str | None, number: int, *functions: str, owns_gil: bool = False) -> dict[str, object]:
+        frames = [{"name": one, "filename": "/a/b.py", "short_filename": "b.py", "line": 3} for one in functions]
+        return {"thread_name": name, "os_thread_id": number, "pid": 6, "owns_gil": owns_gil, "frames": frames}
+
+    others = [thread(None, 7, "run"), thread("loader", 8, "read", owns_gil=True)]
+    for main in (thread("MainThread", 6, "f"), thread(None, 6, "f")):
+        found = list(frames_of(json.dumps([*others, main])))
+        assert [name for name, _ in found] == ["MainThread", "loader, holds the GIL", "thread 7"]
+        assert found[0][1] == ["f (b.py:3)"]
+
+
+def test_threads_beside_the_main_one_do_not_dilute_its_time() -> None:
+    samples = "thread (0x1): MainThread;train (a.py:1);load (a.py:9) 40\nthread (0x2): writer;write (b.py:1) 500\n"
+    assert functions_of(samples) == [("load (a.py:9)", 1.0)]
+    assert functions_of("") == []
+
+
+PROGRAM = """
+import time
+def decode_jpeg():
+    time.sleep(0.02)
+def train():
+    while True:
+        decode_jpeg()
+print("ready", flush=True)
+train()
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        yield running
+        running.kill()
+
+
+def looked(verdicts: list[Verdict], processes: dict[Owner, int], count: int) -> list[tuple[Owner, DeviceEvent]]:
+    """Return the events of a watch that is told these alerts, then nothing more."""
+    py_spy, is_read = find_py_spy(), threading.Event()
+    if py_spy is None:
+        pytest.skip("py-spy must be installed to look into processes; it is not")
+
+    def alerts() -> Iterator[bytes]:
+        yield b"no alert"
+        yield from (alert_of(one) or b"" for one in verdicts)
+        is_read.set()
+        is_over.wait()
+
+    is_over = threading.Event()
+    watch = StackWatch(alerts, lambda: processes, "node-0", py_spy)
+    try:
+        assert is_read.wait(60)
+        found = watch.take()
+    finally:
+        watch.close()
+        is_over.set()
+    assert len(found) >= count
+    return found
+
+
+def test_a_process_that_stands_is_looked_at_once(process: subprocess.Popen[str]) -> None:
+    owner = Owner("llm", 0, 2)
+    others = {Owner("llm", 1, 2): 1, Owner("other", 0, 2): 1, Owner("llm", 0, 6): 1}  # of which nobody asked
+    found = looked([HANG, replace(HANG, revision=1)], {owner: process.pid, **others}, 1)
+    assert {one for one, _ in found} == {owner}
+    frames = [event for _, event in found if event.device == "MainThread"]
+    assert [one.detail.partition(" ")[0] for one in frames] == ["decode_jpeg", "train", "<module>"]
+    assert [one.code for one in frames] == [0, 1, 2]
+    assert len({one.time_ns for one in frames}) == len(frames)
+
+
+def test_a_slow_rank_s_functions_have_shares(process: subprocess.Popen[str]) -> None:
+    [(_, event)] = looked([replace(HANG, kind="slow_rank")], {Owner("llm", 0, 2): process.pid}, 1)
+    assert (event.kind, event.device, event.detail.partition(" ")[0]) == ("function", "MainThread", "decode_jpeg")
+    assert event.code == 1000
+
+
+def test_a_process_that_is_gone_is_said_to_be() -> None:
+    [(_, event)] = looked([HANG], {Owner("llm", 0, 2): 2**22 + 1}, 1)
+    assert event.detail.startswith("not taken: Error: ")
+    assert "backtrace" not in event.detail
+    assert len(event.detail) <= MOST_TEXT
+    assert event.code is None
