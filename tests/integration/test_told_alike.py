@@ -218,7 +218,7 @@ def disagreements(places: Places, verdict: Verdict, *, is_newest: bool) -> list[
         *(part for part in (screen.device, *chain, verdict.evidence) if part),
     ]  # fmt: skip
     found["page"] = ({one: one in page for one in said}, dict.fromkeys(said, True))
-    found |= {name: (told, dict.fromkeys(told, wanted)) for name, told, wanted in compared(screen, rows)}
+    found |= {name: (told, wanted) for name, told, wanted in compared(screen, rows)}
     alert = alert_of(verdict)
     if alert is not None and is_newest:
         hours = json.loads(alert)["gpu_hours_lost"]
@@ -238,19 +238,24 @@ def apart(one: Any, other: Any) -> Any:
     return {key: one[key] for key in one if one[key] != other.get(key)} if isinstance(one, dict) else one
 
 
-def compared(screen: Screen, rows: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Yield each fact that several places tell: its name, who tells what, and what all should."""
+def compared(
+    screen: Screen, rows: dict[str, list[dict[str, Any]]]
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield each fact that several places tell: its name, and by place what is told, and what should be."""
     verdict, cost = screen.verdict, screen.cost
-    since = None if screen.since_ns is None else pytest.approx(screen.since_ns / 1e9, abs=1e-3)
-    facts = {"since": since, "gpu_hours_per_hour": near(cost.gpu_hours_per_hour, 2)}
+    facts = {
+        "since": (screen.since_ns and screen.since_ns / 1e9, 3),
+        "gpu_hours_per_hour": (cost.gpu_hours_per_hour, 2),
+    }
     # A standstill loses time by the clock: one is asked a moment after the other.
     if verdict.kind not in STANDSTILLS or verdict.state == "closed":
-        facts["gpu_hours_lost"] = near(cost.gpu_hours, 3)
-    for name, wanted in facts.items():
+        facts["gpu_hours_lost"] = (cost.gpu_hours, 3)
+    for name, (value, digits) in facts.items():
         told = {place: own[0][name] for place, own in rows.items() if own and name in own[0]}
         if name == "since":
             told = {place: one and one.replace(tzinfo=UTC).timestamp() for place, one in told.items()}
-        yield name, told, wanted
+        exact = () if name == "since" else ("dashboard",)  # all others round
+        yield name, told, {place: near(value, 6 if place in exact else digits) for place in told}
 
 
 def near(value: float | None, digits: int) -> Any:
