@@ -124,6 +124,7 @@ def read_kafka(settings: Settings, question: Question, on_step: OnStep) -> Kafka
     admin, security = entrance
     on_step("asking for the topics")
     topics = read_topics(admin, settings.topics(), now_s, deadline)
+    stamped_s = time.time()
     on_step("asking for the consumer groups")
     workers = read_group(admin, question.group, deadline)
     notify = NotifySettings(bootstrap=settings.kafka_bootstrap, topics=settings.topics()).group
@@ -140,7 +141,7 @@ def read_kafka(settings: Settings, question: Question, on_step: OnStep) -> Kafka
         if one.newest_s is not None and (one.config or {}).get("message.timestamp.type") == "LogAppendTime"
     ]  # fmt: skip
     # The least lead of its clock over ours, where it sets the times of a topic's messages
-    broker = replace(broker, broker_clock_s=max(max(stamped) - now_s, 0.0) if stamped else None)
+    broker = replace(broker, broker_clock_s=max(max(stamped) - stamped_s, 0.0) if stamped else None)
     page = read_page(settings.metrics_listen)
     return KafkaFacts(now_s, broker, topics, workers, notifying, others, stream, page)
 

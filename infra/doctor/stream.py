@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -129,6 +130,7 @@ class StreamReading:
         """Return the facts that all messages together give."""
         on_step("asking how far the workers are")
         progress = self._progress(workers)
+        told_s = time.time()  # reading takes seconds: a message that came meanwhile is not of the future
         waiting_s = self._waiting(progress, workers)
         on_step("reading what jobs said")
         jobs, since_s, clocks = self._jobs()
@@ -140,8 +142,8 @@ class StreamReading:
         now_ns = int(self._now_s * 1e9)
         mutes = tuple(one.what() for _, one in _decoded(newest.values(), decode_mute) if one.is_active(now_ns))
         newest_s = max((one.time_s for one in progress.values()), default=0.0)
-        if newest_s > self._now_s + CLOCK_S:
-            clocks = {**clocks, "the workers": newest_s - self._now_s}
+        if newest_s > told_s + CLOCK_S:
+            clocks = {**clocks, "the workers": newest_s - told_s}
         return StreamFacts(
             self._unread, progress, waiting_s, jobs, since_s, self._cut.get("evidence", frozenset()), clocks, letters,
             mutes, troubled,
@@ -202,6 +204,7 @@ class StreamReading:
         since_s = self._now_s - HEARD_S
         beats = [Beat(message.partition() or 0, _time_s(message), one)
                  for message, one in _decoded(self._newest("heartbeats", since_s), decode_heartbeat)]  # fmt: skip
+        heard_s = time.time()
         # Older ones were probably cut off: no more is claimed than for the time that those cover.
         if len(beats) >= MOST["heartbeats"] // 2:
             since_s = max(since_s, min(beat.time_s for beat in beats))
@@ -213,7 +216,7 @@ class StreamReading:
         hosts = {(one.announcement.job, one.announcement.rank): one.announcement.host
                  for one in announced if one.announcement.host}  # fmt: skip
         jobs = jobs_of(announced, beats, closed_s, since_s)
-        clocks = host_clocks(beats, hosts, self._now_s)
+        clocks = host_clocks(beats, hosts, heard_s)
         return jobs, since_s, clocks
 
     def _troubled(self) -> dict[str, str]:

@@ -42,7 +42,7 @@ BINS: Final = 64  # rows of a heat map at most; of more ranks, several share a r
 
 
 class Iteration(NamedTuple):
-    """One iteration of training (no evaluation, no checkpoint): times in ns, None where not known."""
+    """One iteration of training, or the first one of the verdict whatever it was: ns, None where not known."""
 
     iteration: int
     started_ns: int

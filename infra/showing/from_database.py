@@ -106,7 +106,7 @@ SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, i
     toBool(has(verdict_ids, {verdict_id:String}))
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
-    AND phase = 'train'
+    AND (phase = 'train' OR iteration = {opened:Int64}) -- an error may be found in an evaluation
 ORDER BY iteration < {begun:Int64} DESC, iteration DESC
 LIMIT {limit:UInt32}"""
 
@@ -251,7 +251,7 @@ class _Reader:
         verdict = self._verdict
         first, past = verdict.iterations
         # Its begin must be among them, and what was before it, however long it has lasted.
-        rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN,
+        rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN, opened=first,
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
         iterations = with_first_ones(verdict, [Iteration(*row) for row in sorted(rows, key=itemgetter(0))])
         periods = periods_of(verdict, iterations)
@@ -443,7 +443,7 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
             verdict.verdict_id in one.verdict_ids,
         )
         for one in sorted(judgements.iterations, key=lambda judged: judged.iteration)
-        if first <= one.iteration < past and one.phase == "train"
+        if first <= one.iteration < past and (one.phase == "train" or one.iteration == verdict.iterations[0])
     ]  # fmt: skip
 
 

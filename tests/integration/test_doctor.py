@@ -20,7 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
     ResourceType,
 )
 
-from irregulars.infra.doctor.diagnosis import diagnose, watch
+from irregulars.infra.doctor.broker import CLOCK_S
+from irregulars.infra.doctor.diagnosis import diagnose, read_kafka, watch
 from irregulars.infra.doctor.findings import Finding, Question
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.settings import LenientSettings, Settings
@@ -36,6 +37,7 @@ from irregulars.messages.announcements import (
 )
 from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.migrate import migrate
+from irregulars.streams.stages.stream_time import EVERY_S
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline, own_database, run_command
 from tests.integration.worker_runs import Bus, wait_until
@@ -103,6 +105,16 @@ def test_what_is_well_has_no_problem_and_says_so_in_80_columns_and_in_json(pipel
     assert {one["code"] for one in findings} - {None} <= {"one_copy", "broker_clock", "not_read", "kafka_slow"}
     assert {one["subject"] for one in findings if one["code"] == "not_read"} <= {"disks, parts"}
     assert pipeline.settings.clickhouse_password not in out
+
+
+def test_a_reading_that_takes_long_takes_no_clock_for_one_that_is_ahead(pipeline: Pipeline) -> None:
+    def slowly(step: str) -> None:
+        if "how far the workers" in step:
+            time.sleep(CLOCK_S + 2 * EVERY_S)  # the worker says meanwhile how far it is
+
+    seen = read_kafka(pipeline.settings, Question(group_of(pipeline), within_s=60.0), slowly)
+    assert seen.stream.progress
+    assert "the workers" not in seen.stream.host_clocks_s
 
 
 def test_messages_that_nobody_can_use_are_told_and_where_all_are_refused_that_is_said(pipeline: Pipeline) -> None:

@@ -1,7 +1,8 @@
 """What is told of a verdict, from its opening to its end, is the same wherever people look.
 
-A recording is stored revision by revision, as a worker would have stored it. After each revision the alert, the
-screen of ``show``, the incident's page, the questions and the dashboard's query must agree.
+A recording is stored revision by revision, as a worker would have stored it. After each revision, and between two of
+them, when iterations have come that no revision knows, the alert, the screen of ``show`` with its chain and charts,
+the incident's page, the questions and the dashboard's query must agree.
 """
 
 from __future__ import annotations
@@ -11,22 +12,34 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from irregulars.infra.console.database import SharedAnswers
 from irregulars.infra.console.rendering import incident_path
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.showing.found import Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
-from irregulars.infra.showing.text_page import cost_text, device_text, lines_of, title_text
+from irregulars.infra.showing.text_page import (
+    cost_text,
+    device_text,
+    lines_of,
+    names_of,
+    since_text,
+    title_text,
+)
 from irregulars.messages.judgements import Judgements, Verdict
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.advice import gpu_hours_lost, name_device
+from irregulars.sinks.advice import name_device, path_texts
 from irregulars.sinks.alerts import alert_of
-from irregulars.sinks.connection import DatabaseSettings, connected
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_samples, tables_of
 from irregulars.streams.local_pipeline import LocalPipeline
@@ -34,9 +47,8 @@ from irregulars.words import percent
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
 from tests.infra.grafana.queries import FOLDER
-from tests.integration.pipelines import own_database, store
+from tests.integration.pipelines import own_database
 from tests.integration.test_clickhouse import answer
-from tests.integration.worker_runs import wait_until
 from tests.sinks.recorded_jobs import RECORDINGS
 
 if TYPE_CHECKING:
@@ -58,18 +70,26 @@ NAMES = (
 class Places:
     """A database with a console, each test's own: recordings of one job share ids of verdicts."""
 
-    settings: DatabaseSettings
     client: Client
+    sink: ClickHouseSink
     console: Visit
+
+    def store(self, rows: Rows) -> None:
+        self.sink.write(rows)
+        self.sink.flush()
 
 
 @pytest.fixture
-def places(clickhouse: ClickHouseAddress) -> Iterator[Places]:
+def places(clickhouse: ClickHouseAddress, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    # Pages are asked for as soon as something is stored: none may be that of a moment ago.
+    monkeypatch.setattr(SharedAnswers, "get", lambda self, key, make, keep_s=0.0: make())
     with own_database(clickhouse) as own, visit(own) as console:
-        store(own, {})
+        sink = ClickHouseSink(own)
+        sink.open()
         assert console.log_in().status_code == 303
         with connected(own) as client:
-            yield Places(own, client, console)
+            yield Places(client, sink, console)
+        sink.close()
 
 
 def judged(name: str) -> tuple[Judgements, Rows]:
@@ -168,25 +188,16 @@ def rows_on(places: Places, verdict: Verdict) -> dict[str, list[dict[str, Any]]]
     }
 
 
-def page_on(places: Places, verdict: Verdict) -> str:
-    """Return the text of the incident's page, once it tells of this revision: answers are kept for some seconds."""
-    pages = []
+def disagreements(places: Places, verdict: Verdict, *, is_newest: bool) -> list[str]:
+    """Return what is told of the newest revision of a verdict otherwise than the judge did, or by others.
 
-    def is_there() -> bool:
-        pages.append(places.console.get(incident_path(verdict.verdict_id)))
-        return f", revision {verdict.revision}" in pages[-1].text
-
-    wait_until(is_there, "the page tells of the newest revision")
-    return text_of(pages[-1])
-
-
-def disagreements(places: Places, verdict: Verdict) -> list[str]:
-    """Return what is told of the newest revision of a verdict otherwise than the judge did."""
+    `is_newest`: the revision knows all iterations that are stored.
+    """
     stored = find_verdict(places.client, verdict.verdict_id)
     assert stored is not None
     now_ns = (verdict.time_ns or 0) + 10**9
     screen = gather(found_in_database(places.client, stored, "here", now_ns))
-    found = {"show": (told_by_screen(screen), wanted_of_screen(verdict))}
+    found: dict[str, tuple[Any, Any]] = {"show": (told_by_screen(screen), wanted_of_screen(verdict))}
     rows = rows_on(places, verdict)
     for name, own in rows.items():
         is_wanted = verdict.state == "open" or name != "open_now"
@@ -195,33 +206,113 @@ def disagreements(places: Places, verdict: Verdict) -> list[str]:
         for row in own[:1]:
             told, wanted = row_of(row), wanted_of_row(verdict)
             # They leave out how much slower a job is that stands still.
-            if told["times usual"] is None and verdict.kind in ("hang", "mismatch"):
+            if told["times usual"] is None and verdict.kind in STANDSTILLS:
                 wanted["times usual"] = None
             found[name] = (told, wanted)
-    page = page_on(places, verdict)
-    said = [title_of(verdict), verdict.severity, verdict.state, *(part for part in (screen.device,) if part)]
+    reasons = verdict.explanation
+    chain = [] if reasons is None else path_texts(reasons, names_of(screen))
+    page = text_of(places.console.get(incident_path(verdict.verdict_id)))
+    said: list[str] = [
+        title_of(verdict), str(verdict.severity), verdict.state, f", revision {verdict.revision}",
+        since_text(screen).partition(" (")[0],  # how long ago is asked at another moment
+        *(part for part in (screen.device, *chain, verdict.evidence) if part),
+    ]  # fmt: skip
     found["page"] = ({one: one in page for one in said}, dict.fromkeys(said, True))
+    found |= {name: (told, wanted) for name, told, wanted in compared(screen, rows)}
+    alert = alert_of(verdict)
+    if alert is not None and is_newest:
+        hours = json.loads(alert)["gpu_hours_lost"]
+        found["alert"] = ({"lost": screen.cost.gpu_hours}, {"lost": hours and pytest.approx(hours, rel=1e-4)})
     if verdict.state == "closed":
-        hours = gpu_hours_lost(verdict)
-        lost = {row["gpu_hours_lost"] for name in ("most_urgent", "blamed", "dashboard") for row in rows[name][:1]}
-        found["cost"] = (
-            {"lost": {round(one, 3) for one in lost if one is not None}},
-            {"lost": set() if hours is None else {round(hours, 3)}},
-        )
         assert "so far" not in cost_text(screen)
-    return [f"{name}: told {told}, judged {wanted}" for name, (told, wanted) in found.items() if told != wanted]
+    found["charts"] = (misleading(screen), [])
+    return [
+        f"{name}: told {apart(told, wanted)}, judged {apart(wanted, told)}"
+        for name, (told, wanted) in found.items()
+        if told != wanted
+    ]
+
+
+def apart(one: Any, other: Any) -> Any:
+    """Return what differs from another answer."""
+    return {key: one[key] for key in one if one[key] != other.get(key)} if isinstance(one, dict) else one
+
+
+def compared(
+    screen: Screen, rows: dict[str, list[dict[str, Any]]]
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield each fact that several places tell: its name, and by place what is told, and what should be."""
+    verdict, cost = screen.verdict, screen.cost
+    facts = {
+        "since": (screen.since_ns and screen.since_ns / 1e9, 3),
+        "gpu_hours_per_hour": (cost.gpu_hours_per_hour, 2),
+    }
+    # A standstill loses time by the clock: one is asked a moment after the other.
+    if verdict.kind not in STANDSTILLS or verdict.state == "closed":
+        facts["gpu_hours_lost"] = (cost.gpu_hours, 3)
+    for name, (value, digits) in facts.items():
+        told = {place: own[0][name] for place, own in rows.items() if own and name in own[0]}
+        if name == "since":
+            told = {place: one and one.replace(tzinfo=UTC).timestamp() for place, one in told.items()}
+        exact = () if name == "since" else ("dashboard",)  # all others round
+        yield name, told, {place: near(value, 6 if place in exact else digits) for place in told}
+
+
+def near(value: float | None, digits: int) -> Any:
+    return None if value is None else pytest.approx(value, abs=0.51 * 10**-digits)
+
+
+def misleading(screen: Screen) -> list[str]:
+    """Return what chain and charts show that speaks against the verdict beside them."""
+    verdict, found = screen.verdict, []
+    reasons, ranks = verdict.explanation, {rank for one in verdict.suspects[:1] for rank in one.ranks}
+    if reasons is not None and reasons.path:
+        first, past = verdict.iterations
+        if not first <= reasons.iteration < past:
+            found.append(f"chain of iteration {reasons.iteration}, which is not in {first} to {past}")
+        found += [
+            f"the chain's cause is no longer than usual: {one}"
+            for one in reasons.path
+            if one.is_accused and one.elapsed_ns is not None and one.elapsed_ns <= (one.usual_ns or 0)
+        ]
+    found += [
+        f"iteration {one.iteration} is red, outside of the verdict"
+        for one in screen.iterations
+        if one.has_cause and one.iteration < verdict.iterations[0]
+    ]
+    is_longer = math.isfinite(verdict.delta) and verdict.delta > 1 and verdict.kind not in STANDSTILLS
+    if is_longer and math.isfinite(screen.before_ns) and screen.during_ns <= screen.before_ns:
+        found.append(f"{verdict.delta} times as long, and medians {screen.before_ns} before, {screen.during_ns} with")
+    ways = [one for one in screen.ways if one.is_accused]
+    if ways and max(one.ratio for one in ways) < max(one.ratio for one in screen.ways):
+        found.append(f"another way is slower than all accused ones: {[(one.name, one.ratio) for one in screen.ways]}")
+    suspects = {rank for one in screen.standing if one.probability is not None for rank in one.ranks}
+    if screen.standing and not ranks <= suspects:
+        found.append(f"ranks {ranks - suspects} are accused, and stand nowhere as suspects")
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_at_each_revision_all_say_the_same(places: Places, name: str) -> None:
     judgements, samples = judged(name)
-    whole = tables_of(replace(judgements, verdicts=[]))
-    stored, wrong = 0, []
-    for verdict in judgements.verdicts:
-        past = max(stored, verdict.iterations[1])
-        store(places.settings, between({**whole, **samples}, stored, past) if past > stored else {})
-        store(places.settings, tables_of(Judgements(verdict.job, verdicts=[verdict])))
-        stored = past
-        which = f"revision {verdict.revision} of {verdict.verdict_id}"
-        wrong += [f"{which}: {one}" for one in disagreements(places, verdict)]
+    whole = {**tables_of(replace(judgements, verdicts=[])), **samples}
+    stored = 0
+    wrong: list[str] = []
+
+    def advance(past: int, verdict: Verdict, *, is_newest: bool) -> None:
+        nonlocal stored
+        if past > stored:
+            places.store(between(whole, stored, past))
+        if is_newest:
+            places.store(tables_of(Judgements(verdict.job, verdicts=[verdict])))
+        stored = max(stored, past)
+        which = f"revision {verdict.revision} of {verdict.verdict_id} after iteration {stored - 1}"
+        wrong.extend(f"{which}: {one}" for one in disagreements(places, verdict, is_newest=is_newest))
+
+    verdicts = judgements.verdicts
+    for verdict, later in zip_longest(verdicts, verdicts[1:]):
+        advance(verdict.iterations[1], verdict, is_newest=True)
+        if later is not None and later.verdict_id == verdict.verdict_id and later.iterations[1] - 1 > stored:
+            # It goes on, and no revision has said so yet
+            advance(later.iterations[1] - 1, verdict, is_newest=False)
     assert not wrong, "\n".join(wrong)
