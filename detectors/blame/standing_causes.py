@@ -20,6 +20,7 @@ from irregulars.detectors.arrays.runs import run_ends
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import uneven_ns
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -43,6 +44,7 @@ class Reviewed:
     microbatch_ns: Mapping[int, float] = field(default_factory=dict)
     # For each rank the sum of its gaps to its last message, ns; empty where that is not known
     to_last_message_ns: Mapping[int, float] = field(default_factory=dict)
+    what_if: WhatIf | None = None  # all reviewed iterations, to be run again by peers' times; None: not timed
 
 
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
@@ -62,7 +64,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     limits = [least if one.suspects and one.kind != "slow_rank" else delta for one in named]
     causes = [one for one, limit in zip(named, limits, strict=True) if _matters(one, reviewed, limit)]
     if causes:
-        return causes
+        return [_as_replayed(one, reviewed[-1].what_if) for one in causes]
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
     if stage is not None:
         return [stage]
@@ -99,6 +101,17 @@ def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> l
                 explained[attribution.iteration] = min(own_ns, others_ns)
         shared[id(cause)] = replace(cause, explained_ns=explained)
     return [shared.get(id(one), one) for one in found]
+
+
+def _as_replayed(cause: Cause, what_if: WhatIf | None) -> Cause:
+    """Let a cause explain no more than comes back without it: its peers may be nearly as late at another place.
+
+    Where less than half comes back, other ranks wait for it in ways that no operator shows, or are as late: then its
+    part of the path counts.
+    """
+    back_ns = {} if what_if is None else what_if.recovered_by_iteration([cause])
+    lesser = {at: back_ns[at] for at, ns in cause.explained_ns.items() if ns / 2 <= back_ns.get(at, 0.0) < ns}
+    return replace(cause, explained_ns={**cause.explained_ns, **lesser})
 
 
 def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:

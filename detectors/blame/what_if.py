@@ -32,15 +32,25 @@ _KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six i
 class WhatIf:
     """One iteration that can be run again.
 
-    `graph`: the operators of one iteration, of all ranks that were read. `reference`: their usual times.
+    `graph`: the operators of one iteration, or of several, of all ranks that were read. `reference`: their usual
+    times; None: `peers_ns` are the gap and transfer of each row's peers, float64, ns, NaN where that is not known.
     """
 
-    def __init__(self, graph: OperatorGraph, reference: Reference, topology: Topology) -> None:
-        self._graph, self._reference, self._topology = graph, reference, topology
+    def __init__(
+        self,
+        graph: OperatorGraph,
+        reference: Reference | None,
+        topology: Topology,
+        peers_ns: tuple[Floats, Floats] | None = None,
+    ) -> None:
+        self._graph, self._reference, self._topology, self._peers_ns = graph, reference, topology, peers_ns
 
     @cached_property
     def _usual(self) -> tuple[Floats, Floats]:
         """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
+        if self._peers_ns is not None:
+            return self._peers_ns
+        assert self._reference is not None
         return usual_times(self._graph, self._reference)
 
     @cached_property
@@ -55,19 +65,28 @@ class WhatIf:
     @cached_property
     def _has_lost(self) -> Flags:
         """Whether the rank of each row logged fewer operators than usual."""
+        if self._reference is None:
+            return np.zeros(len(self._graph), dtype=bool)
         iterations = np.unique(self._graph.iteration).tolist()
         lost = {rank for one in iterations for rank in incomplete_ranks(self._graph, one, self._reference)}
         return np.isin(self._graph.rank, sorted(lost))
 
     def recovered_ns(self, causes: Sequence[Cause]) -> float:
-        """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
+        """How much sooner the (one) iteration would have ended with the devices of these causes as usual, ns.
+
+        NaN where nothing is known of the device's operators.
+        """
+        return next(iter(self.recovered_by_iteration(causes).values()), float("nan"))
+
+    def recovered_by_iteration(self, causes: Sequence[Cause]) -> dict[int, float]:
+        """How much sooner each iteration would have ended with the devices of these causes as usual, ns.
 
         A transfer whose partner was not read may be waiting, which comes back with the rank that the partner waited
         for: it counts as long as usual at most (as nothing, where that is not known), before and after, unless a
         cause accuses it. So does the gap of a rank that lost rows: the operator in which it waited may be among them,
         and then its waiting looks like work. Rows that follow the lost first rows of a rank hold up nobody.
 
-        NaN where nothing is known of the device's operators.
+        Empty where nothing is known of the device's operators.
         """
         graph, (usual_gap_ns, usual_transfer_ns) = self._graph, self._usual
         works, carries = np.zeros(len(graph), dtype=bool), np.zeros(len(graph), dtype=bool)
@@ -81,17 +100,19 @@ class WhatIf:
         works &= np.isfinite(usual_gap_ns)
         carries &= np.isfinite(usual_transfer_ns)
         if not (works.any() or carries.any()):
-            return float("nan")
+            return {}
         gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
         transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, np.nan_to_num(usual_transfer_ns))
         gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
         gap_ns = np.minimum(gap_ns, self._held_up_by_nothing_ns)
         # Both runs have the doubtful rows set back: their difference is that of the devices alone.
-        before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
+        before_ns = replay(graph, gap_ns, transfer_ns).end_ns
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
         transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
         transfer_ns = np.minimum(transfer_ns, self._alone_ns(carries))
-        return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
+        after_ns = replay(graph, gap_ns, transfer_ns).end_ns
+        rows = {one: graph.iteration == one for one in np.unique(graph.iteration).tolist()}
+        return {one: float(before_ns[own].max() - after_ns[own].max()) for one, own in rows.items()}
 
     @cached_property
     def _held_up_by_nothing_ns(self) -> Floats:
@@ -101,6 +122,8 @@ class WhatIf:
         ones too.
         """
         graph = self._graph
+        if self._reference is None:
+            return np.full(len(graph), np.inf)
         entry_ns = (graph.start_ns - graph.gap_ns).astype(np.float64)
         sooner_ns = entry_ns.min(initial=np.inf) - entry_ns
         return np.where(follows_lost(graph, self._reference), sooner_ns, np.inf)

@@ -144,6 +144,11 @@ class IterationWindow:
         return level_ns + IRREGULAR.still_share * self._worth_ns(level_ns)
 
     @property
+    def healthy_ns(self) -> float:
+        """Usual time of an iteration, ns: the window's mean, or the level before a shift, which raises that mean."""
+        return self.mean_ns if self._shifted is None else min(self.mean_ns, self._shifted[0])
+
+    @property
     def has_shift(self) -> bool:
         """Whether the newest iterations took longer together."""
         return self._shifted is not None

@@ -408,7 +408,7 @@ class IterationJudge:
 
         Once no verdict is open, what is suspect is again the window's to say: the job's level may have changed.
         """
-        level, before = Level(self._window.mean_ns, self._window.limit), self._healthy_before
+        level, before = Level(self._window.healthy_ns, self._window.limit), self._healthy_before
         if before is None or self._tracker.has_open:
             return before or level
         return level._replace(mean_ns=min(level.mean_ns, before.mean_ns))
@@ -421,7 +421,9 @@ class IterationJudge:
         if not self._review.is_due(self._judged, has_standing=has_standing) or self._tracker.has_blamed:
             return
         regular, delta = self._investigator.regular, self._window.delta
-        found = review_regular(regular, self._reader, delta, read_back, has_standing=has_standing)
+        found = review_regular(
+            regular, self._reader, delta, read_back, has_standing=has_standing, judged=self._judged
+        )
         if found is None:
             # A later review would else confirm it however long it was gone, and reviews would stay as frequent.
             self._review.planned = ()

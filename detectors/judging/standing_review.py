@@ -9,6 +9,7 @@ from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.standing_causes import Reviewed, review
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, pauses_beyond_usual
@@ -20,7 +21,7 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
 from irregulars.detectors.path.microbatch_work import microbatch_work_ns
 from irregulars.detectors.path.ranks_to_read import accused_lanes, ends_of, may_be_slow, narrow_groups, pairs_beside
-from irregulars.detectors.path.usual_by_peers import attribute_by_peers
+from irregulars.detectors.path.usual_by_peers import attribute_by_peers, usual_times_of_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.detectors.verdicts.open_verdict import History
 from irregulars.dtypes import Column
@@ -92,16 +93,24 @@ def _is_again(found: Plan, before: Plan) -> bool:
 
 
 def review_regular(
-    regular: Sequence[IterationRows], reader: OperatorReader, delta: float, read_back: ReadBack, *, has_standing: bool
+    regular: Sequence[IterationRows],
+    reader: OperatorReader,
+    delta: float,
+    read_back: ReadBack,
+    *,
+    has_standing: bool,
+    judged: int = 2 * JUDGING.reviewed_iterations,
 ) -> tuple[list[Cause], list[Observation]] | None:
     """Hold the newest regular iterations against peers.
+
+    `judged`: iterations so far. Of the first ones the newer half is looked at: a fault may have begun in the other.
 
     Returns the causes found, and the iterations as verdicts see them: none, where evidence alone shows that a large
     job has nothing to be found. Returns None if there are too few iterations, or a large job has no start times.
     """
     if len(regular) < BLAME.review_iterations:
         return None
-    rows = list(regular)[-JUDGING.reviewed_iterations :]
+    rows = list(regular)[-min(JUDGING.reviewed_iterations, judged // 2) :]
     if len(rows[-1]) <= JUDGING.whole_ranks:
         reviewed = hold_against_peers(rows, reader.read(rows, read_back), reader)
     else:
@@ -117,8 +126,8 @@ def review_regular(
     observations = [
         Observation(
             one.number,
-            one.elapsed_ns,
-            one.elapsed_ns,
+            one.period_ns,
+            one.period_ns,
             one.start_ns,
             r.attribution,
             pauses=pauses_beyond_usual(rows[: at + 1], ()),
@@ -193,6 +202,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
     graph = reader.build(rows, columns, reader.clocks_of(columns))
     beside = graph.is_worked_beside[graph.operator == RECV]
     beside_ratio = float(beside.mean()) if len(beside) else 0.0
+    what_if = WhatIf(graph, None, topology, usual_times_of_peers(graph, topology))
     found = []
     for one in rows:
         attribution = _without_partial_lanes(attribute_by_peers(graph, one.number, topology), one, topology)
@@ -206,6 +216,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 beside_ratio,
                 microbatch_work_ns(graph, one.number, topology.stage_of),
                 graph.own_work_ns(one.number, to_last_message=True),
+                what_if,
             )
         )
     return found

@@ -34,13 +34,16 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
 
     Pieces of ranks without peers are left out, since nothing is known to compare them with.
     """
-    usual = graph.derive("usual of peers", lambda: _learn(graph, topology))
-    # The graph keeps the values for the topology of the first call, and may be asked with another one.
-    if usual.topology is not topology:
-        usual = _learn(graph, topology)
+    usual = _usual(graph, topology)
     lanes = lane_excess(usual.table, iteration, lanes_by_peers(usual.table, iteration, topology))
     attribution = attribute_against(graph, iteration, usual.gap_ns, usual.transfer_ns, lanes)
     return replace(attribution, is_by_peers=True)
+
+
+def usual_times_of_peers(graph: OperatorGraph, topology: Topology) -> tuple[Floats, Floats]:
+    """Return the gap and the transfer of each row's peers, ns; NaN for a row without peers."""
+    usual = _usual(graph, topology)
+    return usual.gap_ns, usual.transfer_ns
 
 
 class _UsualOfPeers(NamedTuple):
@@ -50,6 +53,12 @@ class _UsualOfPeers(NamedTuple):
     gap_ns: Floats
     transfer_ns: Floats
     table: LaneTable
+
+
+def _usual(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
+    usual = graph.derive("usual of peers", lambda: _learn(graph, topology))
+    # The graph keeps the values for the topology of the first call, and may be asked with another one.
+    return usual if usual.topology is topology else _learn(graph, topology)
 
 
 def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:

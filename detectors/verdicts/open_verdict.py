@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from types import MappingProxyType
 from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
@@ -17,6 +16,7 @@ from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.opening import carries_lane
+from irregulars.detectors.verdicts.suspicions import Suspicions
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
@@ -46,6 +46,7 @@ class OpenVerdict:
     tried: int = 0
     lost_ns: float = 0.0  # lost so far
     quiet: int = 0  # judged iterations in a row in which the cause was not seen
+    most_quiet: int = 0  # the most after which it was seen again
     # The newest revision: its number, kind and first suspect, and loss
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
@@ -108,6 +109,11 @@ class OpenVerdict:
         """Whether its ranks have sent no rows for so long that a review would not know them either."""
         unknown = 0 if self.standing is None else self.standing.unknown
         return max(self.unheard, unknown) >= BLAME.review_iterations
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the cause was absent for long, and twice as long as between any two sightings of it."""
+        return self.quiet >= max(VERDICTS.close_quiet, 2 * self.most_quiet)
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there.
@@ -210,6 +216,7 @@ class OpenVerdict:
     def _extend(self, observation: Observation, lost_ns: float) -> None:
         self.last, self.time_ns = observation.iteration, observation.time_ns
         self.seen += 1
+        self.most_quiet = max(self.most_quiet, self.quiet)
         self.quiet, self.lasted_ns = 0, self.passed_ns
         self.lost_ns += lost_ns
 
@@ -264,11 +271,11 @@ Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
 
 
 def verdict_on_recurring(
-    name: Name, cause: Cause, irregular: Iterable[Observation], before: Mapping[int, int] = MappingProxyType({})
+    name: Name, cause: Cause, irregular: Iterable[Observation], suspicions: Suspicions | None = None
 ) -> OpenVerdict:
     """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
 
-    `before`: the ordinals, by number, of those that it explains besides, if any.
+    `suspicions`: those of late: the verdict begins with the first of those that led to it without a break.
     An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical; the
     newest one always does, as it may be the only one that is known of those in which data were uneven.
     """
@@ -276,17 +283,24 @@ def verdict_on_recurring(
     alike_ns = VERDICTS.same_share * median(cause.explained_ns.values())
     belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
     own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
-    first = min(own)
+    suspicions = suspicions or Suspicions()
+    ordinals = {**suspicions.ordinals, **{one.iteration: one.ordinal for one in irregular}}
+    earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
+    first = min([*own, *(one.iteration for one in earlier)])
     verdict = OpenVerdict(name(first), replace(cause, explained_ns=own), first)
+    known = {one.iteration for one in irregular}
+    older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[first] and one.iteration not in known]
+    verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0
+    verdict.lost_ns = sum(min(one.lost_ns, one.excess_ns) for one in earlier)
     for observation in irregular:
         verdict.tried += observation.iteration >= verdict.first
         if observation.iteration in own:
             verdict.add(observation)
-    ordinals = {**before, **{one.iteration: one.ordinal for one in irregular}}
     verdict.judged = ordinals[verdict.last] - ordinals[first] + 1
     known_ns = [one.elapsed_ns for one in irregular if first <= one.iteration <= verdict.last]
     usual_ns = median(one.reference_ns for one in verdict.kept)
-    verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + (verdict.judged - len(known_ns)) * usual_ns
+    older_ns = (verdict.judged - len(known_ns)) * usual_ns + sum(one.excess_ns for one in older)
+    verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + older_ns
     return verdict
 
 

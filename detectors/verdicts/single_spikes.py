@@ -40,10 +40,6 @@ class SpikeWatch:
         while self._waiting and (newest is None or self._waiting[0].ordinal <= newest - IRREGULAR.recent + 1):
             yield self._waiting.popleft()
 
-    def showing(self, cause: Cause) -> list[Observation]:
-        """Return those that are not due yet and show a cause."""
-        return [one for one in self._waiting if one.shows(cause)]
-
     def forget(self, cause: Cause) -> None:
         """Drop those that show a cause for which a verdict has opened: it came and went, and was no spike."""
         self._waiting = deque(one for one in self._waiting if not one.shows(cause))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from irregulars.detectors.blame.observation import uneven_ns
@@ -27,7 +27,8 @@ class Suspicion(NamedTuple):
 
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
-    late with it. `ordinal`: as of an `Observation`. `is_told`: a verdict that accuses somebody explains it.
+    late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a verdict that accuses somebody explains
+    it.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class Suspicion(NamedTuple):
     is_of_stage: bool
     ordinal: int
     is_told: bool = False
+    excess_ns: float = 0.0
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
@@ -69,7 +71,7 @@ class Suspicions:
     def __init__(self, known: Iterable[Suspicion] = ()) -> None:
         self._known: deque[Suspicion] = deque(known)
 
-    def note(self, attribution: Attribution, place: int, topology: Topology) -> None:
+    def note(self, attribution: Attribution, place: int, topology: Topology, excess_ns: float = 0.0) -> None:
         """Take in a suspect iteration that was looked into; `place`: its ordinal."""
         lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
         # All ranks were slow together, or nothing was: no lane made it long.
@@ -86,7 +88,8 @@ class Suspicions:
             and is_late_together(stage, [attribution], topology)
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
-        self._known.append(Suspicion(number, lane, lost[lane], work_ns, total_ns, is_of_stage, place))
+        known = Suspicion(number, lane, lost[lane], work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns)
+        self._known.append(known)
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * VERDICTS.event_memory:
             self._known.popleft()
@@ -96,6 +99,9 @@ class Suspicions:
         for at, one in enumerate(self._known):
             if one.iteration in iterations:
                 self._known[at] = one._replace(is_told=True)
+
+    def __iter__(self) -> Iterator[Suspicion]:
+        return iter(self._known)
 
     @property
     def lanes(self) -> set[Lane]:
@@ -128,6 +134,23 @@ class Suspicions:
             for one in self._known
             if one.lost_ns >= VERDICTS.event_alike * least_ns
         )
+
+    def leading_to(self, lanes: Collection[Lane], ordinal: int, least_ns: float) -> list[Suspicion]:
+        """Return the iterations before an ordinal that a verdict on these lanes would have seen, had it been open.
+
+        The newest is first. They end where it would have closed; `least_ns`: a smaller loss shows no such cause.
+        """
+        found: list[Suspicion] = []
+        for one in reversed(self._known):
+            if one.ordinal >= ordinal:
+                continue
+            if ordinal - one.ordinal > VERDICTS.close_quiet:
+                break
+            is_main = one.lost_ns >= max(least_ns, BLAME.match_share * one.total_ns)
+            if one.lane in lanes and is_main and not one.is_told:
+                found.append(one)
+                ordinal = one.ordinal
+        return found
 
     def uneven(self, topology: Topology) -> dict[int, float]:
         """Return the newest suspect iterations, each with its loss to ranks' own work, ns, if data are uneven.

@@ -54,7 +54,8 @@ class VerdictThresholds:
         "Below, no revision `continued` is published.",
         "chosen: doubling, so that a fault that lasts a month has some twenty revisions")  # fmt: skip
     close_quiet: int = threshold(10, "judged iterations in a row, without those that cannot tell",
-        "A verdict closes when its cause was found absent in as many; one of as many that it explains is read.",
+        "A verdict closes when its cause was absent in as many, and twice as long as between two sightings; of as "
+        "many that it explains one is read.",
         "chosen: more than the recent ones: what is seen once in six iterations stays one verdict")  # fmt: skip
 
     # --- single iterations (`single_spikes.py`) ---------------------------------------------------------------------

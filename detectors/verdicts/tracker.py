@@ -124,7 +124,7 @@ class VerdictTracker:
         self._recent.append(observation)
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
         if observation.attribution is not None and is_suspect:
-            self._suspicions.note(observation.attribution, observation.ordinal, topology)
+            self._suspicions.note(observation.attribution, observation.ordinal, topology, observation.excess_ns)
         for verdict in self._open:
             ranks = () if verdict.first_device is None else verdict.first_device.ranks
             verdict.unheard = verdict.unheard + 1 if silent and ranks and set(ranks) <= set(silent) else 0
@@ -143,7 +143,7 @@ class VerdictTracker:
                 self._suspicions.tell(verdict.cause.explained_ns.keys() | {observation.iteration})
         # After verdicts went on and opened: one of them may explain a spike that is due.
         revisions += self._decide_spikes(observation.ordinal, topology)
-        revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
+        revisions += self._close([one for one in self._open if one.is_over], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
@@ -209,7 +209,7 @@ class VerdictTracker:
         for cause in causes:
             may_accuse = is_sure(cause) and evidence.is_seen_enough(cause)
             if may_accuse and not self._is_followed(cause) and not self._hardly_comes_back(cause):
-                verdict = verdict_on_recurring(self._name, cause, evidence.recent, self._suspicions.ordinals)
+                verdict = verdict_on_recurring(self._name, cause, evidence.recent, self._suspicions)
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
                 # Else they would be published a second time, as single spikes.
@@ -238,13 +238,14 @@ class VerdictTracker:
             if cause is None:
                 continue
             verdict = verdict_on_recurring(self._name, cause, [spike])
-            for other in self._spikes.showing(cause):
-                # It was not open meanwhile, and so did not count the iterations in between.
-                between = other.ordinal - verdict.kept[-1].ordinal - 1
-                verdict.judged += between + 1
-                verdict.passed_ns += between * other.reference_ns + other.elapsed_ns
-                verdict.tried += 1
-                verdict.add(other)
+            # It was not open meanwhile, and so did not follow the iterations since.
+            for other in (one for one in self._recent if one.ordinal > spike.ordinal):
+                verdict.pass_by(other)
+                if verdict.is_seen(other, {}):
+                    verdict.tried += 1
+                    verdict.add(other)
+                else:
+                    verdict.quiet += 1
             self._open.append(verdict)
             revisions.append(self._revise(verdict, "opened", topology))
         return revisions

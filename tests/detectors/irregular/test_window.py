@@ -160,6 +160,12 @@ def test_times_of_nothing_or_less_are_judged_without_an_error(time: float) -> No
 # --- thresholds, each on both sides ---------------------------------------------------------------------------------
 
 
+def test_the_usual_time_is_that_from_before_a_shift() -> None:
+    window, _ = fed([100.0] * 20 + [109.0] * 10)
+    assert window.has_shift
+    assert window.healthy_ns == 100 < window.mean_ns
+
+
 def test_the_level_is_the_median_of_the_newest_twenty() -> None:
     window, _ = fed([1000.0 + n for n in range(40)])
     assert window.level_ns == 1029.5

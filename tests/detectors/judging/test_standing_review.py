@@ -107,6 +107,28 @@ def test_a_rank_that_was_slow_from_the_start_is_found_in_the_newest_eight() -> N
     assert [one.iteration for one in observations] == list(range(4, 12))
 
 
+def test_of_the_first_iterations_the_newer_half_is_looked_at() -> None:
+    """Rank 5 is slow since iteration 5: at the job's first level this is most of the iterations looked at."""
+    job = meeting(8, 10, lambda at, rank: (10 + 10 * (rank == 5 and at > 4)) * MS + uneven_ns(at, rank, 50_000))
+    read = ReadJob(job.trace())
+    for judged, count in ((10, 1), (50, 0)):
+        causes, _ = present(
+            review_regular(read.rows, read.reader, 1.1, read.read_back, has_standing=False, judged=judged)
+        )
+        assert len(causes) == count
+
+
+@pytest.mark.parametrize(("beside_ms", "costs_ms"), [(0, 10), (3, 7), (8, 10)])
+def test_a_cause_costs_what_comes_back_without_it_unless_another_rank_is_about_as_late(
+    beside_ms: int, costs_ms: int
+) -> None:
+    longer_ms = {5: 10, 3: beside_ms}
+    job = meeting(8, 12, lambda number, rank: (20 + longer_ms.get(rank, 0)) * MS + uneven_ns(number, rank, 50_000))
+    read = ReadJob(job.trace())
+    (cause,), _ = present(review_regular(read.rows, read.reader, 1.1, read.read_back, has_standing=False))
+    assert list(cause.explained_ns.values()) == pytest.approx([costs_ms * MS] * 8, abs=0.6 * MS)
+
+
 @pytest.mark.parametrize(("iterations", "is_reviewed"), [(4, False), (5, True)])
 def test_few_iterations_are_not_reviewed(iterations: int, is_reviewed: bool) -> None:
     job = slow_from_the_start(iterations)

@@ -18,6 +18,7 @@ from irregulars.detectors.verdicts.open_verdict import (
     verdict_on_recurring,
     verdict_on_standing,
 )
+from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
 from tests.stored_states import stored
 
@@ -40,7 +41,8 @@ def test_uneven_data_of_which_the_newest_iterations_lost_least_are_a_verdict() -
     """Those before it are known by what they lost, and no longer as observations."""
     uneven = Cause("imbalance", (), frozenset(), None, {1: 40.0 * MS, 2: 40.0 * MS, 3: 40.0 * MS, 9: 1.0 * MS})
     newest = replace(observation(9, late(1)), is_long=False, place=4)  # the numbers between are evaluations
-    verdict = verdict_on_recurring(name, uneven, [newest], {1: 0, 2: 1, 3: 2})
+    before = Suspicions(suspicion(number, number - 1) for number in (1, 2, 3))
+    verdict = verdict_on_recurring(name, uneven, [newest], before)
     assert (verdict.first, verdict.last, verdict.seen, verdict.judged) == (1, 9, 1, 5)
 
 
@@ -48,6 +50,33 @@ def standing() -> OpenVerdict:
     reviewed = [replace(observation(number, late(1)), reference_ns=150 * MS) for number in (8, 9)]
     history = [(number, {1: 50 * MS}) for number in range(5, 10)]
     return verdict_on_standing(name, cause_of(reviewed), reviewed, history)
+
+
+def suspicion(number: int, ordinal: int, rank: int = 1, lost_ms: float = 50, *, is_told: bool = False) -> Suspicion:
+    lost_ns = lost_ms * MS
+    return Suspicion(number, work(rank), lost_ns, lost_ns, lost_ns, False, ordinal, is_told, 40.0 * MS)
+
+
+def test_it_begins_where_it_would_have_begun_had_it_been_open() -> None:
+    """Of a cause that opens late the iterations that led to it without a break count, and what they lost."""
+    recent = [observation(number, late(1)) for number in (41, 42, 43, 44)]
+    before = [
+        suspicion(10, 10), suspicion(22, 22),  # before a break of twelve; and its first
+        suspicion(25, 25, 2), suspicion(26, 26, lost_ms=20), suspicion(27, 27, is_told=True),  # others'
+        *(suspicion(number, number) for number in (31, 40)),
+    ]  # fmt: skip
+    verdict = verdict_on_recurring(name, cause_of(recent), recent, Suspicions(before))
+    assert (verdict.verdict_id, verdict.last, verdict.seen, verdict.tried) == ("from 22", 44, 7, 10)
+    assert (verdict.judged, verdict.lost_ns) == (23, (3 * 40 + 4 * 50) * MS)
+
+
+def test_a_cause_that_comes_again_is_over_when_it_stays_away_for_twice_as_long() -> None:
+    verdict = recurring()
+    quiet = 0
+    for number in range(8, 60):
+        verdict.follow(observation(number, late(1) if number == 17 else None), number == 17, TOPOLOGY, {})
+        quiet = 0 if number == 17 else quiet + 1
+        assert verdict.is_over == (quiet >= (18 if number > 17 else 10))
 
 
 def test_it_begins_where_its_cause_was_seen_first_and_counts_what_that_lost() -> None:

@@ -145,7 +145,7 @@ def test_severity_while_a_verdict_lives() -> None:
     assert [one.revision for one in said] == list(range(1, len(said) + 1))
     # It sinks neither while it is open nor when it closes: half of the time is lost at first, and then a hundredth:
     # an alert keeps its label until it is resolved.
-    steps: list[Step] = [late(1)] * 8 + ([None] * 9 + [late(1, 10.0)]) * 20 + [None] * 10
+    steps: list[Step] = [late(1)] * 8 + ([None] * 9 + [late(1, 10.0)]) * 20 + [None] * 18
     said = lived(steps, VerdictTracker("j", 1))
     assert {one.severity for one in said} == {"ticket"}
     assert said[-1].event == "closed"

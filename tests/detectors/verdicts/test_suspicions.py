@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.blame.causes import find_causes
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
@@ -313,12 +312,6 @@ def test_spikes_are_told_when_they_are_known() -> None:
     assert list(watch.take_due(7)) == []
     assert [one.iteration for one in watch.take_due(8)] == [3]
     assert [one.iteration for one in watch.take_due(None)] == [4]
-    # Those that show a cause are told from others
-    watch = SpikeWatch()
-    for number, rank in ((3, 1), (4, 2), (5, 1)):
-        watch.add(spike(number, rank), TOPOLOGY)
-    (cause,) = find_causes([spike(9).attribution], TOPOLOGY)  # type: ignore[list-item]
-    assert [one.iteration for one in watch.showing(cause)] == [3, 5]
     # A snapshot forgets no spike
     watch = SpikeWatch()
     for number in range(3):
@@ -341,6 +334,14 @@ def test_a_clear_spike_opens_a_verdict_some_iterations_later(sigmas: float) -> N
     assert opened.keys() == ({7} if sigmas > 8 else set())
     for (verdict,) in opened.values():
         assert (verdict.verdict_id, verdict.kind, verdict.iterations) == ("j:1:2:0", "slow_rank", (2, 3))
+
+
+@pytest.mark.parametrize(("lost_ms", "past"), [(3.0, 3), (PAUSE_MS, 5)])
+def test_a_spike_goes_on_where_about_as_much_is_lost_again(lost_ms: float, past: int) -> None:
+    tracker = VerdictTracker("j", 1)
+    steps = {2: spike(2), 4: replace(observation(4, late(1, lost_ms)), is_long=False, is_shifted=True)}
+    said = [one for n in range(20) for one in tracker.observe(steps.get(n, observation(n)), TOPOLOGY)[0]]
+    assert {one.iterations for one in said} == {(2, past)}
 
 
 # --- on either side of each threshold -------------------------------------------------------------------------------
