@@ -54,14 +54,11 @@ class LogTraffic:
 
 
 class OperatorReader:
-    """Reads operators back, and keeps the job's communicators, stages, clocks and usual times, which they show.
+    """Reads operators back, and keeps the job's communicators, stages, clocks and usual times, which they show."""
 
-    `codes`: the job's code of each communicator id seen so far.
-    """
-
-    def __init__(self, codes: Mapping[str, int] | None = None) -> None:
+    def __init__(self) -> None:
         self.traffic = LogTraffic()
-        self.codes: dict[str, int] = dict(codes or {})
+        self.codes: dict[str, int] = {}
         self.clocks = Clocks()  # how far each rank's clock is ahead, where clocks differ
         self._topology: Topology | None = None
         self._has_one_clock = True  # as far as ranks were announced

@@ -19,6 +19,6 @@ def next_ordinal(ordinals: dict[K, int], beginning: K) -> int:
     """
     ordinal = ordinals.pop(beginning, 0)
     ordinals[beginning] = ordinal + 1  # the newest stands last
-    for old in list(ordinals)[:-MOST_KEPT]:
-        del ordinals[old]
+    if len(ordinals) > MOST_KEPT:
+        del ordinals[next(iter(ordinals))]
     return ordinal

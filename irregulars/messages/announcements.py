@@ -325,12 +325,3 @@ def ranks_to_runs(ranks: Sequence[int]) -> list[list[int]]:
         else:
             runs.append([rank, rank + 1, 1])
     return runs
-
-
-def runs_to_ranks(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Read runs back.
-
-    >>> runs_to_ranks([[0, 24, 8], [3, 4, 1]])
-    (0, 8, 16, 3)
-    """
-    return tuple(rank for first, past, step in runs for rank in range(first, past, step))

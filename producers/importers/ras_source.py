@@ -192,9 +192,8 @@ class RasSource:
         *,
         is_ours: Callable[[str], bool],
         state_path: Path | None = None,
-        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._ask, self._settings, self._now_ns, self._state_path = ask, settings, now_ns, state_path
+        self._ask, self._settings, self._state_path = ask, settings, state_path
         state: Any = {}  # one that is missing or damaged is none: then another attempt begins
         try:
             state = {} if state_path is None else json.loads(state_path.read_bytes())
@@ -244,7 +243,7 @@ class RasSource:
         try:
             answer = read_answer(self._ask())
             self._note_failure("")
-            records = self._watch.hear(answer, self._now_ns())
+            records = self._watch.hear(answer, time.time_ns())
         except RasAway as error:
             self._note_failure(str(error))
             records = self._watch.miss()

@@ -149,7 +149,7 @@ class HttpPost:
         return url
 
 
-def retry_after_s(text: str | None, now: datetime | None = None) -> float:
+def retry_after_s(text: str | None) -> float:
     """Read ``Retry-After``: seconds or a date; 0 where it is neither.
 
     >>> retry_after_s("120"), retry_after_s(None), retry_after_s("soon"), retry_after_s("1e9")
@@ -160,7 +160,7 @@ def retry_after_s(text: str | None, now: datetime | None = None) -> float:
     if text.strip().isascii() and text.strip().isdecimal():
         return min(float(text), LONGEST_WAIT_S)
     try:
-        wait_s = (parsedate_to_datetime(text) - (now or datetime.now(UTC))).total_seconds()
+        wait_s = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
     except (TypeError, ValueError):
         return 0.0
     return min(max(wait_s, 0.0), LONGEST_WAIT_S)

@@ -74,7 +74,6 @@ class TaughtDetectors:
     """Detectors of one rank's operators.
 
     `columns`: names of the columns of evidence with the largest score of each.
-    `cold`: names of those that began cold although a snapshot should have held them.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Detector]], delta: float, window: int) -> None:
@@ -83,7 +82,6 @@ class TaughtDetectors:
         self._usual = UsualTime()
         self._own = [(name_of(one), one) for one in (make() for make in makers)]
         self.columns = tuple(DETECTOR_SCORE + name for name, _ in self._own)
-        self.cold: tuple[str, ...] = ()
 
     def take(self, frame: Mapping[str, Column], elapsed_ns: int) -> dict[str, float]:
         """Score an iteration's operators, and then learn it if it took no longer than usual.
@@ -112,4 +110,4 @@ class TaughtDetectors:
         """Go on from a state; a detector without one begins cold."""
         self._usual = state.usual
         if state.detectors:
-            self._own, self.cold = restore_detectors(self._makers, state.detectors)
+            self._own, _ = restore_detectors(self._makers, state.detectors)

@@ -76,11 +76,10 @@ class PositionRecord:
     positions: Offsets = field(default_factory=dict)
     # The ends of the result topics before anything that the stored states do not hold; None: never set
     ends: Ends | None = None
-    # Offset in the snapshot topic from which on all records lie that count; None: not known
-    begin: int | None = None
+    begin: int = 0  # offset in the snapshot topic from which on all records lie that count
     # Offset in the snapshot topic up to which the writer has read before it wrote; records of others behind that do
     # not count
-    claimed: int | None = None
+    claimed: int = 0
     told: Told = field(default_factory=Told)  # of the revisions before `ends`, those that are still of use
     # Ids of the topics to which these offsets belong, by topic; a topic that was made anew has another one
     topic_ids: dict[str, str] = field(default_factory=dict)

@@ -55,14 +55,14 @@ class SnapshotLog:
         """
         low, high = self._reader.bounds(self._topic, partition)
         newest = self._newest_position(partition, low, high)
-        if max(newest.begin or 0, newest.claimed or 0) > high:  # written by a worker that knew a longer log
+        if max(newest.begin, newest.claimed) > high:  # written by a worker that knew a longer log
             raise TopicMismatch(
                 f"snapshot topic must be the one of its records; got {self._topic}/{partition}, which ends "
                 f"at {high}: it was cut, or made anew. Delete it, run irregulars topics create, and start the workers"
             )
         where = f"{self._topic}/{partition}"
         while True:
-            begin = max(low, min(newest.begin or 0, high))
+            begin = max(low, min(newest.begin, high))
             messages = self._reader.messages(self._topic, partition, begin, high)
             stored = newest_records(_told(messages, where, begin, high), where, newest)
             if stored.position.epoch <= newest.epoch:

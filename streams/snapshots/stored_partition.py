@@ -112,8 +112,7 @@ class _Reading:
             self.newest.pop(key, None)  # older than the position, which may be that of this one
             self.refused[key] = f"{error} ({self.where} offset {offset}, key {key!r})"
             return
-        claimed = self.position.claimed
-        is_behind_claim = claimed is not None and offset >= claimed and record.epoch < self.position.epoch
+        is_behind_claim = offset >= self.position.claimed and record.epoch < self.position.epoch
         if record.epoch < self.epoch or is_behind_claim:
             # Written by a former owner that did not notice that it is one.
             self.late.add(key)

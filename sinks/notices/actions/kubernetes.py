@@ -88,10 +88,10 @@ class KubernetesApi:
         """Return a node, or None where there is none of that name."""
         return self._call("GET", _path(name))
 
-    def labelled_nodes(self, label: str) -> list[dict[str, Any]]:
-        """Return the nodes that have a label, whatever its value."""
+    def labelled_nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that have our label, whatever its value."""
         found: list[dict[str, Any]] = []
-        query = f"?labelSelector={quote(label, safe='')}&limit={_LISTED}"
+        query = f"?labelSelector={quote(LABEL, safe='')}&limit={_LISTED}"
         more = ""
         while True:
             page = self._call("GET", f"/api/v1/nodes{query}{more}") or {}
@@ -190,15 +190,14 @@ class KubernetesNodes:
     A node is cordoned: pods on it go on, and no new one is put there. None is ever evicted.
     """
 
-    def __init__(self, api: KubernetesApi, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, api: KubernetesApi) -> None:
         self._api: Final = api
-        self._now: Final = now
 
     def marked(self) -> Marked:
         """Return the nodes that we cordoned, and the actions undone by others since."""
         cordoned: dict[str, str] = {}
         undone: dict[str, str] = {}
-        for node in self._api.labelled_nodes(LABEL):
+        for node in self._api.labelled_nodes():
             mark = _annotations(node).get(CORDONED)
             if mark is not None and _is_cordoned(node):
                 cordoned[_name(node)] = mark
@@ -243,7 +242,7 @@ class KubernetesNodes:
                 if node is not None:
                     reason = "".join(part.capitalize() for part in one.message.kind.split("_"))
                     self._show(node, "True", reason, one.action.reason)
-        for node in self._api.labelled_nodes(LABEL):
+        for node in self._api.labelled_nodes():
             is_marked = CORDONED in _annotations(node)
             is_held = _is_cordoned(node) and is_marked
             if _name(node) not in accused and not is_held:
@@ -267,7 +266,7 @@ class KubernetesNodes:
             return
         if LABEL not in (node["metadata"].get("labels") or {}):
             self._api.patch_node(_name(node), {"metadata": {"labels": {LABEL: "true"}}})
-        now = f"{self._now():%Y-%m-%dT%H:%M:%SZ}"
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         condition = {
             "type": CONDITION, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now,
         }  # fmt: skip

@@ -180,22 +180,15 @@ def test_a_second_message_that_says_the_same_is_believed(later: Batch) -> None:
     assert max(closed(one)) > 5
 
 
-def test_a_job_that_numbers_by_tokens_is_believed() -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_job_that_numbers_by_tokens_is_believed(restarts: bool) -> None:
     one = monitor()
     step = 4_000_000
     for number in range(5):
         one.add(batch(number * 10 * step, START_NS + number * 100 * MS, step=step, before=number * 10), number)
+        one = RankMonitor.from_state(stored(one.state()), JudgeSettings()) if restarts else one
     assert lost_rows(one) == 0
     assert max(closed(one)) > 40 * step
-
-
-def test_a_job_that_numbers_by_tokens_is_believed_after_a_restart_too() -> None:
-    one = monitor()
-    step = 4_000_000
-    for number in range(5):
-        one.add(batch(number * 10 * step, START_NS + number * 100 * MS, step=step, before=number * 10), number)
-        one = RankMonitor.from_state(stored(one.state()), JudgeSettings())
-    assert lost_rows(one) == 0
 
 
 def test_a_watermark_that_stays_wrong_costs_one_batch_and_closes_nothing_early() -> None:

@@ -215,16 +215,6 @@ def test_what_a_restart_reads_does_not_grow_with_the_uptime() -> None:
     assert again_bytes < total / 2  # what is written again is not the most
 
 
-def test_all_is_read_where_the_position_does_not_say_from_where() -> None:
-    """A worker of the version before wrote it."""
-    from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, encode_record
-
-    topic = MemoryTopic()
-    Owner(topic).cycle({b"job": state([rows(1, 50_000)])})
-    topic.append(POSITION_KEY, encode_record(PositionRecord(9, {"evidence": 4})))
-    assert Owner(topic).found == {b"job": state([rows(1, 50_000)])}
-
-
 @pytest.mark.parametrize("cycles", [1, 2, 5])
 def test_a_former_owner_that_goes_on_writing_hides_nothing(cycles: int) -> None:
     topic = MemoryTopic()
