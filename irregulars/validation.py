@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -292,3 +292,15 @@ def json_object(value: bytes | None, what: str) -> dict[str, Any]:
 def first_line(error: BaseException) -> str:
     """Return type and first line of an error's text."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
+
+
+def about(
+    text: str, *, words: tuple[str, ...] = (), is_left_out: bool = False, known: Any = None
+) -> Mapping[str, Any]:
+    """Return the metadata of a field of a message.
+
+    `text`: the description that people read, in the schema, the database and the pages. `words`: the texts that it
+    may be; a reader takes a newer worker's own. `is_left_out`: whether JSON lacks it where it is None, in place of
+    null. `known`: rule of a number that is NaN here, and null in JSON, where it is not known.
+    """
+    return MappingProxyType({"about": text, "words": words, "is_left_out": is_left_out, "known": known})

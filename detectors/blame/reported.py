@@ -14,19 +14,19 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import median
 from typing import Final
 
-from irregulars.detectors.blame.functions import spent_apart
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
-from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.device_events import ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import Reported
 from irregulars.messages.records import LOOKS
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
-from irregulars.words import duration
+from irregulars.words import duration, name_ranks
 
 _KEPT: Final = 512  # events of each kind in a job: of a storm over thousands of hosts the newest count most
 _MOST_COMING: Final = 1 << 16  # of a recording all are known at once
@@ -37,6 +37,8 @@ _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LO
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
 _NOT_ON_HOSTS: Final = frozenset({"stage", "program", "switch"})  # of which no host reports anything
 _GPU: Final = re.compile(r"gpu(\d+)")
+_APART: Final = 0.15
+"""A difference of shares that is no chance: three standard deviations, sqrt(2 / 4 / n) each, of n = 250 samples."""
 
 
 class EventLog:
@@ -138,6 +140,33 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int |
     return replace(
         verdict, suspects=suspects, evidence=verdict.evidence + text + more, explanation=reasons, layer=layer
     )
+
+
+def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
+    """Return the function in which the first suspect spends more of its time than its peers; empty: none is known.
+
+    `events`: of kind ``function``, whose code is the share of the samples in thousandths.
+    """
+    taken = [one for one in events if one.code is not None]
+    newest_ns = {one.rank: one.time_ns for one in sorted(taken)}
+    shares: dict[int, dict[str, float]] = {rank: {} for rank in newest_ns}
+    for one in taken:
+        if newest_ns[one.rank] - one.time_ns < ONE_LOOK_NS:
+            shares[one.rank][one.detail] = (one.code or 0) / 1000
+    accused = verdict.suspects[0].ranks if verdict.suspects else ()
+    rank = next((rank for rank in accused if rank in shares), None)
+    peers = [peer for peer in shares if peer not in accused]
+    if rank is None or not peers:
+        return ""
+
+    def usual(function: str) -> float:
+        return median(shares[peer].get(function, 0.0) for peer in peers)
+
+    most = max(shares[rank], key=lambda function: shares[rank][function] - usual(function))
+    if shares[rank][most] - usual(most) < _APART:
+        return ""
+    beside = f"{name_ranks(peers)} {usual(most):.0%}"
+    return f"; rank {rank} spends {shares[rank][most]:.0%} of its time in {most}, {beside}"
 
 
 def onset_of(verdict: Verdict, time_ns: int) -> int:

@@ -23,8 +23,7 @@ import numpy as np
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.numerics.findings import EQUAL, OWN, Finding, Findings, FindingsState
 from irregulars.detectors.numerics.thresholds import NUMERIC
-from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
-from irregulars.detectors.verdicts.ordinals import next_ordinal
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import worse
 from irregulars.detectors.verdicts.thresholds import VERDICTS

@@ -8,10 +8,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from irregulars.detectors.job.topology import Topology
 from irregulars.messages.judgements import Verdict
+
+K = TypeVar("K")
+
+MOST_KEPT: Final = 1000
+"""Beginnings whose verdicts are counted, the newest: each opens within some tens of iterations of its beginning."""
+
+
+def next_ordinal(ordinals: dict[K, int], beginning: K) -> int:
+    """Return how many verdicts with this beginning there were, and count one more.
+
+    >>> ordinals = {}
+    >>> next_ordinal(ordinals, 7), next_ordinal(ordinals, 7), next_ordinal(ordinals, 8)
+    (0, 1, 0)
+    """
+    ordinal = ordinals.pop(beginning, 0)
+    ordinals[beginning] = ordinal + 1  # the newest stands last
+    if len(ordinals) > MOST_KEPT:
+        del ordinals[next(iter(ordinals))]
+    return ordinal
 
 
 @dataclass(slots=True, eq=False)

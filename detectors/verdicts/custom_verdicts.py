@@ -27,8 +27,7 @@ import numpy as np
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
-from irregulars.detectors.verdicts.ordinals import next_ordinal
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch

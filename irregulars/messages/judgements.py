@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.described import about
 from irregulars.messages.kinds import CAUSES, DEVICE_KINDS, LAYERS, VERDICT_KINDS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
@@ -27,6 +26,7 @@ from irregulars.validation import (
     Number,
     Rank,
     Share,
+    about,
     checked,
 )
 

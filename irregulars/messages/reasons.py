@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from irregulars.errors import RecordError
-from irregulars.messages.described import about
-from irregulars.validation import Count, Integer, Name, Number, Rank, checked
+from irregulars.validation import Count, Integer, Name, Number, Rank, about, checked
 
 STEPS: Final = ("work", "transfer", "absence")
 """Kinds of steps: a rank worked and others waited; bytes moved, all partners being there; a rank never came."""

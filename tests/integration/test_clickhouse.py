@@ -417,7 +417,7 @@ EXAMPLE = {
     "job": made_up_job.JOB, "rank": 3, "iteration": 22, "verdict_id": made_up_job.VERDICT_ID, "host": "node-0",
     "days": 36_500, "weeks": 5_200,
 }  # fmt: skip
-HEALTHY = {"open_now", "hang_positions", "silent_ranks", "repeat_offenders", "trusted_checkpoints"}
+HEALTHY = {"open_now", "hang_positions", "silent_ranks", "repeat_offenders", "stacks_of_job", "trusted_checkpoints"}
 """Questions that rightly find nothing in the made-up job; see test_questions.py."""
 
 

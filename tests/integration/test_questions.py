@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from irregulars.infra.console.stacks import read_looks
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.showing.from_database import find_verdict
 from irregulars.messages.device_events import DeviceEvent, batch_of
@@ -317,6 +318,27 @@ def test_what_a_device_reported_counts_beside_its_verdicts(own: DatabaseSettings
     [row] = answer(client, "reported_events")
     assert (row["host"], row["device"], row["events"], row["kinds"]) == ("node-1", "eth0", 3, ["link_errors"])
     assert answer(client, "reported_events", host="node-2") == []
+
+
+def test_stacks_are_shown_and_stand_against_no_device(own: DatabaseSettings, client: Client) -> None:
+    now_ns, host = time.time_ns(), "node-1"
+    seen = [
+        *(DeviceEvent(now_ns + at, 2, "stack", host, "MainThread", at, f"f{at} (a.py:{at})") for at in range(12)),
+        DeviceEvent(now_ns + 12, 2, "stack", host, "loader", 0, "read (b.py:1)"),
+        *(DeviceEvent(now_ns - 10**9 + at, 2, "function", host, "MainThread", 900 - at, f"g{at}") for at in range(2)),
+    ]
+    rows = {"events": table_of_samples([batch_of(seen, Header("events", NIC, 0, 2))])}
+    store(own, rows_of_recording(NIC), rows)
+    found = answer(client, "stacks_of_job", job=NIC)
+    assert [(row["rank"], row["thread"]) for row in found] == [(2, "MainThread"), (2, "loader"), (2, "MainThread")]
+    assert found[0]["lines"].splitlines() == [f"f{at} (a.py:{at})" for at in range(12)]
+    assert found[2]["lines"].splitlines() == ["90 % g0", "90 % g1"]
+    assert answer(client, "reported_events") == []
+    verdict = find_verdict(client, NIC)
+    assert verdict is not None
+    [function, stack] = read_looks(client, verdict, now_ns - 10**10, now_ns + 10**10)
+    assert [name for name, _ in stack.threads] == ["MainThread", "loader"]
+    assert function.threads == (("MainThread", ("90 % g0", "90 % g1")),)
 
 
 def test_senders_and_receivers_make_a_matrix(recorded: Client) -> None:

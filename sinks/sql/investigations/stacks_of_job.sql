@@ -24,5 +24,5 @@ WHERE job = {job:String}
     AND kind IN ('stack', 'function')
     AND reported_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
 GROUP BY attempt, rank, host, thread, kind, toStartOfSecond(reported_at)
-ORDER BY taken_at DESC, rank, thread != 'MainThread', thread
+ORDER BY toStartOfSecond(taken_at) DESC, rank, thread != 'MainThread', thread
 LIMIT {limit:UInt32}

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from irregulars.detectors.blame.functions import spent_apart
-from irregulars.detectors.blame.reported import EventLog, with_events
+from irregulars.detectors.blame.reported import EventLog, spent_apart, with_events
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from irregulars.detectors.verdicts.ordinals import MOST_KEPT, next_ordinal
+from irregulars.detectors.verdicts.counted_verdicts import MOST_KEPT, next_ordinal
 
 
 def test_a_job_of_many_verdicts_keeps_the_newest_counts_alone() -> None:

@@ -21,7 +21,7 @@ from irregulars.infra import cli
 from irregulars.infra.docs_site.made_parts import PART, ROOT, table
 from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.access_roles import ROLES
-from irregulars.kafka.topic_admin import partitions_of, topic_config
+from irregulars.kafka.topic_admin import partitions_of
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.judgements import decode_verdict
 from irregulars.messages.opinions import encode_opinion
@@ -125,10 +125,9 @@ def topics() -> str:
     rows = []
     for name, topic in TOPICS.items():
         kept = "newest of each key" if topic.is_compacted else _age(topic.retention_ms)
-        limit = int(topic_config(topic)["max.message.bytes"]) / (1 << 20)
         count = partitions_of(name, TopicSettings())
-        rows.append((name, topic.key, "1" if count == 1 else "`partitions`", kept, f"{limit:.0f} MiB"))
-    return table(("topic", "key", "partitions", "kept", "largest message"), rows)
+        rows.append((name, topic.key, "1" if count == 1 else "`partitions`", kept))
+    return table(("topic", "key", "partitions", "kept"), rows)
 
 
 def roles() -> str:

@@ -9,11 +9,10 @@ from dataclasses import field, fields, make_dataclass
 import pytest
 
 from irregulars.infra.docs_site.made_parts import ROOT
-from irregulars.messages.described import about
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.migrate import Migration, shipped_migrations
 from irregulars.sinks.tables import tables_in
-from irregulars.validation import Count, Name
+from irregulars.validation import Count, Name, about
 from tests.infra.docs.fields import MIGRATIONS, made_files
 
 # No field's own names, which may be any: these are added to the classes as they are
