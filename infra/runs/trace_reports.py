@@ -227,6 +227,7 @@ class Metrics(NamedTuple):
         return [(self.communicators[name], OPERATORS[operator], *values) for name, operator, *values in rows]
 
 
+_STALLED_NS = 1e5  # a launch takes some µs: a GPU that starts later has a queue
 _BANDWIDTH = ("collectives", "ranks_seen", "ranks", "algbw_bytes_per_s", "busbw_bytes_per_s")
 _HEADS = {
     "steps_per_s": "steps/s", TOKENS: "tokens/s", ISSUE_LATENCY: "issue latency",
@@ -281,7 +282,7 @@ def text_of_difference(one: Difference) -> str:
     if one.window is not None:
         rank, others = f"{rank} in its {ordinal(one.window + 1)} capture", "in its others"
     text = f"{_head(one.metric)} of {rank} is {value}{where}, {others} {usual}"
-    is_stalled = one.metric == ISSUE_LATENCY and one.value < one.usual
+    is_stalled = one.metric == ISSUE_LATENCY and one.value < _STALLED_NS < one.usual
     return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text
 
 

@@ -345,7 +345,12 @@ NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them f
 
 
 def job_of_dumps(
-    dumps: Iterable[Dump], job: str, *, is_whole: bool = True, dumped_ns: Mapping[int, int] | None = None
+    dumps: Iterable[Dump],
+    job: str,
+    *,
+    size: int = 0,
+    is_whole: bool = True,
+    dumped_ns: Mapping[int, int] | None = None,
 ) -> ImportedJob:
     """Join the dumps of a job, each of another rank.
 
@@ -353,7 +358,7 @@ def job_of_dumps(
     that is known: then the iteration is marked, and ends before.
     """
     by_rank = {dump.rank: dump for dump in dumps}
-    everybody = tuple(range(1 + max(by_rank, default=-1)))
+    everybody = tuple(range(max(size, 1 + max(by_rank, default=-1))))
     for rank, dump in by_rank.items():  # those of PyTorch 2.3 and before do not tell the members
         if not all(group.ranks for group in dump.groups.values()):
             groups = {name: group._replace(ranks=everybody) for name, group in dump.groups.items()}

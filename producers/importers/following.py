@@ -284,7 +284,9 @@ def follow(
     elif kind == "flight-recorder":
         # If no file is named like a dump, all are taken for some.
         named = lambda files: [path for path in files if rank_of_name(path) is not None] or files  # noqa: E731
-        reader = NewFileReader(directory, job, _job_of_dump_files, settle_s, named)
+        reader = NewFileReader(
+            directory, job, partial(_job_of_dump_files, world_size=world_size or 0), settle_s, named
+        )
     elif kind == "clog":
         reader = LogReader(directory, job, LiveClog(job, world_size))
     elif world_size is None:
@@ -297,13 +299,13 @@ def follow(
     )  # fmt: skip
 
 
-def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:
+def _job_of_dump_files(files: list[Path], job: str, world_size: int = 0) -> ImportedJob:
     found = [(dump, path) for path in files if (dump := read_dump_file(path)).rank >= 0]
     if not found:
         raise InputError(f"{files[0]}: must be named after its rank, as _dump_3; got no number")
     dumps = {dump.rank: dump for dump, _ in found}
     dumped_ns = {dump.rank: path.stat().st_mtime_ns for dump, path in found}
-    return job_of_dumps(dumps.values(), job, is_whole=False, dumped_ns=dumped_ns)
+    return job_of_dumps(dumps.values(), job, size=world_size, is_whole=False, dumped_ns=dumped_ns)
 
 
 class NewFileReader:

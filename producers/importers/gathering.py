@@ -124,7 +124,9 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         if path.stat().st_size == 0:
             found.leave_out(path, "empty")
             return
-        members = _members(path)
+        members, inside = _members(path), Path(path.name)
+        if members is None:  # as if unpacked where it is: folders may name its rank
+            members, inside = _packed(path), Path(path.parent.parent.name, path.parent.name)
         kinds = kinds_of_file(path) if members is None else ()
     except OSError as error:
         found.leave_out(path, str(error.strerror))
@@ -134,7 +136,7 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         return
     if members is not None:
         # `shown` in importing.py takes this folder out of texts; the count keeps archives of one name apart.
-        folder = scratch / f"{len(found.files)}-{found.seen}" / path.name
+        folder = scratch / f"{len(found.files)}-{found.seen}" / inside
         _unpack(path, folder, found, members)
         if folder.is_dir():
             _take_folder(folder, scratch, found, depth + 1)
@@ -171,21 +173,25 @@ def _members(path: Path) -> Iterator[_Member] | None:
             if archive.fileobj is not None and archive.fileobj.tell() < archive.offset + tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("it ends without an end mark")
 
-    def of_packed(unpack: Callable[[Path], Any]) -> Iterator[_Member]:
-        with unpack(path) as stream:
-            yield path.stem, stream
-
     if zipfile.is_zipfile(path):
         return of_zip()
     # Looking unpacks its begin: a gzip file that is cut raises here, and is reported when its kind is read.
     try:
-        if tarfile.is_tarfile(path):
-            return of_tar()
+        return of_tar() if tarfile.is_tarfile(path) else None
     except (tarfile.TarError, EOFError, zlib.error, LZMAError):
-        pass
+        return None
+
+
+def _packed(path: Path) -> Iterator[_Member] | None:
+    """Return what a packed file holds; None where it is none."""
+
+    def member(unpack: Callable[[Path], Any]) -> Iterator[_Member]:
+        with unpack(path) as stream:
+            yield path.stem, stream
+
     with path.open("rb") as file:
         head = file.read(10)
-    return next((of_packed(unpack) for sign, unpack in _PACKED.items() if re.match(sign, head)), None)
+    return next((member(unpack) for sign, unpack in _PACKED.items() if re.match(sign, head)), None)
 
 
 _PACKED: Final[dict[bytes, Callable[[Path], Any]]] = {

@@ -37,7 +37,7 @@ from irregulars.producers.importers.kineto_kernels import KERNELS_WANTED, Kernel
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
-from irregulars.producers.importers.watchdog import WatchdogLog
+from irregulars.producers.importers.watchdog import NOTE_SIZE, WatchdogLog
 from irregulars.producers.trace.directory import write_trace
 from irregulars.producers.trace.foreign_files import (
     HEAD_BYTES,
@@ -172,12 +172,13 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
             return replace(reports, left_out=broken, notes=(*cut, *reports.notes))
         rule = "must hold a line of a watchdog, or of Megatron's or torchtitan's checks, that names a rank"
         raise InputError(f"{(of_logs or of_dumps)[0]}: {rule}; {'; '.join(('got none', *cut, *log.notes))}")
-    imported = job_of_dumps([*dumps, *told], job)
-    notes = (*cut, *who.notes, *((NOTE_TIMES,) if dumps else ()), *log.notes)
+    imported = job_of_dumps([*dumps, *told], job, size=log.world_size)
+    of_dumps_alone = (NOTE_TIMES, *(() if log.world_size or all(one.ranks for one in known) else (NOTE_SIZE,)))
+    notes = dict.fromkeys((*cut, *who.notes, *(of_dumps_alone if dumps else ()), *log.notes))
     # NCCL's lines name hosts and GPUs, which dumps do not.
     places = {**imported.places, **log.nccl.places(imported.world_size)}
     return replace(
-        imported, left_out=(*broken, *who.left_out), notes=notes,
+        imported, left_out=(*broken, *who.left_out), notes=tuple(notes),
         places={rank: places[rank] for rank in imported.places}, skipped={**imported.skipped, **log.skipped},
     )  # fmt: skip
 
@@ -232,9 +233,11 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True, has_kerne
     imported = job_of_captures(captures, job, is_whole=is_whole)
     kernels: dict[int, list[KernelWindow]] = {}
     if has_kernels:
-        windows, _ = read_each([read[at][0] for _, at in of_rank], read_kernels, in_parallel=True)
-        for (rank, _), (_, window) in zip(of_rank, windows, strict=True):
-            kernels.setdefault(rank, []).append(window)
+        rank_of = {read[at][0]: rank for rank, at in of_rank}
+        windows, without = read_each(list(rank_of), read_kernels, in_parallel=True)
+        broken += without
+        for path, window in windows:
+            kernels.setdefault(rank_of[path], []).append(window)
     left_out, notes = (*broken, *who.left_out), (*who.notes, *imported.notes)
     return replace(imported, left_out=left_out, notes=notes, kernels=kernels)
 

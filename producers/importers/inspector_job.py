@@ -36,7 +36,10 @@ NOTE_GAPS: Final = (
     "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late "
     "by that"
 )
-NOTE_EARLIER: Final = "{count} processes are of an earlier start of the job on their hosts: they are left out"
+NOTE_EARLIER: Final = (
+    "{count} processes ended before others of their hosts began, and share no communicator with them: taken for those "
+    "of an earlier start, and left out"
+)
 NOTE_NO_WAITS: Final = "by the proxies' clocks no rank and no way stands out in what sends waited for"
 Members = Mapping[str, Mapping[Process, Membership]]
 MOST_OPERATIONS: Final = 8_000_000
@@ -78,16 +81,19 @@ class OperationTable:
 
         Returns how many those are: a job that is started anew may log into the same folder.
         """
-        of_communicator: dict[str, set[Process]] = {}
+        parent: dict[Process | str, Process | str] = {}
+
+        def root(one: Process | str) -> Process | str:
+            while (above := parent.setdefault(one, one)) != one:
+                parent[one] = one = parent[above]
+            return one
+
         for process, member in self._places:
-            of_communicator.setdefault(member.communicator, set()).add(process)
-        starts: list[set[Process]] = []
-        for own in sorted(of_communicator.values(), key=len, reverse=True):
-            joined = [one for one in starts if not one.isdisjoint(own)]
-            starts = [own.union(*joined), *(one for one in starts if one.isdisjoint(own))]
+            parent[root(process)] = root(member.communicator)
+        starts: dict[Process | str, int] = {}
+        part = {process: starts.setdefault(root(process), len(starts)) for process, _ in self._places}
         if len(starts) < 2:
             return 0
-        part = {process: n for n, own in enumerate(starts) for process in own}
         part_of_place = np.array([part[process] for process, _ in self._places])
         rows = np.frombuffer(self._rows, _COLUMNS)
         place, start_ns = rows["whole"][:, [0, 4]].T

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from statistics import median_low
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -137,7 +137,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
         counted = {rank: _by_count(capture) for rank, capture in by_rank.items()}
-        if None not in counted.values():
+        if _begin_alike(counted.values()):
             rest = sum(len(by_rank[rank].calls) - len(one.calls) for rank, one in counted.items() if one is not None)
             skipped.update({UNLAUNCHED: rest} if rest else {})
             by_rank = {rank: capture for rank, capture in counted.items() if capture is not None}
@@ -243,6 +243,21 @@ def _holds_its_calls(capture: Capture) -> bool:
     return True
 
 
+def _begin_alike(captures: Iterable[Capture | None]) -> bool:
+    """Whether the first step holds the same calls of a group on all its ranks: else the counts began apart."""
+    orders: dict[ProcessGroup, set[tuple[Any, ...]]] = {}
+    for one in captures:
+        if one is None:
+            return False
+        first: dict[ProcessGroup, list[Any]] = {}
+        for call in one.calls:
+            if call.group is not None and call.issued_ns == one.steps[0].start_ns:
+                first.setdefault(call.group, []).append(kind_of_call(call))
+        for group, kinds in first.items():
+            orders.setdefault(group, set()).add(tuple(kinds))
+    return all(len(found) == 1 for found in orders.values())
+
+
 def _by_count(capture: Capture) -> Capture | None:
     """Give the calls of each stream to the steps by their number, as if launched where their step begins.
 
@@ -256,7 +271,7 @@ def _by_count(capture: Capture) -> Capture | None:
     for calls in streams.values():
         share, rest = divmod(len(calls), max(len(capture.steps), 1))
         kinds = [(kind_of_call(call), call.group) for call in calls]
-        if not share or kinds[share:] != kinds[:-share] or (rest and len(set(kinds)) == 1):
+        if not share or not capture.steps or kinds[share:] != kinds[:-share] or (rest and len(set(kinds)) == 1):
             return None
         for at, call in enumerate(calls[rest:]):
             begin_ns = capture.steps[at // share].start_ns

@@ -106,8 +106,13 @@ _WAITS: Final = re.compile(
     rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
 )
 # Ray's, of a line of an actor. The numbers at the end of its name count actors of one kind.
-_ACTOR: Final = re.compile(rb"\(([A-Za-z_]\w{0,99}?)\d* pid=\d{1,9}[^)\n]{0,300}\)")
-_KILLED: Final = re.compile(rb"srun: error: \S{1,253}: tasks? (\d[\d,-]{0,80}): (?:Killed|Out Of|Segmentation|Bus)")
+_ACTOR: Final = re.compile(rb"\(([A-Za-z_]\w{0,99}) pid=\d{1,9}[^)\n]{0,300}\)")
+# Slurm's of the tasks that ended first: once a task has ended it kills the others.
+_ENDED: Final = re.compile(
+    rb"srun: error: \S{1,253}: tasks? (\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*+): "
+    rb"(Killed|Out Of|Segmentation|Bus|Aborted|Exited|Terminated)"
+)
+_DIGITS: Final = re.compile(rb"\d+")
 _LABEL: Final = re.compile(rb"\s{0,6}(\d{1,6}): ")  # Slurm's, of a line of a task
 _PREFIX: Final = re.compile(rb"\[rank(\d{1,9})\]:?|^\s*(\d{1,6}): |^\[\d+,(\d{1,9})\]<std")
 # Counters of two groups come as close as this share of themselves once in a hundred times, if nothing ties them.
@@ -176,6 +181,7 @@ class _Start:
     labels: set[tuple[int, int]] = field(
         default_factory=set
     )  # tasks of Slurm, each with the rank of one of its lines
+    has_ended: bool = False  # any task of Slurm
     died: list[str] = field(default_factory=list)  # the processes that ended first
     left_out: int = 0  # lines of other ranks that are equal to one of a timeout, at most
     error: str = ""  # the first that names no collective
@@ -301,9 +307,11 @@ class WatchdogLog:
             start.died.append(
                 f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
             )
-        for found in _KILLED.finditer(block):
-            for first, last in (part.split(b"-") if b"-" in part else (part, part) for part in found[1].split(b",")):
-                start.killed |= set(range(int(first), min(int(last), self._bounded(int(first)) + 64) + 1))
+        if not start.has_ended and (ended := _ENDED.search(block)):
+            start.has_ended = True
+            if ended[2] in (b"Killed", b"Out Of", b"Segmentation", b"Bus"):
+                for first, _, last in (part.partition(b"-") for part in ended[1].split(b",")):
+                    start.killed |= set(range(int(first), self._bounded(int(last or first)) + 1))
         for found in _WAITS.finditer(block):
             prefix = _prefix(block, found.start())
             if rank := (prefix and prefix[1]) or found[1] or found[2]:
@@ -311,6 +319,9 @@ class WatchdogLog:
         for found in _REACHED.finditer(block):
             self._process(int(found[1]), _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)
         for found in _PASSED_BY.finditer(block):
+            prefix = _prefix(block, found.start())
+            if prefix and prefix[1] and int(prefix[1]):  # rank 0 of another group, in which the ranks count
+                continue
             self._process(0, _BARRIERS).open[_UNNUMBERED_CALL] = _Call(_BARRIER)  # who asks all others
             for rank in map(int, found[1].split(b",")):
                 self._process(rank, _BARRIERS)
@@ -599,11 +610,11 @@ def _by_actor(block: bytes) -> dict[str, bytes]:
 
     A block that names one such actor, or none, stays one: a driver may be a rank of its workers' job.
     """
-    names = {found[1] for found in _ACTOR.finditer(block)} if b" pid=" in block else set[bytes]()
+    names = {_DIGITS.sub(b"", found[1]) for found in _ACTOR.finditer(block)} if b" pid=" in block else set[bytes]()
     parts: dict[bytes, list[bytes]] = {}
     for line in block.splitlines(keepends=True) if len(names) > 1 else ():
         found = _ACTOR.search(line, 0, 400)
-        parts.setdefault(found[1] if found else b"", []).append(line)
+        parts.setdefault(_DIGITS.sub(b"", found[1]) if found else b"", []).append(line)
     joined = {name: b"".join(lines) for name, lines in parts.items()}
     telling = [name for name, part in joined.items() if _WHO.search(part)]
     if len({*telling} - {b""}) < 2:
@@ -652,10 +663,10 @@ def _lone(group: str, rank: int) -> str:
 def _members(seen: Mapping[int, int], size: int = 0, world_size: int = 0) -> tuple[int, ...]:
     """Return the ranks of a group by those of its members that have lines, which are at equal distances.
 
-    `size`: how many they are; 0: not told, then as few as divide the job's ranks. `world_size`: those; 0: not told.
+    `size`: how many they are; 0: not told. `world_size`: those; 0: not told.
 
-    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7}), _members({0: 4, 2: 6}, 0, 8)
-    ((1, 9, 17), (0, 1, 2, 3), (7,), (4, 5, 6, 7))
+    >>> _members({0: 1, 2: 17}), _members({0: 0, 2: 2}, 4), _members({3: 7}), _members({0: 4, 2: 6})
+    ((1, 9, 17), (0, 1, 2, 3), (7,), (4, 5, 6))
     """
     (first, rank), *others = sorted(seen.items())
     if not others:
@@ -666,7 +677,6 @@ def _members(seen: Mapping[int, int], size: int = 0, world_size: int = 0) -> tup
     # Uneven distances: only the ranks that were seen are known.
     if not is_even or rank - first * step < 0:
         return tuple(sorted({rank, *(one for _, one in others)}))
-    size = size or next((one for one in range(last + 1, world_size + 1) if world_size % one == 0), 0)
     members = tuple(rank + (at - first) * step for at in range(max(last + 1, size)))
     return tuple(one for one in members if one < (world_size or MAX_RANKS) or one <= far)
 
@@ -680,5 +690,5 @@ def _elements(numel: bytes | None, shape: bytes | None) -> float:
 NOTE_REPEATED: Final = (
     "Ray left out equal lines of other ranks (RAY_DEDUP_LOGS=0 keeps them): one without a line may have said the same"
 )
-NOTE_SIZE: Final = "no line tells how many ranks the job has: ranks above those with lines may be missing"
+NOTE_SIZE: Final = "nothing tells how many ranks the job has: ranks above those that are known may be missing"
 NOTE_ELEMENTS: Final = "a watchdog tells elements and no types: sizes are as if of one byte an element"

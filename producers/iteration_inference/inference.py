@@ -137,20 +137,13 @@ class Inferred:
     spans: IterationSpans | None = None  # when each iteration began and ended on each rank; None where there are none
     # Index into `messages.records.PHASES` of each iteration, uint8
     phases: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    # Whether ranks run no operator for most of the time: iterations then begin as the one before ended
+    are_mostly_gaps: bool = False
 
     @property
     def count(self) -> int:
         """Number of iterations."""
         return int(self.iteration.max(initial=-1)) + 1
-
-    @property
-    def are_mostly_gaps(self) -> bool:
-        """Whether ranks run no operator for most of the time: iterations then begin as the one before ended."""
-        if self.spans is None or not np.isfinite(self.spans.gaps_ns).any():
-            return False
-        is_known = self.spans.start_ns != UNKNOWN
-        length_ns = (self.spans.past_ns - self.spans.start_ns)[is_known]
-        return bool(np.nanmedian(self.spans.gaps_ns) > np.median(length_ns))
 
     def rows_of(self, rank: int) -> dict[str, Array]:
         """Return the columns of the record ``iterations`` of one rank, in order."""
@@ -182,7 +175,13 @@ def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Infe
         return Inferred(iteration[place])
     spans = measure_iterations(operators, iteration, columns["elapsed_ns"][operators.row])
     phases = find_phases(operators, iteration, spans)
-    return Inferred(iteration[place], tuple(anchors), spans, phases)
+    return Inferred(iteration[place], tuple(anchors), spans, phases, _are_mostly_gaps(spans))
+
+
+def _are_mostly_gaps(spans: IterationSpans) -> bool:
+    length_ns = (spans.past_ns - spans.start_ns)[spans.start_ns != UNKNOWN]
+    gaps_ns = spans.gaps_ns[np.isfinite(spans.gaps_ns)]
+    return bool(len(gaps_ns) and np.median(gaps_ns) > np.median(length_ns))
 
 
 def infer_arranged(operators: Operators, kinds: Sequence[str]) -> tuple[Array, list[Anchor]]:

@@ -162,7 +162,7 @@ def rank_of_name(path: Path) -> int | None:
     words, around = _words_before_numbers(stem), _words_before_numbers(path.parent.name)
     ranks, ranks_around = ([int(match[2]) for word, match in own if word.endswith("rank")] for own in (words, around))
     ends = [int(match[2]) for word, match in words if match.end() == len(stem) and word not in _NO_RANKS]
-    if LAUNCH.fullmatch(path.parent.parent.name) and path.parent.name.isdecimal():
+    if LAUNCH.fullmatch(path.parent.parent.name) and re.fullmatch(r"\d{1,6}", path.parent.name):
         ranks_around = [int(path.parent.name)]
     workers = [int(match[2]) for word, match in words if word == "worker"]
     return next((numbers[-1] for numbers in (ranks, ends, workers, ranks_around) if numbers), None)
