@@ -112,14 +112,11 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int |
         return verdict
     onset_ns = onset_of(verdict, verdict.time_ns) if onset_ns is None else onset_ns
     late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
-    evidence = verdict.evidence + spent_apart(
-        verdict, [one for one in events if one.kind == "function" and one.time_ns >= onset_ns]
-    )
-    verdict = replace(verdict, evidence=evidence)
+    functions = [one for one in events if one.kind == "function" and one.time_ns >= onset_ns]
     near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
     own = {suspect: [one for one in near if _is_of(one, suspect)] for suspect in verdict.suspects}
     if not any(own.values()):
-        return verdict
+        return replace(verdict, evidence=verdict.evidence + spent_apart(verdict, functions))
     until_ns = late_ns if verdict.kind == "hang" else onset_ns + BLAME.events_after_s * 1e9
     weights = [max((_weight(e) for e in own[one] if e.time_ns <= until_ns), default=1.0) for one in verdict.suspects]
     suspects = _weighed(verdict.suspects, weights)
@@ -131,7 +128,8 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int |
         for one in told[:_NAMED]
         for e in (one.event,)
     )
-    text = "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
+    text = spent_apart(replace(verdict, suspects=suspects), functions)
+    text += "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
     more = f"; {len(told) - _NAMED} further events" if len(told) > _NAMED else ""
     reasons = verdict.explanation and replace(verdict.explanation, reported=reported)
     layer = verdict.layer
@@ -155,8 +153,8 @@ def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
             shares[one.rank][one.detail] = (one.code or 0) / 1000
     accused = verdict.suspects[0].ranks if verdict.suspects else ()
     rank = next((rank for rank in accused if rank in shares), None)
-    peers = [peer for peer in shares if peer not in accused]
-    if rank is None or not peers:
+    peers = sorted(shares.keys() - {rank for one in verdict.suspects for rank in one.ranks})
+    if verdict.kind != "slow_rank" or rank is None or not peers:
         return ""
 
     def usual(function: str) -> float:

@@ -223,7 +223,7 @@ class Findings:
         for name in (*OWN, "not_finite", "grad_norm"):  # the column nearest to one rank's own work names the rank
             count = int(bad[name].sum()) if name in bad else 0
             others = int((~bad[name] & ~np.isnan(columns[name])).sum()) if count else 0
-            is_skipped = is_scaled and name in _OF_GRADIENT and not is_grave
+            is_skipped = is_scaled and name in _OF_GRADIENT and not is_grave and self.state.infinite < _SKIPPED
             if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS and not is_skipped:
                 named = tuple(rank[bad[name]].tolist())
                 what = _NAMES.get(name, "part of loss and gradients")

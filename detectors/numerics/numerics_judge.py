@@ -130,10 +130,12 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
 
     def _of(self, finding: Finding, iteration: int, time_ns: int) -> OpenNumeric:
         """Add a finding to its verdict, a new one if there is none."""
-        for one in self._open:
+        # A rank's verdict first, where an infinity has spread.
+        for one in sorted(self._open, key=lambda one: not (finding.is_grave and one.ranks)):
             named = {*finding.ranks, *finding.among}
             # A reduction hands a rank's infinity, or the weights it ruined, on to all.
             is_spread = not named and finding.is_grave and finding.kind == "loss_spike" and not one.quiet
+            is_spread &= iteration - one.last <= VERDICTS.close_quiet  # its sensor may have no value for long
             if not (named or is_spread) and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
                 return one  # the job feels this rank's error: no further evidence against the rank
             is_same = is_spread or not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)

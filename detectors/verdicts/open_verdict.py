@@ -113,7 +113,8 @@ class OpenVerdict:
     @property
     def is_over(self) -> bool:
         """Whether the cause was absent for long, and twice as long as between any two sightings of it."""
-        return self.quiet >= max(VERDICTS.close_quiet, 2 * self.most_quiet)
+        twice = 0 if self.standing is not None else min(2 * self.most_quiet, VERDICTS.event_memory)
+        return self.quiet >= max(VERDICTS.close_quiet, twice)
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there.
@@ -287,7 +288,9 @@ def verdict_on_recurring(
     ordinals = {**suspicions.ordinals, **{one.iteration: one.ordinal for one in irregular}}
     earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
     first = min([*own, *(one.iteration for one in earlier)])
-    verdict = OpenVerdict(name(first), replace(cause, explained_ns=own), first)
+    verdict = OpenVerdict(
+        name(first), replace(cause, explained_ns={**{one.iteration: one.lost_ns for one in earlier}, **own}), first
+    )
     known = {one.iteration for one in irregular}
     older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[first] and one.iteration not in known]
     verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0

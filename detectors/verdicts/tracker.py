@@ -80,8 +80,10 @@ class VerdictTracker:
 
     @property
     def has_blamed(self) -> bool:
-        """Whether one of these accuses somebody."""
-        return any(verdict.standing is None and verdict.cause.suspects for verdict in self._open)
+        """Whether one of these accuses somebody, of late."""
+        return any(
+            one.standing is None and one.cause.suspects and one.quiet < VERDICTS.close_quiet for one in self._open
+        )
 
     @property
     def has_standing(self) -> bool:

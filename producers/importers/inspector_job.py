@@ -37,8 +37,8 @@ NOTE_GAPS: Final = (
     "by that"
 )
 NOTE_EARLIER: Final = (
-    "{count} processes ended before others of their hosts began, and share no communicator with them: taken for those "
-    "of an earlier start, and left out"
+    "{count} processes ended before others of their hosts began, and share no communicator with them: taken for an "
+    "earlier start, and left out"
 )
 NOTE_NO_WAITS: Final = "by the proxies' clocks no rank and no way stands out in what sends waited for"
 Members = Mapping[str, Mapping[Process, Membership]]

@@ -365,7 +365,8 @@ def _numerics(closings: Sequence[Closing]) -> dict[str, Column]:
     if not any(rows):
         return {}
     nothing = tuple(NUMERIC_UNKNOWN.values())
-    columns = zip(*(row or nothing for row in rows), strict=True)
+    # Of a state of before another value came, a row is shorter.
+    columns = zip(*(row if row and len(row) == len(nothing) else nothing for row in rows), strict=True)
     made: dict[str, Column] = {
         name: np.array(column, dtype=kind.to_pandas_dtype())
         for (name, kind), column in zip(NUMERIC_COLUMNS.items(), columns, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -58,3 +59,15 @@ def test_frames_of_stacks_are_not_kept_for_judgement() -> None:
     log = EventLog()
     log.add([DeviceEvent(1, 5, "stack", "node-0", "MainThread", 0, "f (a.py:1)"), *shares(5, ("f", 900), time_ns=2)])
     assert [one.kind for one in log.until(math.inf)] == ["function"]
+
+
+def test_it_is_of_who_is_accused_after_reports_were_weighed_and_no_suspect_is_a_peer() -> None:
+    others = (Suspect("gpu", 5, (5,), 0.5, gpu=5), Suspect("gpu", 6, (6,), 0.4, gpu=6))
+    verdict = replace(VERDICT, suspects=others)
+    events = [*shares(5, ("decode_jpeg", 900)), *shares(6, ("wait", 900)), *shares(7, ("wait", 900), ("g", 90))]
+    xid = DeviceEvent(10**18 - 10**9, 6, "xid", "node-0", "gpu6", 79)
+    told = with_events(verdict, [*events, xid])
+    assert told.suspects[0].rank == 6
+    assert "decode_jpeg" not in told.evidence
+    assert "rank 5 spends 90% of its time in decode_jpeg, rank 7 0%" in with_events(verdict, events).evidence
+    assert "spends" not in with_events(replace(verdict, kind="slow_nic"), events).evidence

@@ -14,7 +14,7 @@ from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.following import LogReader
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.inspector_job import LiveLog
+from irregulars.producers.importers.inspector_job import NOTE_EARLIER, LiveLog
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.producers.importers.inspector_lines import START_US, collective, context, lines, marker, pair, proxy_step
 from tests.producers.importers.test_following import append
@@ -228,5 +228,5 @@ def test_processes_of_an_earlier_start_of_the_job_are_left_out(tmp_path: Path, b
     job, trace = imported(tmp_path, *logs)
     assert len(trace.commops) == kept
     assert [note for note in job.notes if "earlier start" in note][:1] == (
-        ["2 processes are of an earlier start of the job on their hosts: they are left out"] if kept == 2 else []
+        [NOTE_EARLIER.format(count=2)] if kept == 2 else []
     )
