@@ -20,7 +20,7 @@ FROM events FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND kind IN {kinds:Array(String)}
     AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
     AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
-ORDER BY rank, kind, time_ns
+ORDER BY rank NOT IN {accused:Array(UInt32)}, time_ns DESC
 LIMIT 5000"""
 
 
@@ -42,7 +42,7 @@ def looks_of(verdict: Verdict, rows: Iterable[Sequence[Any]]) -> list[Look]:
     """
     accused = verdict.suspects[0].ranks if verdict.suspects else ()
     found = []
-    for (rank, host, kind), own in groupby(rows, lambda row: row[:3]):
+    for (rank, host, kind), own in groupby(sorted(rows, key=lambda row: (row[:3], row[3])), lambda row: row[:3]):
         told = list(own)
         newest = [row for row in told if row[3] > told[-1][3] - ONE_LOOK_NS]
         threads: dict[str, list[str]] = {}
@@ -58,5 +58,6 @@ def read_looks(client: Client, verdict: Verdict, begin_ns: int, end_ns: int) -> 
     """Return the looks into processes of a verdict's job that were taken in a span of time."""
     values = {
         "job": verdict.job, "attempt": verdict.attempt, "kinds": list(LOOKS), "begin": begin_ns, "end": end_ns,
+        "accused": list(verdict.suspects[0].ranks[:1000]) if verdict.suspects else [],
     }  # fmt: skip
     return looks_of(verdict, client.query(_SEEN, parameters=values).result_rows)

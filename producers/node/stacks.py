@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import resource
 import shutil
 import subprocess
 import sys
@@ -37,10 +39,16 @@ _MOST_THREADS: Final = 8
 _MOST_FUNCTIONS: Final = 20
 _LEAST_SHARE: Final = 0.01  # of the samples, that a function is told
 _SAMPLED_S: Final = 5  # a slow rank's iteration takes some tenths to some seconds
-_RATE_HZ: Final = 50  # costs a process about half a percent meanwhile
+_RATE_HZ: Final = 50  # 250 samples: shares to some hundredths
 _DUMP_S: Final = 20.0  # until py-spy is ended: the symbols of a large process take seconds
 _KNOWN: Final = 1000  # verdicts and ranks that are not looked at twice
 _AGAIN_S: Final = 30.0  # until alerts are asked for again where Kafka does not give them
+_APART_S: Final = 60.0  # between two looks of one kind at a rank: of a storm of verdicts one look tells all
+# Of py-spy: a process may have any number of frames, with names of 4,000 characters.
+_LIMITS: Final = ((resource.RLIMIT_FSIZE, 8 << 20), (resource.RLIMIT_DATA, 256 << 20))
+_POLL_S: Final = 0.05
+_END_S: Final = 2.0  # for which the agent's end waits for py-spy's
+_MOST_NAME: Final = 100  # characters of a thread's
 _MAIN: Final = "MainThread"
 
 
@@ -70,15 +78,18 @@ def frames_of(dump: str) -> Iterator[tuple[str, list[str]]]:
     Raises `ValueError` where it is not that.
     """
     named = [(_name_of(one), one) for one in json.loads(dump)]
+    times = Counter(name for name, _ in named)
     for name, one in sorted(named, key=lambda pair: (pair[0] != _MAIN, not pair[1].get("owns_gil")))[:_MOST_THREADS]:
         frames = [f"{frame['name']} ({_place(frame)})" for frame in one["frames"][:_MOST_FRAMES]]
+        # Threads of a pool may share a name: their stacks would be told as one.
+        name = name if times[name] == 1 else f"{name} {one['os_thread_id']}"
         yield f"{name}, holds the GIL" if one.get("owns_gil") and name != _MAIN else name, frames
 
 
 def _name_of(thread: Mapping[str, Any]) -> str:
     # Threads have names where Python's module of them was loaded; the main one's number is the process's.
     own = _MAIN if thread["os_thread_id"] == thread["pid"] else f"thread {thread['os_thread_id']}"
-    return str(thread.get("thread_name") or own)
+    return str(thread.get("thread_name") or own)[:_MOST_NAME]
 
 
 def _place(frame: Mapping[str, Any]) -> str:
@@ -115,8 +126,10 @@ class StackWatch:
         self._alerts, self._processes, self._host, self._py_spy = alerts, processes, host, py_spy
         self._found: deque[Event] = deque()
         self._known: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._looked_s: dict[tuple[Owner, bool], float] = {}
         self._is_over = threading.Event()
-        threading.Thread(target=self._follow, name="irregulars-stacks", daemon=True).start()
+        self._thread = threading.Thread(target=self._follow, name="irregulars-stacks", daemon=True)
+        self._thread.start()
 
     def take(self) -> list[Event]:
         """Return the events since the last call. Never blocks."""
@@ -130,6 +143,7 @@ class StackWatch:
     def close(self) -> None:
         """Stop; a process that is looked at is let go within seconds."""
         self._is_over.set()
+        self._thread.join(_END_S)
 
     def _follow(self) -> None:
         trouble = None
@@ -142,6 +156,8 @@ class StackWatch:
                 if str(error) != trouble:
                     _LOG.warning("event=no_alerts effect='no stacks are taken' reason=%r", str(error))
                 trouble = str(error)
+            except Exception:  # a thread that ended would take no stacks any more, and no word of it
+                _LOG.exception("event=alerts_failed")
             self._is_over.wait(_AGAIN_S)
 
     def _look(self, message: bytes) -> None:
@@ -157,6 +173,12 @@ class StackWatch:
             if is_of and of not in self._known and not self.is_over:
                 self._known[of] = None
                 self._known = OrderedDict(islice(self._known.items(), max(len(self._known) - _KNOWN, 0), None))
+                now_s, what = time.monotonic(), (owner, verdict.kind in STANDSTILLS)
+                if now_s - self._looked_s.get(what, -math.inf) < _APART_S:
+                    continue
+                self._looked_s = {one: at for one, at in self._looked_s.items() if now_s - at < _APART_S} | {
+                    what: now_s
+                }
                 self._found.extend((owner, event) for event in self._events(verdict, owner.rank, pid))
 
     def _events(self, verdict: Verdict, rank: int, pid: int) -> Iterator[DeviceEvent]:
@@ -173,7 +195,7 @@ class StackWatch:
             yield DeviceEvent(time_ns, rank, kind, self._host, "", None, f"not taken: {reason}"[:MOST_TEXT])
 
     def _stacks(self, pid: int) -> Iterator[tuple[str, int, str]]:
-        dump = self._run("dump", "--json", "--pid", str(pid)).stdout
+        dump = self._run("dump", "--json", "--pid", str(pid))
         for thread, frames in frames_of(dump):
             for depth, frame in enumerate(frames):
                 yield thread, depth, frame
@@ -188,13 +210,23 @@ class StackWatch:
             for function, share in functions_of(file.read_text(encoding="utf-8", errors="replace")):
                 yield _MAIN, round(1000 * share), function
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [self._py_spy, *arguments]
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_DUMP_S + _SAMPLED_S,
-            stdin=subprocess.DEVNULL,
-        )
+    def _run(self, *arguments: str) -> str:
+        # It must not stop the process: with 200 threads each sample would for 13 ms.
+        command, until_s = [self._py_spy, *arguments, "--nonblocking"], time.monotonic() + _DUMP_S + _SAMPLED_S
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=said) as running:
+                try:
+                    for what, most in _LIMITS:
+                        resource.prlimit(running.pid, what, (most, most))
+                    while running.poll() is None:
+                        if self._is_over.wait(_POLL_S) or time.monotonic() > until_s:
+                            raise subprocess.TimeoutExpired(command, _DUMP_S + _SAMPLED_S)
+                finally:
+                    running.kill()
+            texts = []
+            for file in (out, said):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+        if running.returncode:
+            raise subprocess.CalledProcessError(running.returncode, command, *texts)
+        return texts[0]

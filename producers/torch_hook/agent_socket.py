@@ -10,7 +10,7 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,7 @@ class _Connection:
     announced: Announcement | None = None
     is_unmarked: bool = False
     has_ended: bool = False
+    process: tuple[int, str] = (0, "")  # the number of the other end's, and when it began
 
 
 def require_permissions(mode: int, path: Path) -> None:
@@ -82,7 +83,6 @@ class SocketSource:
         self._ended = 0
         self._rows = 0
         self._unmarked: set[RankKey] = set()
-        self.processes: dict[RankKey, int] = {}  # of the ranks that are connected
         # Ranks without a connection that have not ended, with the time at which they lost it; the first comes first
         self._lost: dict[RankKey, float] = {}
         self._is_short = False  # of file descriptors
@@ -143,6 +143,18 @@ class SocketSource:
     def is_unmarked(self, announcement: Announcement) -> bool:
         """Whether the operators of a rank carry no iteration, by the frame that its process sent first."""
         return key_of(announcement) in self._unmarked
+
+    @property
+    def processes(self) -> Mapping[RankKey, int]:
+        """Processes of the ranks that are connected. Any thread may ask.
+
+        A fork may keep the connection of a process that has ended, and its number be another's by then.
+        """
+        return {
+            key_of(one.announced): one.process[0]
+            for one in list(self._connections)
+            if one.announced is not None and one.process[1] and _began(one.process[0]) == one.process[1]
+        }
 
     def close(self) -> None:
         """Close the sockets and remove the path."""
@@ -249,13 +261,11 @@ class SocketSource:
         if before is not None and key_of(before) not in {key, *taken}:
             # The process goes on as another rank, or in another group: else its NIC would stay that of the old place.
             self._release(key_of(before))
-        if before is not None:
-            self.processes.pop(key_of(before), None)
         connection.announced = announcement
         # As this process counts them, whatever the container of the other calls itself.
         peer = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        if pid := _PEER.unpack(peer)[0]:  # 0: it is in a namespace that can't be seen from here
-            self.processes[key] = pid
+        pid = _PEER.unpack(peer)[0]  # 0: it is in a namespace that can't be seen from here
+        connection.process = pid, _began(pid)
         self._lost.pop(key, None)
         if connection.is_unmarked:
             self._unmarked.add(key)
@@ -274,10 +284,16 @@ class SocketSource:
         self._connections.remove(connection)
         own = connection.announced
         connected = {key_of(one.announced) for one in self._connections if one.announced is not None}
-        if own is not None and key_of(own) not in connected:
-            self.processes.pop(key_of(own), None)
-            if not connection.has_ended:
-                self._lost[key_of(own)] = self._clock_s()
+        if own is not None and not connection.has_ended and key_of(own) not in connected:
+            self._lost[key_of(own)] = self._clock_s()
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in ticks since the host did; empty: it is not there."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def _remove_stale(path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from random import Random
+
 import pytest
 
 from irregulars.detectors.blame.causes import Cause
@@ -13,9 +16,10 @@ from irregulars.detectors.judging.standing_review import (
     read_paths,
     review_regular,
 )
+from irregulars.infra.runs.analysis import analyze
 from tests.detectors.judging.read_job import ReadJob
 from tests.present import present
-from tests.streams.lockstep_job import MS, LockstepJob, meeting, uneven_ns
+from tests.streams.lockstep_job import MS, US, LockstepJob, meeting, uneven_ns
 
 STAGE = Cause("slow_stage", ((Device("stage", (2, 3)), 0.9),), frozenset(), None, {1: 5.0})
 OTHER_STAGE = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), frozenset(), None, {1: 5.0})
@@ -226,3 +230,36 @@ def test_of_a_slow_pair_in_a_large_job_the_rings_of_both_ends_are_read_too() -> 
     device, probability = cause.suspects[0]
     assert (cause.kind, set(device.ranks)) == ("slow_link", {7, 271})
     assert probability > 0.6
+
+
+def work_of_spikes(spikes: Collection[int], slow_until: int = 1 << 30) -> Callable[[int, int], int]:
+    """Rank 3 takes longer until an iteration; rank 1 takes long in these."""
+
+    def work_ns(iteration: int, rank: int) -> int:
+        own = 12 if rank == 3 and iteration < slow_until else 10
+        noise = Random(iteration * 7 + rank).randrange(200) * US
+        return own * MS + (8 * MS if rank == 1 and iteration in spikes else 0) + noise
+
+    return work_ns
+
+
+def test_a_standing_fault_is_found_beside_another_rank_s_rare_spikes() -> None:
+    chance = Random(1)
+    spikes = {14, 15, 16} | {number for number in range(17, 1000) if chance.random() < 1 / 8}
+    job = meeting(8, 1000, work_of_spikes(spikes), 2 * MS, places={rank: {"host": f"h{rank}"} for rank in range(8)})
+    verdicts = analyze(job.trace()).verdicts
+    assert {one.suspects[0].rank for one in verdicts if one.suspects} == {1, 3}
+
+
+def test_a_standing_fault_that_was_repaired_is_over_though_its_rank_is_late_by_chance() -> None:
+    chance = Random(1)
+    late = {number for number in range(400, 1000) if chance.random() < 1 / 8}
+
+    def work_ns(iteration: int, rank: int) -> int:
+        is_slow = rank == 3 and (iteration < 400 or iteration in late)
+        return (13 if is_slow else 10) * MS + Random(iteration * 7 + rank).randrange(200) * US
+
+    job = meeting(8, 1000, work_ns, 2 * MS, places={rank: {"host": f"h{rank}"} for rank in range(8)})
+    first = analyze(job.trace()).verdicts[0]
+    assert (first.suspects[0].rank, first.close_reason) == (3, "recovered")
+    assert first.iterations[1] < 500

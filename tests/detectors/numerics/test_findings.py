@@ -212,3 +212,19 @@ def test_audits_that_never_agreed_are_of_kernels_that_are_not_deterministic() ->
         audits = Ragged(np.ones(4, dtype=np.int64), {"of_rank": np.zeros(4, dtype=np.int64), "checksum": checksum})
         found += [(step, one.ranks) for one in judge.observe(RANK, {}, audits, np.full(4, -1))]
     assert found == [(6, ()), (7, ())]
+
+
+@pytest.mark.parametrize(
+    "first", [range(8), [2], []], ids=["all overflowed", "another overflowed", "none overflowed"]
+)
+def test_a_rank_whose_gradient_stays_infinite_is_named_whoever_overflowed_before(first: Sequence[int]) -> None:
+    judge, ranks, told = Findings(), np.arange(8), list[Finding]()
+    for step in range(45):
+        bad = np.isin(ranks, first if step == 0 else [5] if step >= 30 else [])
+        columns = {
+            "loss": np.full(8, 2.0),
+            "local_grad_norm": np.where(bad, math.inf, 1.0),
+            "grad_norm": np.full(8, math.inf if bad.any() else 1.0),
+        }
+        told += judge.observe(ranks, columns, None, np.full(8, UNKNOWN))
+    assert {one.ranks for one in told if one.ranks} == {(5,)}

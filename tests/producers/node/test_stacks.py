@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
+from irregulars.messages.device_events import MOST_TEXT, ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.producers.node.roster import Owner
 from irregulars.producers.node.stacks import StackWatch, find_py_spy, frames_of, functions_of, ranks_to_look_at
@@ -51,9 +51,12 @@ def test_the_main_thread_comes_first_and_who_holds_the_gil_is_said() -> None:
         return {"thread_name": name, "os_thread_id": number, "pid": 6, "owns_gil": owns_gil, "frames": frames}
 
     others = [thread(None, 7, "run"), thread("loader", 8, "read", owns_gil=True)]
+    others += [thread("p" * 3000, number) for number in (9, 10)]
     for main in (thread("MainThread", 6, "f"), thread(None, 6, "f")):
         found = list(frames_of(json.dumps([*others, main])))
-        assert [name for name, _ in found] == ["MainThread", "loader, holds the GIL", "thread 7"]
+        assert [name for name, _ in found] == [
+            "MainThread", "loader, holds the GIL", "thread 7", f"{'p' * 100} 9", f"{'p' * 100} 10",
+        ]  # fmt: skip
         assert found[0][1] == ["f (b.py:3)"]
 
 
@@ -104,8 +107,8 @@ def looked(verdicts: list[Verdict], processes: dict[Owner, int], count: int) -> 
         assert is_read.wait(60)
         found = watch.take()
     finally:
-        watch.close()
         is_over.set()
+        watch.close()
     assert len(found) >= count
     return found
 
@@ -125,6 +128,13 @@ def test_a_slow_rank_s_functions_have_shares(process: subprocess.Popen[str]) -> 
     [(_, event)] = looked([replace(HANG, kind="slow_rank")], {Owner("llm", 0, 2): process.pid}, 1)
     assert (event.kind, event.device, event.detail.partition(" ")[0]) == ("function", "MainThread", "decode_jpeg")
     assert event.code == 1000
+
+
+def test_of_a_storm_of_verdicts_one_look_tells_all(process: subprocess.Popen[str]) -> None:
+    storm = [replace(HANG, verdict_id=f"llm:0:{number}:0") for number in range(300)]
+    found = looked(storm, {Owner("llm", 0, 2): process.pid}, 1)
+    assert len({event.time_ns // ONE_LOOK_NS for _, event in found}) <= 2
+    assert len(found) == 3
 
 
 def test_a_process_that_is_gone_is_said_to_be() -> None:

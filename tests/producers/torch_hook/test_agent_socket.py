@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -137,6 +138,40 @@ def test_two_processes_that_are_the_same_rank_are_named(tmp_path: Path, caplog: 
             take(source, 1)
     (line,) = [one.getMessage() for one in caplog.records]
     assert line == "event=torch_rank_twice job='job' attempt=0 rank=0 effect='rows of two processes mix'"
+
+
+FORKING = """
+import os, socket, sys, time
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connection.sendall(bytes.fromhex(sys.argv[2]))
+if os.fork() == 0:
+    time.sleep(600)  # with the connection, as a loader of data
+os._exit(0) if sys.stdin.read() == "" else None
+"""
+
+
+def test_the_process_of_a_rank_is_known_until_it_ends_though_a_fork_keeps_its_connection(tmp_path: Path) -> None:
+    source = SocketSource(tmp_path / "agent.sock")
+    command = [
+        sys.executable,
+        "-c",
+        FORKING,
+        str(tmp_path / "agent.sock"),
+        encode_frame(replace(ANNOUNCED, rank=1)).hex(),
+    ]
+    with closing(source), subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            take(source, 1)
+            assert {rank: pid for (_, _, rank, *_), pid in source.processes.items()} == {1: process.pid}
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(60)
+            take(source, 0)
+            assert source.processes == {}
+            assert len(source._connections) == 1, "the fork keeps it"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_rank_that_was_killed_is_gone_after_a_while_and_one_that_comes_back_or_ended_is_not(tmp_path: Path) -> None:
