@@ -109,6 +109,8 @@ class FindingsState:
     unsettled: int = 0  # iterations in which ranks find new places: the job's loss or norm jumped, on other data
     known: dict[str, KnownState] = field(default_factory=dict)
     infinite: int = 0  # newest iterations in a row in which something was not finite
+    # Ranks whose own gradient was not finite in the newest one, that of most others was; with how many in a row
+    alone: dict[int, int] = field(default_factory=dict)
     # Ranks whose own gradient was not finite with all losses finite, since a loss last was not
     overflowed: set[int] = field(default_factory=set)
 
@@ -214,6 +216,7 @@ class Findings:
 
     def _not_finite(self, rank: Ints, columns: Mapping[str, Column], *, is_scaled: bool) -> Iterator[Finding]:
         bad = {name: _is_bad(name, columns) for name in (*_FLOATS, "not_finite") if name in columns}
+        before, self.state.alone = self.state.alone, {}
         if not any(one.any() for one in bad.values()):
             # Only iterations in a row count (`_SKIPPED`).
             self.state.infinite = 0
@@ -223,9 +226,14 @@ class Findings:
         for name in (*OWN, "not_finite", "grad_norm"):  # the column nearest to one rank's own work names the rank
             count = int(bad[name].sum()) if name in bad else 0
             others = int((~bad[name] & ~np.isnan(columns[name])).sum()) if count else 0
-            is_skipped = is_scaled and name in _OF_GRADIENT and not is_grave and self.state.infinite < _SKIPPED
-            if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS and not is_skipped:
+            if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS:
                 named = tuple(rank[bad[name]].tolist())
+                if name in _OF_GRADIENT:
+                    self.state.alone = alone = {one: before.get(one, 0) + 1 for one in named}
+                    if is_scaled and not is_grave:  # a scale's search ends with the rank of the largest gradient
+                        named = tuple(one for one in named if alone[one] >= _SKIPPED)
+                if not named:
+                    continue
                 what = _NAMES.get(name, "part of loss and gradients")
                 text = f"{what} of {name_ranks(named)} is not finite, that of {others} other ranks is"
                 yield Finding("loss_spike", name, named, text, is_grave)

@@ -80,10 +80,12 @@ class VerdictTracker:
 
     @property
     def has_blamed(self) -> bool:
-        """Whether one of these accuses somebody, of late."""
+        """Whether one of these accuses somebody, of late and in most iterations."""
         return any(
-            one.standing is None and one.cause.suspects and one.quiet < VERDICTS.close_quiet for one in self._open
-        )
+            one.standing is None and one.cause.suspects
+            and one.quiet < VERDICTS.close_quiet and 2 * one.seen > one.judged
+            for one in self._open
+        )  # fmt: skip
 
     @property
     def has_standing(self) -> bool:

@@ -21,6 +21,7 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND kind IN {kinds:Array(
     AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
     AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
 ORDER BY rank NOT IN {accused:Array(UInt32)}, time_ns DESC
+LIMIT 400 BY rank, host, kind
 LIMIT 5000"""
 
 

@@ -8,6 +8,7 @@ file packed with xz, bzip2 or zstd, as an archive of one member; gzip is unpacke
 from __future__ import annotations
 
 import bz2
+import os
 import re
 import shutil
 import stat
@@ -126,7 +127,8 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
             return
         members, inside = _members(path), Path(path.name)
         if members is None:  # as if unpacked where it is: folders may name its rank
-            members, inside = _packed(path), Path(path.parent.parent.name, path.parent.name)
+            around = Path(os.path.abspath(path)).parent  # names no `..`, which would lead out of `scratch`
+            members, inside = _packed(path), Path(around.parent.name, around.name)
         kinds = kinds_of_file(path) if members is None else ()
     except OSError as error:
         found.leave_out(path, str(error.strerror))

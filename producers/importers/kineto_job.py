@@ -251,8 +251,10 @@ def _begin_alike(captures: Iterable[Capture | None]) -> bool:
             return False
         first: dict[ProcessGroup, list[Any]] = {}
         for call in one.calls:
-            if call.group is not None and call.issued_ns == one.steps[0].start_ns:
-                first.setdefault(call.group, []).append(kind_of_call(call))
+            # Ends of a message differ, and so do sizes at a root.
+            if call.group is not None and call.operator not in P2P and call.issued_ns == one.steps[0].start_ns:
+                kind = call.operator if call.operator in ROOTED else kind_of_call(call)
+                first.setdefault(call.group, []).append(kind)
         for group, kinds in first.items():
             orders.setdefault(group, set()).add(tuple(kinds))
     return all(len(found) == 1 for found in orders.values())

@@ -110,7 +110,7 @@ _ACTOR: Final = re.compile(rb"\(([A-Za-z_]\w{0,99}) pid=\d{1,9}[^)\n]{0,300}\)")
 # Slurm's of the tasks that ended first: once a task has ended it kills the others.
 _ENDED: Final = re.compile(
     rb"srun: error: \S{1,253}: tasks? (\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*+): "
-    rb"(Killed|Out Of|Segmentation|Bus|Aborted|Exited|Terminated)"
+    rb"(Killed|Out Of|Segmentation|Bus|Illegal|Floating)?"
 )
 _DIGITS: Final = re.compile(rb"\d+")
 _LABEL: Final = re.compile(rb"\s{0,6}(\d{1,6}): ")  # Slurm's, of a line of a task
@@ -177,7 +177,7 @@ class _Start:
     # Names that several groups have: PyTorch 2.3 told the number of the group among those of the process
     ambiguous: set[str] = field(default_factory=set)
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
-    killed: set[int] = field(default_factory=set)  # tasks of Slurm that ended by a signal
+    killed: set[range] = field(default_factory=set)  # tasks of Slurm that ended first, by a signal
     labels: set[tuple[int, int]] = field(
         default_factory=set
     )  # tasks of Slurm, each with the rank of one of its lines
@@ -309,9 +309,9 @@ class WatchdogLog:
             )
         if not start.has_ended and (ended := _ENDED.search(block)):
             start.has_ended = True
-            if ended[2] in (b"Killed", b"Out Of", b"Segmentation", b"Bus"):
+            if ended[2]:  # by a signal that neither PyTorch nor Slurm sends first
                 for first, _, last in (part.partition(b"-") for part in ended[1].split(b",")):
-                    start.killed |= set(range(int(first), self._bounded(int(last or first)) + 1))
+                    start.killed.add(range(int(first), self._bounded(int(last or first)) + 1))
         for found in _WAITS.finditer(block):
             prefix = _prefix(block, found.start())
             if rank := (prefix and prefix[1]) or found[1] or found[2]:
@@ -483,7 +483,10 @@ class WatchdogLog:
             others = ", ".join(f"{count} of {one or 'none'} wait" for one, count in told.items() if one != actor)
             self._other_jobs = () if is_one else (f"of Ray's actors those of {actor} are judged; {others} too",)
             if self._chosen.labels and all(task == rank for task, rank in self._chosen.labels):
-                self._chosen.heard |= self._chosen.killed
+                past = 0  # a task is taken once, however often a line names it
+                for tasks in sorted(self._chosen.killed, key=lambda one: one.start):
+                    self._chosen.heard.update(range(max(tasks.start, past), tasks.stop))
+                    past = max(past, tasks.stop)
         return self._chosen
 
     def _settle(self) -> None:

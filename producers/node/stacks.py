@@ -171,11 +171,11 @@ class StackWatch:
             of = (verdict.verdict_id, owner.rank)
             is_of = (owner.job, owner.attempt) == (verdict.job, verdict.attempt) and owner.rank in wanted
             if is_of and of not in self._known and not self.is_over:
-                self._known[of] = None
-                self._known = OrderedDict(islice(self._known.items(), max(len(self._known) - _KNOWN, 0), None))
                 now_s, what = time.monotonic(), (owner, verdict.kind in STANDSTILLS)
                 if now_s - self._looked_s.get(what, -math.inf) < _APART_S:
-                    continue
+                    continue  # a later revision of this verdict may have its look
+                self._known[of] = None
+                self._known = OrderedDict(islice(self._known.items(), max(len(self._known) - _KNOWN, 0), None))
                 self._looked_s = {one: at for one, at in self._looked_s.items() if now_s - at < _APART_S} | {
                     what: now_s
                 }

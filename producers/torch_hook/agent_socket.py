@@ -153,7 +153,7 @@ class SocketSource:
         return {
             key_of(one.announced): one.process[0]
             for one in list(self._connections)
-            if one.announced is not None and one.process[1] and _began(one.process[0]) == one.process[1]
+            if one.announced is not None and one.process[0] and _began(one.process[0]) == one.process[1]
         }
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class SocketSource:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, in ticks since the host did; empty: it is not there."""
+    """Return when a process began, in ticks since the host did; empty: it is not there, or hidden from us."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:

@@ -243,10 +243,12 @@ def work_of_spikes(spikes: Collection[int], slow_until: int = 1 << 30) -> Callab
     return work_ns
 
 
-def test_a_standing_fault_is_found_beside_another_rank_s_rare_spikes() -> None:
+@pytest.mark.parametrize("each", [None, 5])
+def test_a_standing_fault_is_found_beside_another_rank_s_rare_spikes(each: int | None) -> None:
     chance = Random(1)
-    spikes = {14, 15, 16} | {number for number in range(17, 1000) if chance.random() < 1 / 8}
-    job = meeting(8, 1000, work_of_spikes(spikes), 2 * MS, places={rank: {"host": f"h{rank}"} for rank in range(8)})
+    later = range(17, 600, each) if each else [number for number in range(17, 600) if chance.random() < 1 / 8]
+    spikes = {14, 15, 16, *later}
+    job = meeting(8, 600, work_of_spikes(spikes), 2 * MS, places={rank: {"host": f"h{rank}"} for rank in range(8)})
     verdicts = analyze(job.trace()).verdicts
     assert {one.suspects[0].rank for one in verdicts if one.suspects} == {1, 3}
 

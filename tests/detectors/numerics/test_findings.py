@@ -228,3 +228,16 @@ def test_a_rank_whose_gradient_stays_infinite_is_named_whoever_overflowed_before
         }
         told += judge.observe(ranks, columns, None, np.full(8, UNKNOWN))
     assert {one.ranks for one in told if one.ranks} == {(5,)}
+
+
+def test_the_search_for_a_loss_scale_accuses_nobody() -> None:
+    judge, ranks, told = Findings(), np.arange(8), list[Finding]()
+    for step in range(60):
+        bad = np.isin(ranks, range(8) if step == 0 or 30 <= step < 36 else [3] if step == 36 else [])
+        columns = {
+            "loss": np.full(8, 2.0),
+            "local_grad_norm": np.where(bad, math.inf, 1.0),
+            "grad_norm": np.full(8, math.inf if bad.any() else 1.0),
+        }
+        told += judge.observe(ranks, columns, None, np.full(8, UNKNOWN))
+    assert [one for one in told if one.ranks] == []

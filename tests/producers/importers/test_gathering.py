@@ -86,6 +86,19 @@ def test_members_can_not_leave_the_folder(tmp_path: Path) -> None:
     assert all(folder in path.parents for path in written)
 
 
+def test_a_packed_file_given_by_a_path_upwards_leaves_the_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    (tmp_path / "dump_3.xz").write_bytes(lzma.compress(dump_bytes()))
+    (tmp_path / "dump_3").write_bytes(b"mine")
+    monkeypatch.chdir(deep)
+    found = gather(Path("../../dump_3.xz"), scratch(tmp_path))
+    assert (tmp_path / "dump_3").read_bytes() == b"mine"
+    assert [one.is_relative_to(tmp_path / "scratch") for one in found.files["flight-recorder"]] == [True]
+
+
 def test_links_and_devices_in_archives_are_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as archive:
