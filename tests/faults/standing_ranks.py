@@ -1,4 +1,4 @@
-"""A process of a job that comes to stand, one way or another: run with the agent's socket, the job and the way."""
+"""A process of a job that comes to stand, or slow, one way or another: run with the agent's socket, job and way."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def call_another() -> None:
     distributed.all_gather([torch.empty(4096) for _ in range(distributed.get_world_size())], torch.ones(4096))
 
 
+def decode_jpeg() -> None:
+    """Take long over a sample."""
+    time.sleep(0.15)
+
+
 def go_wrong(way: str, rank: int) -> None:
     """Come to stand."""
     values = torch.ones(4096)
@@ -51,9 +56,11 @@ def main() -> None:
     distributed.init_process_group("gloo", timeout=timedelta(seconds=3600))
     rank = distributed.get_rank()
     torch_comms.start(agent=socket, job=job)
-    for step in range(STEPS):
+    for step in range(STEPS if way in WAYS else 100 * STEPS):
         with torch_comms.iteration(step):
             time.sleep(0.05)
+            if rank == CULPRIT and step >= STEPS and way not in WAYS:
+                decode_jpeg()
             distributed.all_reduce(torch.ones(4096))
             distributed.barrier()
     with torch_comms.iteration(STEPS):

@@ -1,4 +1,4 @@
-"""Jobs of torch that come to stand: kind, ranks and sentence are told, and where the culprit's process stands."""
+"""Jobs of torch that come to stand, or slow: kind, ranks and words are right, and so is where the culprit stands."""
 
 from __future__ import annotations
 
@@ -99,3 +99,23 @@ def test_who_keeps_a_job_waiting_is_told_and_where_its_process_stands(
         assert any(frame in line for name, lines in first.threads if name == "MainThread" for line in lines)
         answer = run(client, "stacks_of_job", {"job": way})
         assert any(frame in str(row[answer.columns.index("lines")]) for row in answer.rows)
+
+
+def test_the_function_in_which_a_slow_rank_spends_its_time_is_named(services: LocalServices, socket: Path) -> None:
+    own = services.settings
+    topic = own.topics().name("verdicts")
+    with (
+        training("tests.faults.standing_ranks", str(socket), "slow", "slow"),
+        closing(LogReader(own.kafka_bootstrap, {})) as reader,
+    ):
+
+        def sentences() -> list[str]:
+            messages = [one for p in reader.partitions(topic) for one in reader.read_tail(topic, p)]
+            found = [decode_verdict(one.value()) for one in messages]
+            return [one.evidence for one in found if (one.job, one.kind) == ("slow", "slow_rank")]
+
+        wait_until(lambda: any("rank 2 spends" in one for one in sentences()), "a revision that names the function")
+        words = next(one for one in sentences() if "rank 2 spends" in one).partition("rank 2 spends ")[2]
+        share, _, function = words.partition("% of its time in ")
+        assert function.startswith("decode_jpeg (standing_ranks.py")
+        assert int(share) >= 50
