@@ -16,21 +16,20 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.messages.judgements import Verdict, decode_verdict
-from irregulars.producers.node.stacks import find_py_spy
 from irregulars.sinks.connection import connected
 from irregulars.sinks.investigations import run
 from tests.conftest import ROOT
 from tests.gloo_ranks import needs_torch, training
 from tests.integration.worker_runs import wait_until
+from tests.looking_into import refusal
 
-pytestmark = [
-    pytest.mark.integration, needs_torch,
-    pytest.mark.skipif(find_py_spy() is None, reason="py-spy must be installed to look into processes; it is not"),
-]  # fmt: skip
+pytestmark = [pytest.mark.integration, needs_torch]
 
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[LocalServices]:
+    if reason := refusal():
+        pytest.skip(reason)
     # Gloo has no source that tells of a standstill: a job's silence does, usually after ten minutes. Four processes
     # lose no night's rest either: what is a page is said here.
     short = {"silence_s": 6.0, "grace_s": 3.0, "alert_page_gpu_hours": 0.001, "alert_page_after_s": 1.0}

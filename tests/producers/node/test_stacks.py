@@ -17,6 +17,7 @@ from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.producers.node.roster import Owner
 from irregulars.producers.node.stacks import StackWatch, find_py_spy, frames_of, functions_of, ranks_to_look_at
 from irregulars.sinks.alerts import alert_of
+from tests.looking_into import refusal
 
 HANG = Verdict(
     "llm:0:30:0", 0, "open", "llm", "hang", (30, 31), float("nan"), 60.0, None,
@@ -91,9 +92,9 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def looked(verdicts: list[Verdict], processes: dict[Owner, int], count: int) -> list[tuple[Owner, DeviceEvent]]:
     """Return the events of a watch that is told these alerts, then nothing more."""
-    py_spy, is_read = find_py_spy(), threading.Event()
-    if py_spy is None:
-        pytest.skip("py-spy must be installed to look into processes; it is not")
+    if reason := refusal():
+        pytest.skip(reason)
+    py_spy, is_read = find_py_spy() or "", threading.Event()
 
     def alerts() -> Iterator[bytes]:
         yield b"no alert"
