@@ -23,6 +23,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, follows_lost, incomplete_ranks, usual_times
+from irregulars.detectors.path.usual_by_peers import usual_times_of_peers
 from irregulars.dtypes import Flags, Floats
 from irregulars.messages.kinds import WORKERS
 
@@ -33,24 +34,17 @@ class WhatIf:
     """One iteration that can be run again.
 
     `graph`: the operators of one iteration, or of several, of all ranks that were read. `reference`: their usual
-    times; None: `peers_ns` are the gap and transfer of each row's peers, float64, ns, NaN where that is not known.
+    times; None: those of their peers in the graph are usual.
     """
 
-    def __init__(
-        self,
-        graph: OperatorGraph,
-        reference: Reference | None,
-        topology: Topology,
-        peers_ns: tuple[Floats, Floats] | None = None,
-    ) -> None:
-        self._graph, self._reference, self._topology, self._peers_ns = graph, reference, topology, peers_ns
+    def __init__(self, graph: OperatorGraph, reference: Reference | None, topology: Topology) -> None:
+        self._graph, self._reference, self._topology = graph, reference, topology
 
     @cached_property
     def _usual(self) -> tuple[Floats, Floats]:
         """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
-        if self._peers_ns is not None:
-            return self._peers_ns
-        assert self._reference is not None
+        if self._reference is None:
+            return usual_times_of_peers(self._graph, self._topology)
         return usual_times(self._graph, self._reference)
 
     @cached_property

@@ -21,7 +21,7 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
 from irregulars.detectors.path.microbatch_work import microbatch_work_ns
 from irregulars.detectors.path.ranks_to_read import accused_lanes, ends_of, may_be_slow, narrow_groups, pairs_beside
-from irregulars.detectors.path.usual_by_peers import attribute_by_peers, usual_times_of_peers
+from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.detectors.verdicts.open_verdict import History
 from irregulars.dtypes import Column
@@ -202,7 +202,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
     graph = reader.build(rows, columns, reader.clocks_of(columns))
     beside = graph.is_worked_beside[graph.operator == RECV]
     beside_ratio = float(beside.mean()) if len(beside) else 0.0
-    what_if = WhatIf(graph, None, topology, usual_times_of_peers(graph, topology))
+    what_if = WhatIf(graph, None, topology)
     found = []
     for one in rows:
         attribution = _without_partial_lanes(attribute_by_peers(graph, one.number, topology), one, topology)

@@ -282,7 +282,7 @@ class _Standing:
     def _apart(self, chains: Mapping[int | Operation, set[int | Operation]]) -> set[Operation]:
         """Return collectives that all who are known have entered, and for whose ranks nobody waits.
 
-        A rank that others are seen to miss explains more: what keeps these is not told, or begins with that rank.
+        A rank that others are seen to miss explains more: the reason of these is not told, or begins with that rank.
         """
         waited_for = set[int | Operation]().union(
             *(ends for node, ends in chains.items() if not isinstance(node, int))

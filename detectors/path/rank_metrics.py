@@ -42,7 +42,7 @@ _FEWEST: Final = 3  # ranks: of two that differ nothing tells which is the odd o
 
 
 class Sample(NamedTuple):
-    """Values of a metric, each as an amount and what it is held against: seconds, ns of a step, or 1."""
+    """Values of a metric, each as an amount and its divisor: seconds, ns of a step, or 1."""
 
     amount: Floats
     per: Floats

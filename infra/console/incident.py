@@ -39,6 +39,7 @@ from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
+from irregulars.messages.records import LOOKS
 from irregulars.sinks.alerts import LEAST_SEVERITY, gives_alert
 from irregulars.sinks.investigations import Answer, run
 from irregulars.sinks.notices.incidents import device_of, host_of
@@ -69,7 +70,7 @@ SELECT min(reported_at) AS first_at, max(reported_at) AS newest_at, count() AS t
     if(kind = 'xid', code, NULL) AS xid, argMax(detail, reported_at) AS newest_detail
 FROM events FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}
-    AND kind NOT IN ('stack', 'function') AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
+    AND kind NOT IN {looks:Array(String)} AND (rank IN {ranks:Array(UInt32)} OR host IN {hosts:Array(String)})
     AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
     AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
 GROUP BY host, device, kind, xid, if(kind = 'link_errors', detail, '')
@@ -151,6 +152,7 @@ def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
     (begin_ns, end_ns), first = span, verdict.suspects[0]
     values = {
         "job": verdict.job, "attempt": verdict.attempt, "ranks": list(first.ranks[:_MOST_RANKS]),
+        "looks": list(LOOKS),
         "hosts": [] if first.host is None else [first.host],
         "begin": begin_ns - _BEFORE_NS, "end": end_ns + _AFTER_NS,
     }  # fmt: skip

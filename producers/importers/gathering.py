@@ -185,7 +185,7 @@ def _members(path: Path) -> Iterator[_Member] | None:
 
 
 def _packed(path: Path) -> Iterator[_Member] | None:
-    """Return what a packed file holds; None where it is none."""
+    """Return the one member of a packed file; None where it is none."""
 
     def member(unpack: Callable[[Path], Any]) -> Iterator[_Member]:
         with unpack(path) as stream:

@@ -96,7 +96,7 @@ class KernelParser:
         return self._threads.setdefault(thread_of(event.get("tid")), len(self._threads))
 
     def window(self) -> KernelWindow:
-        """Return what was gathered."""
+        """Return the kernels gathered so far, and the steps around them."""
         start_ns, end_ns, name, correlation, is_communication = _columns(self._kernels, 5)
         launch_ns, thread = self._launches_of(correlation)
         steps = np.array([(*span, step) for step, span in self._steps.items()], np.int64).reshape(-1, 3)

@@ -105,7 +105,7 @@ _WAITS: Final = re.compile(
     rb"\[(\d{1,9})\] is setting up \w{0,4}CL communicator|in store based barrier on rank: (\d{1,9})"
     rb"|gloo/transport/[^\n]{0,99}Timed out waiting \d{1,12}ms for (?:send|recv) operation"
 )
-# Ray's, of a line of an actor. The numbers at the end of its name count actors of one kind.
+# Ray's, of a line of an actor. Numbers in its name count actors of one kind.
 _ACTOR: Final = re.compile(rb"\(([A-Za-z_]\w{0,99}) pid=\d{1,9}[^)\n]{0,300}\)")
 # Slurm's of the tasks that ended first: once a task has ended it kills the others.
 _ENDED: Final = re.compile(

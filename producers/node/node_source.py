@@ -52,13 +52,13 @@ class NodeSource:
 
     def processes(self) -> Mapping[Owner, int]:
         """Return the processes of this host's ranks, as far as they are connected. Any thread may ask."""
-        found = [dict(getattr(source, "processes", {})) for source in list(self._sources.values())]
-        return {
-            Owner(job, attempt, rank, self._groups.get((job, attempt, rank, start, since_ns)), start, since_ns): pid
-            for own in found
-            for (job, attempt, rank, start, since_ns), pid in own.items()
-            if (job, attempt, rank, start, since_ns) in self._groups
-        }
+        found: dict[Owner, int] = {}
+        for source in list(self._sources.values()):
+            for key, pid in dict(getattr(source, "processes", {})).items():
+                if key in self._groups:
+                    job, attempt, rank, start, since_ns = key
+                    found[Owner(job, attempt, rank, self._groups.get(key), start, since_ns)] = pid
+        return found
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Poll the sources, each up to the rest of `max_records`."""

@@ -168,18 +168,22 @@ class StackWatch:
             return
         wanted = ranks_to_look_at(verdict)
         for owner, pid in self._processes().items():
-            of = (verdict.verdict_id, owner.rank)
             is_of = (owner.job, owner.attempt) == (verdict.job, verdict.attempt) and owner.rank in wanted
-            if is_of and of not in self._known and not self.is_over:
-                now_s, what = time.monotonic(), (owner, verdict.kind in STANDSTILLS)
-                if now_s - self._looked_s.get(what, -math.inf) < _APART_S:
-                    continue  # a later revision of this verdict may have its look
-                self._known[of] = None
-                self._known = OrderedDict(islice(self._known.items(), max(len(self._known) - _KNOWN, 0), None))
-                self._looked_s = {one: at for one, at in self._looked_s.items() if now_s - at < _APART_S} | {
-                    what: now_s
-                }
+            if is_of and not self.is_over and self._is_due(verdict, owner):
                 self._found.extend((owner, event) for event in self._events(verdict, owner.rank, pid))
+
+    def _is_due(self, verdict: Verdict, owner: Owner) -> bool:
+        """Return whether to look at a rank now, and note it: one that had its look may have none for this verdict."""
+        of, way, now_s = (verdict.verdict_id, owner.rank), (owner, verdict.kind in STANDSTILLS), time.monotonic()
+        # Where the last look is too young, a later revision of this verdict may have its own.
+        if of in self._known or now_s - self._looked_s.get(way, -math.inf) < _APART_S:
+            return False
+        self._known[of] = None
+        if len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        self._looked_s = {one: at for one, at in self._looked_s.items() if now_s - at < _APART_S}
+        self._looked_s[way] = now_s
+        return True
 
     def _events(self, verdict: Verdict, rank: int, pid: int) -> Iterator[DeviceEvent]:
         time_ns = time.time_ns()
@@ -216,8 +220,8 @@ class StackWatch:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
             with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=said) as running:
                 try:
-                    for what, most in _LIMITS:
-                        resource.prlimit(running.pid, what, (most, most))
+                    for limit, most in _LIMITS:
+                        resource.prlimit(running.pid, limit, (most, most))
                     while running.poll() is None:
                         if self._is_over.wait(_POLL_S) or time.monotonic() > until_s:
                             raise subprocess.TimeoutExpired(command, _DUMP_S + _SAMPLED_S)

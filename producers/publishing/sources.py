@@ -129,8 +129,7 @@ def check_source(open: Callable[[str | None], Source]) -> None:
 
     `open`: opens the source on the same input each time, at a position or (`None`) at its beginning. Of an endless
     input the first 20,000 rows are checked. A source with an empty position begins anew, and is not resumed. It
-    should be fast: no pacing. Raises PluginError on the first broken
-    rule, with the numbers.
+    should be fast: no pacing. Raises PluginError on the first broken rule, with the numbers.
     """
     whole = _read(open(None), random.Random(_SEED), limit=_MOST_ROWS)
     if not whole.announced or not whole.rows:
