@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import STANDSTILLS, VERDICT_KINDS, layer_of
+from irregulars.messages.kinds import GPU, STANDSTILLS, VERDICT_KINDS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Step
 from irregulars.words import duration, name_kind, name_ranks
 
@@ -45,31 +45,29 @@ def name_device(suspect: Suspect) -> str:
     ranks, host = name_ranks(suspect.ranks), suspect.host or "a host that is not announced"
     gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
     nic = suspect.nic and f"NIC {suspect.nic}"
-    match suspect.device:
-        case "gpu":
-            is_one_gpu = gpu is not None and len(suspect.ranks) == 1
-            if suspect.host is None:
-                return f"{gpu} of {ranks} (host not announced)" if is_one_gpu else f"{ranks} (host not announced)"
-            if is_one_gpu:
-                return f"{gpu} on {suspect.host}{_bracket(ranks, nic)}"
-            # Several ranks may live on several hosts.
-            return (
-                f"{ranks} on {suspect.host}" if len(suspect.ranks) == 1 else f"{ranks} (the first on {suspect.host})"
-            )
-        case "host":
-            return f"host {suspect.host} ({ranks})" if suspect.host else f"the host of {ranks} (not announced)"
-        case "nic":
-            return f"{nic} on {host}{_bracket(gpu, ranks)}" if nic else f"the NIC of {ranks} on {host}"
-        case "link":
-            place = _bracket(suspect.host, gpu, nic)
-            return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}"
-        case "switch":
-            return f"{f'switch {suspect.switch}' if suspect.switch else 'a switch that is not announced'} ({ranks})"
-        case "stage":
-            return f"the pipeline stage of {ranks}"
-        case "program":
-            return f"the program on {ranks}"
-    return f"{suspect.device} of {ranks} on {host}"  # a kind that only a newer worker knows, by its own word
+    kind, name = suspect.traits, _own_name(suspect)
+    if kind.is_way:
+        place = _bracket(suspect.host, gpu, nic)
+        return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}"
+    if suspect.device == GPU:
+        is_one_gpu = gpu is not None and len(suspect.ranks) == 1
+        if suspect.host is None:
+            return f"{gpu} of {ranks} (host not announced)" if is_one_gpu else f"{ranks} (host not announced)"
+        if is_one_gpu:
+            return f"{gpu} on {suspect.host}{_bracket(ranks, nic)}"
+        # Several ranks may live on several hosts.
+        return f"{ranks} on {suspect.host}" if len(suspect.ranks) == 1 else f"{ranks} (the first on {suspect.host})"
+    if name is None:
+        return kind.unnamed.format(device=suspect.device, noun=kind.noun, ranks=ranks, host=host)
+    is_part = kind.is_on_host and not kind.is_whole_host
+    return f"{name} on {host}{_bracket(gpu, ranks)}" if is_part else f"{name} ({ranks})"
+
+
+def _own_name(suspect: Suspect) -> str | None:
+    """Return the device's noun with its own name, "switch leaf-1"; None where it has none or that is not known."""
+    kind = suspect.traits
+    own = getattr(suspect, kind.identity[-1]) if kind.identity else None
+    return None if own is None or own == "" else f"{kind.noun} {own}"
 
 
 def _bracket(*parts: str | None) -> str:
@@ -171,7 +169,7 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             between = f"between {host} and the host of rank {suspect.peer}"
             return f"drain nothing yet: have cables, optics and routes checked {between}"
         case "slow_communicator":
-            where = f"switch {suspect.switch}" if suspect and suspect.switch else "the fabric between its ranks"
+            where = (suspect and _own_name(suspect)) or "the fabric between its ranks"
             return f"drain nothing: have {where} checked for congestion, errors and failed uplinks"
         case "slow_stage":
             ranks = "the stage" if suspect is None else name_ranks(suspect.ranks)
@@ -301,7 +299,7 @@ def what_to_check(verdict: Verdict) -> str:
     suspect = _first(verdict)
     if suspect is None:
         return ""
-    checks = _CHECKS.get((verdict.kind, suspect.device))
+    checks = suspect.traits.checks.get(verdict.kind)
     sentences = [f"On {_host(suspect)}: {checks}."] if checks else []
     is_urgent = verdict.state != "closed" and verdict.severity != "note"
     if _drains(verdict) and is_urgent and suspect.host is not None:
@@ -327,16 +325,6 @@ def command_to_run(verdict: Verdict) -> str:
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
         return _command("slowest_links", **job, first_iteration=first, past_last_iteration=past_last)
     return _command("ranks_of_iteration", **job, iteration=past_last - 1)
-
-
-_CHECKS: Final[dict[tuple[str, str], str]] = {
-    ("slow_rank", "gpu"): "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
-    "errors (dmesg), CPU load, data loader",
-    ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
-    ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)",
-    ("corruption", "gpu"): "ECC and Xid errors (nvidia-smi -q -d ECC, dmesg), then dcgmi diag -r 4 while it is free",
-    ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
-}
 
 
 def _command(name: str, **values: str | int) -> str:

@@ -124,7 +124,7 @@ def attribute_by_bandwidth(
     excess_ns = max(elapsed_ns - usual_ns, 0.0)
     nothing = Attribution(iteration, {EVERYBODY: excess_ns}, {}, {}, {}, excess_ns=excess_ns, swings=tuple(swings))
     odds = _odds(_steady([nothing], topology), topology)
-    nics = sorted(device for device in odds if device.kind == "nic")
+    nics = sorted(device for device in odds if device == topology.nic(device.ranks[0]))
     if not nics:
         return nothing
     nic = max(nics, key=lambda device: odds[device])

@@ -22,7 +22,6 @@ from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
 from irregulars.messages.device_events import ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import Reported
 from irregulars.messages.records import LOOKS
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
@@ -35,7 +34,6 @@ _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
 _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS})
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
-_NOT_ON_HOSTS: Final = frozenset({"stage", "program", "switch"})  # of which no host reports anything
 _GPU: Final = re.compile(r"gpu(\d+)")
 _APART: Final = 0.15
 """A difference of shares that is no chance: three standard deviations, sqrt(2 / 4 / n) each, of n = 250 samples."""
@@ -180,7 +178,8 @@ def onset_of(verdict: Verdict, time_ns: int) -> int:
 def _layer_by(events: Iterable[DeviceEvent], suspect: Suspect) -> str:
     """Return where the cause of a verdict lies by the reports from before it showed, where nothing else says so."""
     # Of ranks on several hosts the first one's is advised on: what another host reported says nothing of that one.
-    own = (one for one in events if one.rank == suspect.rank or one.host == suspect.host or suspect.device == "host")
+    is_host = suspect.traits.is_whole_host
+    own = (one for one in events if one.rank == suspect.rank or one.host == suspect.host or is_host)
     kinds = {one.kind for one in own if _weight(one) > 1}
     if kinds - {"out_of_memory"}:
         return "hardware"  # the device itself says so
@@ -207,19 +206,21 @@ def _place(suspect: Suspect) -> tuple[object, ...]:
 
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
     """Whether an event is of a suspect's device, or of its host or bus."""
-    if suspect.device in _NOT_ON_HOSTS or event.kind in LOOKS:
+    kind = suspect.traits
+    # Of a device that is on no host, no host reports anything.
+    if not kind.is_on_host or event.kind in LOOKS:
         return False
-    is_worker = suspect.device in WORKERS
+    is_worker = kind.is_worker
     # Links are no evidence on workers, nor are GPUs and processes on the network.
     if event.kind in _OF_NETWORK if is_worker else event.kind in _OF_WORKERS:
         return False
     # An event of a host as a whole is of all ranks there.
-    if not event.device or suspect.device == "host":
+    if not event.device or kind.is_whole_host:
         return event.rank in suspect.ranks or event.host == suspect.host != ""
     # A rank's GPU and its NIC both report errors of their bus, and its host has others of both.
     gpu = _GPU.fullmatch(event.device)
     if not is_worker:
-        is_another = gpu is not None or (suspect.device == "nic" and suspect.nic not in (None, event.device))
+        is_another = gpu is not None or (not kind.is_way and suspect.nic not in (None, event.device))
     elif gpu is not None:
         is_another = len(suspect.ranks) == 1 and suspect.gpu not in (None, int(gpu[1]))
     else:

@@ -25,6 +25,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Ints, Numbers
+from irregulars.messages.kinds import STAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def _stage_cause(
         )
         if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
-    device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
+    device = Device(STAGE, tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
     return _as_sure_as_seen(Cause("slow_stage", ((device, 1.0),), frozenset(), None, explained), len(reviewed))
 
 

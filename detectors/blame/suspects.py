@@ -42,6 +42,7 @@ from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.nics.thresholds import NICS
+from irregulars.messages.kinds import SWITCH
 
 Relation = Literal[
     "accused", "passes", "crosses", "may_cross", "shares_host", "inside", "has_both_ends", "untouched", "nobody"
@@ -126,6 +127,9 @@ class SuspectKind(ABC):
     """Kind of the verdict that accuses such a device; None if it has no name that anybody could look at."""
     is_in_network: ClassVar[bool] = True  # whether it may hold down the rates of NICs
     shows: ClassVar[float] = 1.0  # probability that its `ends` show it at all
+    must_lead: ClassVar[bool] = False  # whether it is accused of a group only where it stands out of its like
+    # Whether the same leaf's ranks mostly leave first where it is slow; None: as likely as not
+    is_one_way: ClassVar[bool | None] = None
 
     @property
     def prior(self) -> float:
@@ -259,7 +263,7 @@ _BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
 class _Switch(SuspectKind):
     """A switch, with all ranks whose NICs are plugged into it."""
 
-    name, accusation, shows = "switch", "slow_communicator", NICS.switch_shows
+    name, accusation, shows, must_lead, is_one_way = SWITCH, "slow_communicator", NICS.switch_shows, True, True
 
     def ways(self) -> Mapping[Way, float]:
         return {"both": LIKELIHOODS.switch_ports, "uplink": 1 - LIKELIHOODS.switch_ports}
@@ -302,7 +306,7 @@ class _Switch(SuspectKind):
 class _Spine(SuspectKind):
     """A switch above others, with all ranks below it; or several that join the same ones, of which any may be it."""
 
-    name, accusation = "spine", "slow_communicator"
+    name, accusation, is_one_way = "spine", "slow_communicator", False
 
     def candidates(self, scene: Scene) -> list[Device]:
         spines = scene.topology.spines

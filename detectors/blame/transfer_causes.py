@@ -76,7 +76,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = TRANSFER_SUSPECTS[device.kind].accusation
     others = [p for one, p in ranked if one.kind == device.kind and one != device]
-    is_alike = device.kind == "switch" and BLAME.min_lead * max(others, default=0.0) > probability
+    is_alike = TRANSFER_SUSPECTS[device.kind].must_lead and BLAME.min_lead * max(others, default=0.0) > probability
     is_unclear = lane.kind == "collective" and (probability < BLAME.min_named or is_alike)
     if (is_unclear or accusation is None) and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
         return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
@@ -174,7 +174,8 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()
     # Against a half: devices of other kinds make either as likely as not.
     likely, unlikely = math.log(2 * LIKELIHOODS.first_if_one_way), math.log(2 * (1 - LIKELIHOODS.first_if_one_way))
-    return {"switch": likely, "spine": unlikely} if is_one else {"switch": unlikely, "spine": likely}
+    ways = {kind.name: kind.is_one_way for kind in TRANSFER_SUSPECTS.values() if kind.is_one_way is not None}
+    return {name: likely if is_one_way == is_one else unlikely for name, is_one_way in ways.items()}
 
 
 def _log_weights(

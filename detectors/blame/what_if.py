@@ -25,7 +25,6 @@ from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, follows_lost, incomplete_ranks, usual_times
 from irregulars.detectors.path.usual_by_peers import usual_times_of_peers
 from irregulars.dtypes import Flags, Floats
-from irregulars.messages.kinds import WORKERS
 
 _KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six iterations that a verdict rests on
 
@@ -88,7 +87,7 @@ class WhatIf:
             # Rows whose gap is the work of an accused rank
             ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
             device = _first_device(cause)
-            ranks.update(device.ranks if device is not None and device.kind in WORKERS else ())
+            ranks.update(device.ranks if device is not None and device.traits.is_worker else ())
             works |= np.isin(self._graph.rank, sorted(ranks))
             carries |= self._carries(cause)
         works &= np.isfinite(usual_gap_ns)
@@ -141,10 +140,10 @@ class WhatIf:
         for lane in cause.lanes:
             if lane.kind == "pair":
                 found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
-        if device is None or device.kind in WORKERS:
+        if device is None or device.traits.is_worker:
             return found
         # Beyond the cause's own lanes, all that passes the device.
-        if device.kind == "link":
+        if device.traits.is_way:
             ends = np.isin(graph.source, device.ranks) & np.isin(graph.destination, device.ranks)
             return np.asarray(found | (is_p2p & ends))
         touched = np.isin(graph.source, device.ranks) | np.isin(graph.destination, device.ranks)

@@ -21,6 +21,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Floats, Ints
+from irregulars.messages.kinds import GPU, STAGE
 
 
 def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
@@ -41,7 +42,7 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
         return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
                                                if one.kind == "work"))  # fmt: skip
     device = _shared_by(lane.first, late, attributions, topology)
-    if accused is not None and device.kind == "gpu":
+    if accused is not None and device.kind == GPU:
         still_late = _late_as(lane.first, attributions, BLAME.late_share / 2)
         device = accused if _shared_by(lane.first, still_late, attributions, topology) == accused else device
     # Most of the late ranks are elsewhere: the device is late with them, by chance.
@@ -52,7 +53,7 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
 
 def _blame(device: Device, unexplained: Unexplained) -> Explanation:
     lanes = _works(device.ranks)
-    kind = "slow_stage" if device.kind == "stage" else "slow_rank"
+    kind = "slow_stage" if device.kind == STAGE else "slow_rank"
     return Explanation(kind, ((device, unexplained.share(lanes)),), lanes)
 
 
@@ -160,7 +161,7 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
     each iteration, and summed up these may be those of one host by chance.
     """
-    found, nearest = Device("gpu", (rank,)), max(BLAME.clearly_most, 1 / len(late))
+    found, nearest = Device(GPU, (rank,)), max(BLAME.clearly_most, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or topology.logged_share(device) == 1:
             continue
@@ -194,7 +195,7 @@ def owner(late: set[int], attributions: Sequence[Attribution], topology: Topolog
     if not late:
         return None
     device = _shared_by(min(late), late, attributions, topology)
-    is_one = device.kind in ("gpu", "host") and _likeness(late, device, topology) > BLAME.clearly_most
+    is_one = device.kind != STAGE and _likeness(late, device, topology) > BLAME.clearly_most
     return device if is_one else None
 
 

@@ -13,6 +13,7 @@ from irregulars.detectors.job.fabric import Spine, spines_of
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.messages.announcements import Announcement, ranks_to_runs
+from irregulars.messages.kinds import DEVICE_KINDS, GPU, STAGE, DeviceKind, device_kind
 from irregulars.messages.records import GROUP_KINDS
 
 
@@ -26,6 +27,8 @@ class Place(NamedTuple):
 
 
 _NOWHERE: Final = Place()
+# Devices that several ranks may share, with the facts of a rank that name its own
+_SHARED: Final = {name: kind.identity for name, kind in DEVICE_KINDS.items() if kind.identity and name != GPU}
 
 
 class Device(NamedTuple):
@@ -33,6 +36,11 @@ class Device(NamedTuple):
 
     kind: str
     ranks: tuple[int, ...]
+
+    @property
+    def traits(self) -> DeviceKind:
+        """What holds for all devices of its kind."""
+        return device_kind(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Topology:
     # By rank, the first of the ranks that hold the same parameters, as far as that was announced
     replica_set: Mapping[int, int] = field(default_factory=dict)
     spines: tuple[Spine, ...] = ()  # switches that join leafs, as far as that was announced
-    _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+    _carried: Mapping[tuple[object, ...], tuple[int, ...]] = field(init=False, repr=False)
     # Caches, filled when first asked for
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
@@ -65,14 +73,11 @@ class Topology:
     _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        carried: dict[tuple[str, str | int], list[int]] = {}
+        carried: dict[tuple[object, ...], list[int]] = {}
         for rank in sorted(self.places):
-            carried.setdefault(self._nic_key(rank), []).append(rank)
-            host = self.places[rank].host
-            if host is not None:
-                carried.setdefault(("host", host), []).append(rank)
-            if self.places[rank].switch is not None:
-                carried.setdefault(("switch", str(self.places[rank].switch)), []).append(rank)
+            for kind in _SHARED:
+                carried.setdefault(self._key(kind, rank), []).append(rank)
+        carried.pop((), None)
         # The class is frozen: a field that is computed can be set in no other way.
         object.__setattr__(self, "_carried", {key: tuple(ranks) for key, ranks in carried.items()})
 
@@ -80,14 +85,18 @@ class Topology:
         """Where a rank lives, as far as it is known."""
         return self.places.get(rank, _NOWHERE)
 
+    def shared(self, kind: str, rank: int) -> Device | None:
+        """The device of a kind that a rank uses, with all ranks that do; None if what names it was not announced."""
+        ranks = self._carried.get(self._key(kind, rank))
+        return None if ranks is None else Device(kind, ranks)
+
     def nic(self, rank: int) -> Device:
-        """The NIC that a rank uses, with all ranks that share it."""
-        return Device("nic", self._carried.get(self._nic_key(rank), (rank,)))
+        """The NIC that a rank uses, with all ranks that share it: none where it was not announced."""
+        return self.shared("nic", rank) or Device("nic", (rank,))
 
     def host(self, rank: int) -> Device | None:
         """The host that a rank lives on; None if it was not announced."""
-        host = self.place(rank).host
-        return None if host is None else Device("host", self._carried[("host", host)])
+        return self.shared("host", rank)
 
     def stage(self, rank: int) -> Device | None:
         """The pipeline stage that a rank works in, with all of its ranks; None if there are no stages."""
@@ -97,12 +106,11 @@ class Topology:
         # A single stage would be the whole job.
         if rank not in self.stage_of or len(self._stages) < 2:
             return None
-        return Device("stage", tuple(self._stages[self.stage_of[rank]]))
+        return Device(STAGE, tuple(self._stages[self.stage_of[rank]]))
 
     def switch(self, rank: int) -> Device | None:
         """The switch that a rank's NIC is plugged into, with all ranks below it; None if it was not announced."""
-        switch = self.place(rank).switch
-        return None if switch is None else Device("switch", self._carried[("switch", switch)])
+        return self.shared("switch", rank)
 
     def switches(self, ranks: Iterable[int]) -> set[Device]:
         """The switches that the NICs of these ranks are plugged into, as far as they were announced."""
@@ -271,11 +279,11 @@ class Topology:
             found.append(code)
         return np.array(found, dtype=np.int64)
 
-    def _nic_key(self, rank: int) -> tuple[str, str | int]:
+    def _key(self, kind: str, rank: int) -> tuple[object, ...]:
+        """Return what names the device of a kind that a rank uses; empty: nothing does, or it was not announced."""
         place = self.place(rank)
-        if place.host is None or place.nic is None:
-            return ("rank", rank)
-        return (f"nic {place.host}", place.nic)
+        facts = [getattr(place, name) for name in _SHARED[kind]]
+        return () if None in facts else (kind, *facts)
 
 
 def _at(table: np.ndarray, rank: np.ndarray) -> np.ndarray:

@@ -121,7 +121,7 @@ def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swi
     Of its two directions the steadier one is named.
     """
     known = [one for own in swings for one in own if one.communicator == communicator]
-    owners = device.ranks if device.kind == "nic" else device.ranks[:1]
+    owners = device.traits.senders(device.ranks)
     found = []
     for way, verb in enumerate(("sent", "received")):
         own = [(one[2 + way], one[4 + way]) for one in known if one.rank in owners and one[2 + way] >= 0]

@@ -30,7 +30,7 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.evidence import NUMERIC_COLUMNS, EvidenceRows
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.kinds import layer_of
+from irregulars.messages.kinds import GPU, layer_of
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
 from irregulars.words import name_ranks
@@ -189,7 +189,7 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             kind=one.kind,
             delta=math.nan,
             lost_s=0.0,
-            suspects=tuple(suspect_of(Device("gpu", (rank,)), probability, topology) for rank in one.ranks),
+            suspects=tuple(suspect_of(Device(GPU, (rank,)), probability, topology) for rank in one.ranks),
             evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
             time_ns=one.time_ns or None,  # 0 where the source has none
             layer=layer_of(one.kind),

@@ -33,6 +33,7 @@ from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import GPU
 from irregulars.settings import SeverityLimits
 
 _KEPT = 64  # iterations of which a verdict keeps how long they took
@@ -214,7 +215,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         one.said_ranks = one.ranks
         ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
         # A finding that most ranks share is no device's.
-        is_job = 2 * topology.logged_share(Device("gpu", one.ranks)) > 1
+        is_job = 2 * topology.logged_share(Device(GPU, one.ranks)) > 1
         suspect = suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology)
         return self._revision(
             one, event, topology, close_reason,
@@ -245,7 +246,7 @@ def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, 
 def _device(ranks: tuple[int, ...], topology: Topology) -> Device:
     """Return the host whose ranks these are, all of them and more than one; else the ranks themselves."""
     host = topology.host(ranks[0])
-    return host if host is not None and len(ranks) > 1 and host.ranks == ranks else Device("gpu", ranks)
+    return host if host is not None and len(ranks) > 1 and host.ranks == ranks else Device(GPU, ranks)
 
 
 def _text(one: CustomVerdict) -> str:

@@ -19,7 +19,6 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
-from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import MOST_STEPS, Considered, Reasons, Step
 from irregulars.messages.records import OPERATORS
 
@@ -89,7 +88,7 @@ def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Top
         return
     # A cause that explains less of an iteration than this does not show in it, by the judge's own rule.
     least_ns = BLAME.match_share * median(explained_ns(verdict.cause, one) for one in attributions)
-    if device.kind in WORKERS:
+    if device.traits.is_worker:
         yield _transfers(device.ranks[0], attributions, least_ns, topology)
     else:
         for rank in device.ranks[:_RANKS_SHOWN]:
@@ -125,7 +124,7 @@ def _ways(
     verdict: OpenVerdict, device: Device, attributions: Sequence[Attribution], topology: Topology
 ) -> Considered:
     """Consider a whole NIC in place of a link, or a single link in place of a NIC or switch."""
-    what, rank = "whole_nic" if device.kind == "link" else "one_link", device.ranks[0]
+    what, rank = "whole_nic" if device.traits.is_way else "one_link", device.ranks[0]
 
     def cost_ns(lane: Lane) -> float:
         return median(one.path_excess_ns.get(lane, 0.0) for one in attributions)
@@ -139,7 +138,7 @@ def _ways(
     if len(own) < 2:  # one way alone can't be told from its carrier
         return Considered(what, None, rank, slow=len(slow), known=len(own))
     is_wide = len(slow) > 1 or any(lane.kind != "pair" for lane in slow)
-    return Considered(what, len(slow) < len(own) if device.kind == "link" else is_wide, rank,
+    return Considered(what, len(slow) < len(own) if device.traits.is_way else is_wide, rank,
                       slow=len(slow), known=len(own))  # fmt: skip
 
 

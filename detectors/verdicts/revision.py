@@ -11,7 +11,7 @@ from irregulars.detectors.blame.likelihoods import SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.own_time import covering_cause
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.path.find_hang import Hang, Standing
@@ -20,7 +20,7 @@ from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import layer_of
+from irregulars.messages.kinds import GPU, PROGRAM, SWITCH, layer_of
 from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS, number_of
 from irregulars.printing import counted
 from irregulars.words import duration, name_kind, name_ranks, size
@@ -85,7 +85,7 @@ def hang_verdict(
 ) -> Verdict:
     """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
-    device = Device("program" if hang.is_program_error else "gpu", hang.accused)
+    device = Device(PROGRAM if hang.is_program_error else GPU, hang.accused)
     probability = VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
     suspects = (suspect_of(device, probability, topology),) if hang.accused else ()
     return Verdict(
@@ -128,19 +128,19 @@ def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:
 
 def suspect_of(device: Device, probability: float, topology: Topology, spine: str | None = None) -> Suspect:
     """Put a suspect into the fields of a verdict, with the place of its first rank; `spine`: name, if it is one."""
-    rank = device.ranks[0]
-    place = Place() if device.kind == "program" else topology.place(rank)  # a program lives nowhere
+    rank, kind = device.ranks[0], device.traits
+    place = {name: getattr(topology.place(rank), name) for name in kind.place}
+    if len(device.ranks) > 1 and not kind.is_way:
+        place["gpu"] = None  # several ranks are no one GPU; of a link it is the sender's
+    if spine is not None:
+        place["switch"] = spine
     return Suspect(
-        device=device.kind if spine is None else "switch",
+        device=device.kind if spine is None else SWITCH,
         rank=rank,
         ranks=device.ranks,
         probability=round(min(probability, SUREST), 4),
-        peer=device.ranks[1] if device.kind == "link" else None,
-        host=place.host,
-        # Several ranks are no one GPU; of a link it is the sender's.
-        gpu=place.gpu if device.kind == "link" or (device.kind != "host" and len(device.ranks) == 1) else None,
-        nic=None if device.kind == "host" else place.nic,
-        switch=place.switch if spine is None else spine,
+        peer=device.ranks[1] if kind.is_way else None,
+        **place,
     )
 
 
@@ -169,7 +169,7 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
 def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
     """Add how the accused NIC moved, where that is known."""
     device = verdict.first_device
-    if device is None or device.kind not in ("nic", "link"):
+    if device is None or "nic" not in device.traits.named_by:
         return ""
     # How it moved while the slow communicator ran counts more than in the iteration as a whole.
     communicators = (WHOLE,) if piece.lane.kind == "nic" else (piece.communicator, WHOLE)

@@ -18,6 +18,7 @@ from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.messages.kinds import GPU
 
 
 class SpikeWatch:
@@ -60,7 +61,7 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     if not spike.sigmas >= VERDICTS.spike_sigmas:  # NaN too: the noise is not known
         return None
     for cause in causes:
-        is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
+        is_one = bool(cause.suspects) and cause.suspects[0][0].kind == GPU
         least_ns = (VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost) * spike.reference_ns
         own_ns = cause.explained_ns[spike.iteration]
         longer_ns = spike.excess_ns - _stray_ns(cause, attribution)  # transfers that hung besides are another matter
@@ -81,8 +82,8 @@ def _is_chore(cause: Cause) -> bool:
 
 def _may_be_loss(device: Device, attribution: Attribution) -> bool:
     """Whether lost rows may be all that shows: of a host or a stage, if no majority of its ranks logged all."""
-    lost = len(attribution.incomplete.intersection(device.ranks))
-    return 2 * lost >= len(device.ranks) if device.kind in ("host", "stage") else lost > 0
+    lost, is_shared = len(attribution.incomplete.intersection(device.ranks)), device.kind != GPU
+    return 2 * lost >= len(device.ranks) if device.traits.is_worker and is_shared else lost > 0
 
 
 def _stray_ns(cause: Cause, attribution: Attribution) -> float:

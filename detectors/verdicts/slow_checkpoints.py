@@ -33,7 +33,7 @@ from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.kinds import layer_of
+from irregulars.messages.kinds import GPU, layer_of
 from irregulars.settings import SeverityLimits
 from irregulars.words import duration, name_ranks
 
@@ -85,7 +85,7 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
     if device is None:
         return None
     # A host with all ranks that write cannot be told from their storage, nor the one rank of a job.
-    writes = (usual_ns > allowed_ns) | (device.kind == "gpu")
+    writes = (usual_ns > allowed_ns) | (device.kind == GPU)
     if np.isin(now.ranks[writes], device.ranks).all():
         return None
     others_ns = float(now.elapsed_ns[~is_late].max(initial=0.0))
@@ -115,7 +115,7 @@ def _usual(now: Writes, past: Sequence[Writes]) -> tuple[Floats, Flags]:
 def _one_device(ranks: Ints, topology: Topology) -> Device | None:
     """Return the one rank, or the host of them all; None: there is no such device."""
     if len(ranks) == 1:
-        return Device("gpu", (int(ranks[0]),))
+        return Device(GPU, (int(ranks[0]),))
     host = topology.host(int(ranks[0])) if len(ranks) else None
     return host if host is not None and set(ranks.tolist()) <= set(host.ranks) else None
 

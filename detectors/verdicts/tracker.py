@@ -27,6 +27,7 @@ from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import GPU
 from irregulars.settings import SeverityLimits
 
 
@@ -260,7 +261,7 @@ class VerdictTracker:
         if any(map(_claims, around)):
             return None
         cause = clear_cause(spike, topology)
-        if around and cause is not None and cause.suspects and cause.suspects[0][0].kind == "gpu":
+        if around and cause is not None and cause.suspects and cause.suspects[0][0].kind == GPU:
             return None  # where data are uneven, a heavy batch is no pause
         if cause is None or self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
             return None

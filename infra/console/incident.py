@@ -38,7 +38,7 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import LOOKS
 from irregulars.sinks.alerts import LEAST_SEVERITY, gives_alert
 from irregulars.sinks.investigations import Answer, run
@@ -224,10 +224,10 @@ _MUTES_KEPT_S: Final = 30.0  # both topics are read from their beginning
 def mutable_of(verdict: Verdict) -> dict[str, tuple[str, dict[str, str]]]:
     """Return the mutes that a verdict offers, by a word for forms: a name for people, and the patterns."""
     alert = verdict.to_json()
-    kind = DEVICE_KINDS.get(verdict.suspects[0].device) if verdict.suspects else None
+    names = verdict.suspects[0].traits.identity if verdict.suspects else ()
     # Nobody accuses the host of a switch's first rank.
-    host = host_of(alert) if kind is not None and "host" in kind.named_by else None
-    where = "all jobs" if kind is not None and kind.named_by else "this job"  # the name of a link holds its job
+    host = host_of(alert) if "host" in names else None
+    where = "all jobs" if names else "this job"  # the name of a link holds its job
     found: dict[str, tuple[str, Mapping[str, str | None]]] = {
         "device": (f"this device in {where}: {device_of(alert)}", {"device": device_of(alert)}),
         "host": (f"all that is accused on {host}", {"host": host}),

@@ -34,6 +34,7 @@ from irregulars.infra.console.access import (
     same_word,
 )
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
+from irregulars.messages.kinds import device_kind
 from irregulars.printing import printable
 from irregulars.sinks.investigations import Answer
 from irregulars.words import age, amount, duration, moment, name_kind, percent, span
@@ -278,17 +279,11 @@ def device_path(row: Mapping[str, Any]) -> str | None:
     >>> device_path({"device": "nic", "host": "node-3", "nic": "mlx5_1"})
     '/devices/history?host=node-3&nic=mlx5_1'
     """
-    kind, names = row.get("device_kind", row.get("device")), ("host", "gpu", "nic", "switch")
-    given = {name: row[name] for name in names if row.get(name) is not None}
-    if kind == "switch":
-        given = {name: value for name, value in given.items() if name == "switch"}
-    if not given or (kind != "switch" and "host" not in given):
+    kind = device_kind(row.get("device_kind", row.get("device")))
+    told = [f"{name}={quote(str(row[name]), safe='')}" for name in kind.named_by if row.get(name) is not None]
+    if not told or row.get(kind.named_by[0]) is None:
         return None
-    if kind == "host":
-        return host_path(str(given["host"]))
-    wanted = {"gpu": ("host", "gpu"), "nic": ("host", "nic"), "link": ("host", "nic"), "switch": ("switch",)}
-    told = [f"{name}={quote(str(given[name]), safe='')}" for name in wanted.get(str(kind), ()) if name in given]
-    return f"/devices/history?{'&'.join(told)}" if told else None
+    return host_path(str(row["host"])) if kind.is_whole_host else f"/devices/history?{'&'.join(told)}"
 
 
 def _link(name: str, value: Any, row: Mapping[str, Any]) -> str | None:

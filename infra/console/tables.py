@@ -27,6 +27,7 @@ from irregulars.infra.console.rendering import (
     render,
     table_of,
 )
+from irregulars.messages.kinds import DEVICE_KINDS, PLACE
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
 
 _KEEP_S: Final = 5.0
@@ -143,12 +144,12 @@ async def devices_page(request: Request) -> Response:
 
 async def device_page(request: Request) -> Response:
     """Show the history of one device, by its place."""
-    given = {name: value for name, value in request.query_params.items() if name in ("host", "gpu", "nic", "switch")}
-    if not given.get("host") and not given.get("switch"):
+    given = {name: value for name, value in request.query_params.items() if name in PLACE}
+    if not any(given.get(kind.named_by[0]) for kind in DEVICE_KINDS.values() if kind.named_by):
         raise HTTPException(404, "A device is found by its host, or is a switch.")
     values: dict[str, Any] = dict(given)
     history = await ask(console_of(request).database, "device_history", **values)
-    title = " ".join(f"{'GPU' if name == 'gpu' else name} {value}" for name, value in given.items() if name != "host")
+    title = " ".join(f"{DEVICE_KINDS[name].noun} {value}" for name, value in given.items() if name != "host")
     return render(request, "device.html", title=title or "all devices", host=given.get("host"),
                   history=table_of(history), starts=None)  # fmt: skip
 

@@ -18,7 +18,7 @@ from irregulars.dtypes import Floats, Ints
 from irregulars.infra.showing.numerics import Band
 from irregulars.infra.showing.transfers import Way
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
@@ -270,8 +270,7 @@ def device_name(suspect: Suspect) -> dict[str, Any] | None:
     {'device': 'nic', 'host': 'node-0', 'nic': 'mlx5_1'}
     >>> device_name(Suspect("nic", 3, (3,), 0.9))
     """
-    kind = DEVICE_KINDS.get(suspect.device)
-    names = {one: getattr(suspect, one) for one in (() if kind is None else kind.named_by)}
+    names = {one: getattr(suspect, one) for one in suspect.traits.identity}
     if not names or any(value is None for value in names.values()):
         return None
     return {"device": suspect.device, **names}
@@ -384,7 +383,7 @@ def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
 
 def carried_by(suspect: Suspect) -> tuple[int, ...]:
     """Return the ranks whose NICs an accused device holds down: of a link the one that sends over it."""
-    return (suspect.rank,) if suspect.device == "link" else tuple(suspect.ranks)
+    return suspect.traits.senders(suspect.ranks)
 
 
 class Peaks(NamedTuple):
@@ -423,8 +422,8 @@ def nic_text(found: Found) -> str:
     if found.verdict.kind in (*STANDSTILLS, "slow_stage") or not found.verdict.suspects:
         return ""
     suspect = found.verdict.suspects[0]
-    is_link, ranks = suspect.device == "link", carried_by(suspect)
-    peaks = lowered_peaks(found.rates, ranks, ("sent",) if is_link else ("sent", "received"))
+    ranks = carried_by(suspect)
+    peaks = lowered_peaks(found.rates, ranks, ("sent",) if suspect.traits.is_way else ("sent", "received"))
     if peaks is None or not any(value > 0 for value in peaks[1:]):
         return ""  # nothing moved on any: the line would say nothing
     nic = next(one for one in found.rates if one.rank in ranks)

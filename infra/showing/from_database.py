@@ -51,7 +51,7 @@ from irregulars.infra.showing.transfers import (
     ways_of,
 )
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
-from irregulars.messages.kinds import STANDSTILLS
+from irregulars.messages.kinds import PLACE, STANDSTILLS
 from irregulars.messages.reasons import decode_reasons
 from irregulars.messages.records import PATHS, Batch
 from irregulars.producers.trace.directory import Trace
@@ -372,7 +372,7 @@ class _Reader:
             return []
         names = device_name(self._suspect)
         # A device without a name of its own is known by its ranks, which count within its job alone.
-        empty: dict[str, Any] = {"device": self._suspect.device, "host": "", "gpu": -1, "nic": "", "switch": ""}
+        empty: dict[str, Any] = {"device": self._suspect.device, **dict.fromkeys(PLACE, ""), "gpu": -1}
         # Before the verdict, not before today: an old verdict is shown beside those that it followed.
         seen_ns = now_ns if self._verdict.time_ns is None else self._verdict.time_ns
         rows = self._ask(

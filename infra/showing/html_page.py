@@ -423,8 +423,8 @@ def _charts(screen: Screen) -> Iterator[str]:
         lasted = span_of(screen.iterations, range(*verdict.iterations))
         chart = rate_chart(screen.rate_samples, direction, lasted[:1] if is_open else lasted)
         first = screen.verdict.suspects[0]
-        own = f"of {name_ranks(carried_by(first))}"
-        accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
+        kind, own = first.traits, f"of {name_ranks(carried_by(first))}"
+        accused = f"the accused {kind.noun}" if kind.identity[-1:] == ("nic",) else f"the NICs {own}"
         legend = f"Red: {accused}; blue: the median of all others, within their least and most."
         lines = "line: where it began" if is_open else "lines: where it began and ended"
         legend += f" Yellow {lines}." if 'class="odd"' in chart else ""

@@ -96,8 +96,8 @@ def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None)
     if sender is None:
         inside = set(members.get(communicator, ("unknown", ()))[1]) & set(suspect.ranks)
         # Of a link both ends must be in it, of another device one of its ranks.
-        return len(inside) > (suspect.device == "link")
-    if suspect.device == "link":
+        return len(inside) > suspect.traits.is_way
+    if suspect.traits.is_way:
         return (sender, receiver) == (suspect.rank, suspect.peer)
     return not {sender, receiver}.isdisjoint(suspect.ranks)
 

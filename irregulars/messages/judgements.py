@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.kinds import CAUSES, DEVICE_KINDS, LAYERS, VERDICT_KINDS
+from irregulars.messages.kinds import CAUSES, DEVICE_KINDS, LAYERS, VERDICT_KINDS, DeviceKind, device_kind
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
@@ -74,6 +74,11 @@ class Suspect:
         "NIC of the first rank; null: not known, or the device is a host"
     ))
     switch: Name | None = field(default=None, metadata=about("Switch of the first rank; null: not known"))
+
+    @property
+    def traits(self) -> DeviceKind:
+        """What holds for all devices of its kind."""
+        return device_kind(self.device)
 
 
 _LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 
@@ -20,14 +20,46 @@ class VerdictKind:
     layer: str = "unknown"  # of `LAYERS`, where its cause lies whatever else is known
 
 
+PLACE: Final = ("host", "gpu", "nic", "switch")
+"""Facts of where a rank lives, as announcements, suspects and tables of the database call them."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
     """One kind of suspect."""
 
+    noun: str  # its name for people
     meaning: str  # for pages
-    is_worker: bool  # whether it is slow by its own work, and not by its transfers
-    # Fields of a suspect that name the device in every job. Empty: its ranks name it, in one job alone.
+    # Of `PLACE`: what names the device in every job, itself last. Empty: its ranks name it, in one job alone.
     named_by: tuple[str, ...] = ()
+    is_worker: bool = False  # whether it is slow by its own work, and not by its transfers
+    # Whether it is the way from its first rank to its second: what names it is the first one's end, and its job
+    is_way: bool = False
+    place: tuple[str, ...] = PLACE  # facts of its first rank that a suspect has
+    unnamed: str = "the {noun} of {ranks}"  # its name for people where that of the device itself is not known
+    checks: Mapping[str, str] = field(default_factory=dict)  # by kind of verdict: what to check on its host
+    # NVSentinel's words for such a component, None: it knows no smaller one than the node, and for the next step
+    health_class: str | None = None
+    health_test: str = "CONTACT_SUPPORT"
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Fields of a suspect that name it in every job; empty: there are none."""
+        return () if self.is_way else self.named_by
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it is a host, or on one."""
+        return "host" in self.named_by
+
+    @property
+    def is_whole_host(self) -> bool:
+        """Whether it is all that is on a host."""
+        return self.named_by == ("host",)
+
+    def senders(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return those of its ranks whose NICs it holds down."""
+        return tuple(ranks[:1] if self.is_way else ranks)
 
 
 LAYERS: Final = ("hardware", "host", "network", "software", "data", "unknown")
@@ -114,19 +146,54 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
     ),
 }  # fmt: skip
 
-DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
-    "gpu": DeviceKind("a rank's own work: its GPU, its process, its CPU", is_worker=True, named_by=("host", "gpu")),
-    "host": DeviceKind("the work of all ranks of a host", is_worker=True, named_by=("host",)),
-    "nic": DeviceKind("a NIC, with all ranks that use it", is_worker=False, named_by=("host", "nic")),
-    # The receiver's host is in no suspect.
-    "link": DeviceKind("the way between two ranks", is_worker=False),
-    "switch": DeviceKind("a switch, with all ranks below it", is_worker=False, named_by=("switch",)),
-    "stage": DeviceKind("a stage of the pipeline: a share of the model, nothing to replace", is_worker=True),
-    "program": DeviceKind("the program that its ranks run", is_worker=False),
-}
+GPU: Final = "gpu"
+STAGE: Final = "stage"
+PROGRAM: Final = "program"
+SWITCH: Final = "switch"
 
-WORKERS: Final = frozenset(name for name, one in DEVICE_KINDS.items() if one.is_worker)
-"""Devices that are slow by their own work."""
+DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
+    GPU: DeviceKind(
+        "GPU", "a rank's own work: its GPU, its process, its CPU", ("host", "gpu"), is_worker=True,
+        checks={
+            "slow_rank": "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
+            "errors (dmesg), CPU load, data loader",
+            "corruption": "ECC and Xid errors (nvidia-smi -q -d ECC, dmesg), then dcgmi diag -r 4 while it is free",
+            "hang": "Xid errors (dmesg), whether the process lives, what its stack waits for",
+        },
+        health_class="GPU", health_test="RUN_DCGMEUD",
+    ),
+    "host": DeviceKind(
+        "host", "the work of all ranks of a host", ("host",), is_worker=True, place=("host", "switch"),
+        unnamed="the host of {ranks} (not announced)",
+        checks={
+            "slow_rank": "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
+        },
+    ),
+    "nic": DeviceKind(
+        "NIC", "a NIC, with all ranks that use it", ("host", "nic"), unnamed="the NIC of {ranks} on {host}",
+        checks={"slow_nic": "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)"},
+        health_class="NIC",
+    ),
+    "link": DeviceKind("link", "the way between two ranks", ("host", "nic"), is_way=True),
+    SWITCH: DeviceKind(
+        "switch", "a switch, with all ranks below it", ("switch",), unnamed="a switch that is not announced ({ranks})"
+    ),
+    STAGE: DeviceKind(
+        "pipeline stage", "a stage of the pipeline: a share of the model, nothing to replace", is_worker=True
+    ),
+    # It lives nowhere.
+    PROGRAM: DeviceKind(
+        "program", "the program that its ranks run", place=(), unnamed="the program on {ranks}"
+    ),
+}  # fmt: skip
+
+_OTHER: Final = DeviceKind("device", "a kind that only a newer worker knows", unnamed="{device} of {ranks} on {host}")
+
+
+def device_kind(device: object) -> DeviceKind:
+    """Return the kind of a device; a name that we don't know is a newer worker's, and has no facts of its own."""
+    return DEVICE_KINDS.get(str(device), _OTHER)
+
 
 STANDSTILLS: Final = frozenset({"hang", "mismatch"})
 """Kinds of verdicts on jobs that stand still: nothing moves until somebody acts."""

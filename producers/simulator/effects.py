@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.errors import InputError
-from irregulars.messages.kinds import WORKERS
+from irregulars.messages.kinds import GPU, STAGE, device_kind
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.network import Network, SlowDevice
 from irregulars.producers.simulator.noise import FAULTS, generator_of
@@ -78,13 +78,13 @@ class Faults:
                 drawn = generator.lognormal(-(sigma**2) / 2, sigma, shape)
                 load = drawn if load is None else load * drawn
             device = FAULT_KINDS[fault.kind].device
-            if device in WORKERS:
+            if device_kind(device).is_worker:
                 ranks = fault_ranks(fault, self._topology)
                 work_factor[ranks] *= factor
                 stall_ns[ranks] += add_ms * NS_PER_MS
             elif device is not None:
-                is_link = device == "link"
-                where = (int(fault.rank or 0), int(fault.peer or 0)) if is_link else (_index(fault, self._topology),)
+                is_way = device_kind(device).is_way
+                where = (int(fault.rank or 0), int(fault.peer or 0)) if is_way else (_index(fault, self._topology),)
                 slow_devices.append(SlowDevice(device, where, factor, add_ms * NS_PER_MS))
         return Effects(
             work_factor=work_factor,
@@ -97,17 +97,16 @@ class Faults:
 
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:
     """Return all ranks of a fault: none for ``uneven_data``; of a link the sender first."""
-    match FAULT_KINDS[fault.kind].device:
-        case None:
-            return np.empty(0, dtype=np.int64)
-        case "gpu":
-            return np.array([fault.rank])
-        case "link":
-            return np.array([fault.rank, fault.peer])
-        case "stage":
-            return np.sort(topology.grid[fault.stage].ravel())
-        case device:
-            return np.flatnonzero(topology.shared[device] == _index(fault, topology))
+    device = FAULT_KINDS[fault.kind].device
+    if device is None:
+        return np.empty(0, dtype=np.int64)
+    if device == GPU:
+        return np.array([fault.rank])
+    if device_kind(device).is_way:
+        return np.array([fault.rank, fault.peer])
+    if device == STAGE:
+        return np.sort(topology.grid[fault.stage].ravel())
+    return np.flatnonzero(topology.shared[device] == _index(fault, topology))
 
 
 def _index(fault: Fault, topology: Topology) -> int:
@@ -138,7 +137,7 @@ def check_place(fault: Fault, topology: Topology, network: Network) -> None:
                 f"dst={destination} (rank {source} sends to {reached or 'no other host'})"
             )
     kind = FAULT_KINDS[fault.kind]
-    is_of_network = kind.device not in WORKERS and kind.places == ("rank",)
+    is_of_network = not device_kind(kind.device).is_worker and kind.places == ("rank",)
     if is_of_network and not np.isin(network.hop_source, fault_ranks(fault, topology)).any():
         rule = f"{fault.kind} must name a rank that talks to another host"
         raise InputError(f"{rule}; got {fault.rank!r} (fault {fault.kind})")

@@ -49,8 +49,8 @@ def nowhere_path(topology: Topology) -> int:
 class SlowDevice:
     """A fault of the network in one iteration: a factor on the time per byte, and a delay of each transfer."""
 
-    kind: str  # ``link``, or one of `Topology.shared`
-    where: tuple[int, ...]  # its index; of a link the ranks that send and receive
+    kind: str  # a way between ranks, or one of `Topology.shared`
+    where: tuple[int, ...]  # its index; of a way the ranks that send and receive
     factor: float = 1.0
     delay_ns: float = 0.0
 
@@ -131,7 +131,7 @@ class Network:
             factor *= np.maximum(*(own_factor[end] for end in ends))
             delay_ns += np.maximum(*(own_delay_ns[end] for end in ends))
         for one in slow:
-            if one.kind == "link":
+            if len(one.where) > 1:
                 on_link = (self.hop_source == one.where[0]) & (self.hop_destination == one.where[1])
                 factor[on_link] *= one.factor
                 delay_ns[on_link] += one.delay_ns

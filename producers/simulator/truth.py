@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.errors import InputError
+from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.effects import Faults, check_place, fault_ranks
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
@@ -195,7 +196,7 @@ def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
     # The smallest communicator that both ends of a link are in: the one whose transfers it carries.
     shared = (
         [one for one in topology.groups.communicators if set(ranks) <= set(one.ranks)]
-        if kind.device == "link"
+        if device_kind(kind.device).is_way
         else []
     )
     return {

@@ -13,6 +13,7 @@ import pyarrow.parquet
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.kinds import PLACE
 from irregulars.messages.records import (
     CODED,
     EVENT_KINDS,
@@ -30,7 +31,7 @@ from irregulars.producers.trace.iteration_events import FILE_COLUMNS
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _GROUP_ROWS: Final = 1 << 20  # rows that wait in memory before they are written
 _NAMES: Final = {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
-_PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
+_PLACE_KEYS: Final = (*PLACE, "lost_rows")
 
 
 def write_trace(directory: Path | str, announcements: Iterable[Announcement], batches: Iterable[Batch]) -> None:

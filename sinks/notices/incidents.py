@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from irregulars.messages.judgements import urgency_of
-from irregulars.messages.kinds import DEVICE_KINDS
+from irregulars.messages.kinds import device_kind
 
 # Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
 # weekend, and a device that is still in use after three incidents in a week was not repaired.
@@ -109,11 +109,10 @@ def device_of(alert: Mapping[str, Any]) -> str | None:
     suspects = alert.get("suspects") or ()
     if not suspects:
         return None
-    device = suspects[0]["device"]
-    if device == "link":  # the receiver's host is not in the alert: a link is known inside of its job alone
-        return f"link:{alert.get('job')}/{suspects[0]['rank']}>{suspects[0].get('peer')}"
-    kind = DEVICE_KINDS.get(device)
-    names = [suspects[0].get(one) for one in (() if kind is None else kind.named_by)]
+    device, kind = suspects[0]["device"], device_kind(suspects[0]["device"])
+    if kind.is_way:  # the receiver's host is not in the alert: a link is known inside of its job alone
+        return f"{device}:{alert.get('job')}/{suspects[0]['rank']}>{suspects[0].get('peer')}"
+    names = [suspects[0].get(one) for one in kind.identity]
     return None if not names or None in names else f"{device}:{'/'.join(map(str, names))}"
 
 

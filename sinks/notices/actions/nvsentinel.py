@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 from irregulars.errors import InputError, RecordError, ServiceRefused, ServiceUnavailable
+from irregulars.messages.kinds import device_kind
 from irregulars.printing import json_text, printable
 from irregulars.sinks.notices.actions.actions import Action, ActionsMessage, decode_actions, newer
 from irregulars.sinks.notices.actions.feed import ActionFeed
@@ -21,10 +22,6 @@ from irregulars.sinks.notices.actions.feed import ActionFeed
 EVENT_TYPE: Final = "com.nvidia.nvsentinel.health.v1"
 CHECK: Final = "IrregularsStraggler"
 AGENT: Final = "irregulars"
-
-_COMPONENTS: Final = {"gpu": "GPU", "nic": "NIC", "host": "Node"}
-# NVSentinel's words for the next step: DCGM's diagnostics for a GPU; a NIC or a host is for people
-_TESTS: Final = {"gpu": "RUN_DCGMEUD", "nic": "CONTACT_SUPPORT", "host": "CONTACT_SUPPORT"}
 
 
 @dataclass(slots=True)
@@ -76,7 +73,8 @@ class HealthEvents:
         whole_s, rest_ns = divmod(time_ns, 10**9)
         at = f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
         code = f"IRREGULARS_{message.kind.upper()}"
-        action = "NONE" if is_healthy else _TESTS.get(one.suspect.device, "CONTACT_SUPPORT")
+        kind = device_kind(one.suspect.device)
+        action = "NONE" if is_healthy else kind.health_test
         # All values of its metadata are texts
         metadata = {
             "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
@@ -84,11 +82,10 @@ class HealthEvents:
         }  # fmt: skip
         if one.gpu_hours_lost is not None:
             metadata["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
-        device = one.suspect.device
-        part = {"gpu": one.suspect.gpu, "nic": one.suspect.nic}.get(device)
-        entities = [] if part is None else [{"entityType": _COMPONENTS[device], "entityValue": str(part)}]
+        part = None if kind.health_class is None else getattr(one.suspect, kind.identity[-1])
+        entities = [] if part is None else [{"entityType": kind.health_class, "entityValue": str(part)}]
         event = {
-            "version": 1, "agent": AGENT, "componentClass": _COMPONENTS.get(one.suspect.device, "Node"),
+            "version": 1, "agent": AGENT, "componentClass": kind.health_class or "Node",
             "checkName": CHECK, "isFatal": False, "isHealthy": is_healthy,
             "message": f"[{code}] {one.reason} - RecommendedAction: {action}", "recommendedAction": action,
             "errorCode": [] if is_healthy else [code], "entitiesImpacted": entities,
