@@ -59,7 +59,7 @@ def name_device(suspect: Suspect) -> str:
         return f"{ranks} on {suspect.host}" if len(suspect.ranks) == 1 else f"{ranks} (the first on {suspect.host})"
     if name is None:
         return kind.unnamed.format(device=suspect.device, noun=kind.noun, ranks=ranks, host=host)
-    is_part = kind.is_on_host and not kind.is_whole_host
+    is_part = "host" in kind.named_by and not kind.is_whole_host
     return f"{name} on {host}{_bracket(gpu, ranks)}" if is_part else f"{name} ({ranks})"
 
 

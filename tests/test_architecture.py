@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.shipped_files import shipped_files
+from irregulars.messages.kinds import DEVICE_KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("detectors", "infra", "producers", "sinks", "streams")
@@ -38,6 +39,54 @@ def test_no_import_is_relative_or_by_a_folders_name() -> None:
     ours = "|".join((*PACKAGES, "tests"))
     wrong = re.compile(rf"^ *(?:from (?:\.|(?:{ours})(?:\.\w+)* import)|import (?:{ours})\b)", re.MULTILINE)
     assert [(path.name, found) for path in SOURCES for found in wrong.findall(path.read_text())] == []
+
+
+# The table, and the devices of a rank in a job and in a simulated cluster
+NAMES_KINDS = {"irregulars/messages/kinds.py", "detectors/job/topology.py", "producers/simulator/topology.py"}
+
+
+def kinds_in(node: ast.AST | None) -> set[str]:
+    """Kinds of devices that an expression names: itself, or all parts of it."""
+    parts = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    values = {one.value if isinstance(one, ast.Constant) else None for one in parts}
+    return values if values <= DEVICE_KINDS.keys() else set()
+
+
+def devices_by_name(source: str) -> set[int]:
+    """Lines that ask a device for its kind by name, make one, or list kinds, in place of asking the table."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare():
+                sides = [node.left, *node.comparators]
+                # A lane has a kind too.
+                is_device = any(re.search(r"(?<!lane\.)\b(\w*kind|device)\W*$", ast.unparse(one)) for one in sides)
+                is_found = is_device and any(map(kinds_in, sides))
+            case ast.Match():
+                is_found = any(kinds_in(one.value) for case in node.cases for one in ast.walk(case.pattern)
+                               if isinstance(one, ast.MatchValue))  # fmt: skip
+            case ast.Call(func=ast.Name(id="Device" | "Suspect")):
+                is_found = any(kinds_in(one) for one in node.args[:1])
+            case ast.Tuple() | ast.List() | ast.Set():
+                is_found = len(kinds_in(node)) > 1
+            case ast.Dict():
+                is_found = len(kinds_in(ast.List(node.keys))) > 1
+            case _:
+                continue
+        found |= {node.lineno} if is_found else set()
+    return found
+
+
+def test_kinds_of_devices_are_named_in_their_table_alone() -> None:
+    """A new kind is found, shown and stored by what the table says of it: no other place needs a case for it."""
+    for asking in ('d.kind == "nic"', 'kind in ("gpu", "host")', 'Device("link", r)', '{"gpu": 1, "nic": 2}'):
+        assert devices_by_name(asking) == {1}, asking
+    found = {path.relative_to(ROOT).as_posix(): devices_by_name(path.read_text()) for path in SOURCES}
+    assert {name: lines for name, lines in found.items() if lines and name not in NAMES_KINDS} == {}
+    by_name = re.compile(r"\bdevice\w*\s*(?:[!=]=*|\b(?:NOT )?IN\b)\s*[(\[]*['\"]")
+    texts = (path for package in PACKAGES for path in (ROOT / package).rglob("*")
+             if path.suffix in {".sql", ".js", ".html"} and "vendor" not in path.parts)  # fmt: skip
+    assert [str(path) for path in texts if by_name.search(path.read_text())] == []
 
 
 def test_files_that_docstrings_of_rooms_name_exist() -> None:

@@ -15,7 +15,7 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.blame.suspects import TRANSFER_SUSPECTS
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
-from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.job.topology import CARRIERS, Device, Topology
 from irregulars.detectors.nics.peak_caps import End, capped_ends, peak_if_capped
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
 from irregulars.detectors.nics.thresholds import NICS
@@ -147,10 +147,10 @@ def steady_nic(lane: Lane, attributions: Sequence[Attribution], topology: Topolo
 def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:
     """Odds of the NICs, and of the switches that they are plugged into, by which ends are steady."""
     nics = sorted({nic for nic, _ in ends})
-    switches = sorted(topology.switches(rank for nic in nics for rank in nic.ranks))
+    shared = {topology.shared(kind, rank) for kind in CARRIERS for nic in nics for rank in nic.ranks}
+    others = sorted(device for device in shared - set(nics) if device is not None)
     return {
-        device: TRANSFER_SUSPECTS[device.kind].prior * math.exp(log_odds(device, ends))
-        for device in (*nics, *switches)
+        device: TRANSFER_SUSPECTS[device.kind].prior * math.exp(log_odds(device, ends)) for device in (*nics, *others)
     }
 
 

@@ -118,8 +118,8 @@ def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int |
     until_ns = late_ns if verdict.kind == "hang" else onset_ns + BLAME.events_after_s * 1e9
     weights = [max((_weight(e) for e in own[one] if e.time_ns <= until_ns), default=1.0) for one in verdict.suspects]
     suspects = _weighed(verdict.suspects, weights)
-    # Found by its place, since a weighed suspect has another probability, and another may be the first now.
-    first = next(one for one in own if _place(one) == _place(suspects[0]))
+    # A weighed suspect has another probability, and another may be the first now.
+    first = next(one for one in own if replace(one, probability=suspects[0].probability) == suspects[0])
     told = _without_followers(own[first])
     reported = tuple(
         Reported(e.time_ns, e.rank, e.kind, e.device or None, e.code, e.detail or None, one.times)
@@ -200,15 +200,11 @@ def reports_about(events: Iterable[DeviceEvent], ranks: Collection[int], topolog
     }
 
 
-def _place(suspect: Suspect) -> tuple[object, ...]:
-    return suspect.device, suspect.ranks, suspect.switch
-
-
 def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
     """Whether an event is of a suspect's device, or of its host or bus."""
     kind = suspect.traits
     # Of a device that is on no host, no host reports anything.
-    if not kind.is_on_host or event.kind in LOOKS:
+    if "host" not in kind.named_by or event.kind in LOOKS:
         return False
     is_worker = kind.is_worker
     # Links are no evidence on workers, nor are GPUs and processes on the network.

@@ -22,9 +22,8 @@ the slower the lane is (`transfer_causes._chance`):
 | each | is any other | `untouched` |
 
 **A new kind of suspect** is one more class in `TRANSFER_SUSPECTS`, with its prior in `likelihoods.py` and its rows
-here. The kind of verdict that accuses it is its `accusation`; people read its name if `messages.kinds` lists both. Of
-large jobs the lanes beside NICs and switches alone are read (`path.ranks_to_read`, `judging.review_candidates`), and
-without operators these alone are weighed (`nic_ends.py`): a kind that other lanes tell apart has to be added there.
+here. The kind of verdict that accuses it is its `accusation`; `messages.kinds` lists both. In reviews of large jobs
+the lanes beside NICs and switches alone are read (`judging.review_candidates`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from irregulars.detectors.job.fabric import Spine, spines_of
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.messages.announcements import Announcement, ranks_to_runs
-from irregulars.messages.kinds import DEVICE_KINDS, GPU, STAGE, DeviceKind, device_kind
+from irregulars.messages.kinds import DEVICE_KINDS, GPU, PLACE, STAGE, SWITCH, DeviceKind, device_kind
 from irregulars.messages.records import GROUP_KINDS
 
 
@@ -27,8 +27,10 @@ class Place(NamedTuple):
 
 
 _NOWHERE: Final = Place()
+
 # Devices that several ranks may share, with the facts of a rank that name its own
 _SHARED: Final = {name: kind.identity for name, kind in DEVICE_KINDS.items() if kind.identity and name != GPU}
+CARRIERS: Final = tuple(name for name in _SHARED if not DEVICE_KINDS[name].is_worker)  # those that transfers pass
 
 
 class Device(NamedTuple):
@@ -108,13 +110,9 @@ class Topology:
             return None
         return Device(STAGE, tuple(self._stages[self.stage_of[rank]]))
 
-    def switch(self, rank: int) -> Device | None:
-        """The switch that a rank's NIC is plugged into, with all ranks below it; None if it was not announced."""
-        return self.shared("switch", rank)
-
     def switches(self, ranks: Iterable[int]) -> set[Device]:
         """The switches that the NICs of these ranks are plugged into, as far as they were announced."""
-        return {switch for rank in ranks if (switch := self.switch(rank)) is not None}
+        return {switch for rank in ranks if (switch := self.shared(SWITCH, rank)) is not None}
 
     def spine(self, device: Device) -> Spine | None:
         """The switches that a device of kind ``spine`` stands for."""
@@ -306,7 +304,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
     known = {rank for ranks in groups.values() for rank in ranks} | {a.rank for a in announcements}
     return Topology(
         world_size=max((a.world_size for a in announcements), default=0),
-        places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
+        places={a.rank: Place(*(getattr(a, name) for name in PLACE)) for a in announcements},
         members={code: tuple(ranks) for code, ranks in ranks_of.items()},
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),

@@ -21,7 +21,7 @@ from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, pack_c
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import CARRIERS, Topology
 from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
@@ -265,12 +265,9 @@ def accused_lanes(attribution: Attribution, topology: Topology) -> list[Lane]:
 
 def devices_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
     """Return all ranks on the NICs and switches that these lanes cross."""
-    carried: set[int] = set()
-    for rank in {rank for lane in lanes for rank in topology.lane_ranks(lane)}:
-        carried.update(topology.nic(rank).ranks)
-        switch = topology.switch(rank)
-        carried.update(switch.ranks if switch is not None else ())
-    return carried
+    ranks = {rank for lane in lanes for rank in topology.lane_ranks(lane)}
+    shared = (topology.shared(kind, rank) for kind in CARRIERS for rank in ranks)
+    return ranks.union(*(device.ranks for device in shared if device is not None))
 
 
 def lanes_beside(

@@ -300,8 +300,8 @@ def order_of(places: Places, name: str, strangeness: Ints | None = None) -> Orde
     if name == "stage":
         stages = stages_of(places)
         return _grouped(stages, [f"stage {stage}" for stage in range(int(stages.max(initial=UNKNOWN)) + 1)])
-    if name in ("host", "switch"):
-        names = places.host if name == "host" else places.switch
+    names = places.host if name == "host" else places.switch if name == "switch" else None
+    if names is not None:
         # Numbered as people sort them: node-2 before node-10
         order = sorted(range(len(names.names)), key=lambda at: natural_key(names.names[at]))
         number = np.empty(len(order) + 1, dtype=np.int64)

@@ -171,7 +171,7 @@ NONE: Final = "–"
 _LABELS: Final[Mapping[str, str]] = {
     "world_size": "GPUs", "hosts": "Hosts", "last_seen_at": "Last seen", "recent_iteration_s": "Iteration, s",
     "irregular_iterations": "Irregular", "open_verdicts": "Open", "gpu_hours_lost": "GPU-hours lost",
-    "gpu_hours_per_hour": "GPU-hours an hour", "verdict_id": "Verdict", "times_usual": "× usual", "delta": "× usual",
+    "gpu_hours_per_hour": "GPU-hours an hour", "verdict_id": "Verdict", "times_usual": "× usual",
     "expected_gpu_hours_lost": "GPU-hours lost", "expected_lost_s": "Seconds lost", "probability": "How sure",
     "some_jobs": "Some jobs", "gpu": "GPU", "nic": "NIC", "xids": "Xids", "newest_at": "Newest iteration",
     "newest_stored_at": "Stored", "behind_s": "Behind, s", "iterations_without_all_ranks": "Lack ranks",

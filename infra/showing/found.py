@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import orjson
 
+from irregulars.detectors.job.topology import Place
 from irregulars.dtypes import Floats, Ints
 from irregulars.infra.showing.numerics import Band
 from irregulars.infra.showing.transfers import Way
@@ -50,15 +51,6 @@ class Iteration(NamedTuple):
     reference_ns: float | None
     is_irregular: bool | None
     has_cause: bool
-
-
-class Place(NamedTuple):
-    """Where a rank lives; None: not announced."""
-
-    host: str | None
-    gpu: int | None
-    nic: str | None
-    switch: str | None
 
 
 class Cell(NamedTuple):
@@ -381,11 +373,6 @@ def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
 
 
-def carried_by(suspect: Suspect) -> tuple[int, ...]:
-    """Return the ranks whose NICs an accused device holds down: of a link the one that sends over it."""
-    return suspect.traits.senders(suspect.ranks)
-
-
 class Peaks(NamedTuple):
     """Peaks of the accused NIC in one direction, beside the median of all others meanwhile; bytes/s or NaN."""
 
@@ -422,7 +409,7 @@ def nic_text(found: Found) -> str:
     if found.verdict.kind in (*STANDSTILLS, "slow_stage") or not found.verdict.suspects:
         return ""
     suspect = found.verdict.suspects[0]
-    ranks = carried_by(suspect)
+    ranks = suspect.traits.senders(suspect.ranks)
     peaks = lowered_peaks(found.rates, ranks, ("sent",) if suspect.traits.is_way else ("sent", "received"))
     if peaks is None or not any(value > 0 for value in peaks[1:]):
         return ""  # nothing moved on any: the line would say nothing

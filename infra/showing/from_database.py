@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from irregulars.detectors.job.topology import Place, topology_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
 from irregulars.infra.showing.found import (
@@ -28,10 +29,8 @@ from irregulars.infra.showing.found import (
     NicRates,
     Other,
     Periods,
-    Place,
     RateSample,
     Standing,
-    carried_by,
     device_name,
     is_same_device,
     periods_of,
@@ -346,7 +345,7 @@ class _Reader:
     def _rate_samples(self, span: tuple[int, int]) -> list[RateSample]:
         if self._suspect is None or span[1] <= span[0]:
             return []
-        ranks = list(carried_by(self._suspect)[:_MOST_NAMED])
+        ranks = list(self._suspect.traits.senders(self._suspect.ranks)[:_MOST_NAMED])
         width = -(-(span[1] - span[0]) // STRETCHES_SHOWN)
         rows = self._ask(_RATE_SAMPLES, ranks=ranks, begin=span[0], end=span[1], width=width)
         return [
@@ -412,7 +411,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         source=directory,
         clock=trace.clock,
         iterations=iterations,
-        places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in trace.announcements},
+        places=topology_of(trace.announcements, {}).places,
         cells=_cells(ranks, periods.looked_into, bin_ranks) if verdict.kind in WORK_KINDS else (),
         bin_ranks=bin_ranks,
         numerics=bands_of(ranks, _charted(iterations)) if is_numeric else (),
@@ -489,7 +488,8 @@ def _rate_samples(bandwidth: Mapping[int, Batch], verdict: Verdict, span: tuple[
     if not verdict.suspects or not bandwidth or span[1] <= span[0]:
         return
     edges = np.linspace(span[0], span[1], STRETCHES_SHOWN + 1).astype(np.int64)
-    is_own = np.isin(list(bandwidth), carried_by(verdict.suspects[0]))
+    first = verdict.suspects[0]
+    is_own = np.isin(list(bandwidth), first.traits.senders(first.ranks))
     for direction, column in _COLUMNS.items():
         table = _peaks(bandwidth, column, edges)
         for at in np.flatnonzero(np.isfinite(table).any(axis=0)).tolist():

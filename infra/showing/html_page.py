@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, carried_by, median_of, span_of
+from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, median_of, span_of
 from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
     checks_of,
@@ -423,7 +423,7 @@ def _charts(screen: Screen) -> Iterator[str]:
         lasted = span_of(screen.iterations, range(*verdict.iterations))
         chart = rate_chart(screen.rate_samples, direction, lasted[:1] if is_open else lasted)
         first = screen.verdict.suspects[0]
-        kind, own = first.traits, f"of {name_ranks(carried_by(first))}"
+        kind, own = first.traits, f"of {name_ranks(first.traits.senders(first.ranks))}"
         accused = f"the accused {kind.noun}" if kind.identity[-1:] == ("nic",) else f"the NICs {own}"
         legend = f"Red: {accused}; blue: the median of all others, within their least and most."
         lines = "line: where it began" if is_open else "lines: where it began and ended"

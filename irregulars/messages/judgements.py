@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.kinds import CAUSES, DEVICE_KINDS, LAYERS, VERDICT_KINDS, DeviceKind, device_kind
+from irregulars.messages.kinds import CAUSES, LAYERS, VERDICT_KINDS, DeviceKind, device_kind
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
@@ -30,7 +30,6 @@ from irregulars.validation import (
     checked,
 )
 
-DEVICES: Final = tuple(DEVICE_KINDS)
 SEVERITIES: Final = ("note", "ticket", "page")
 """How urgent a verdict is, least first: to be stored, to be examined in working hours, to wake a person."""
 

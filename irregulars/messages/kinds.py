@@ -48,11 +48,6 @@ class DeviceKind:
         return () if self.is_way else self.named_by
 
     @property
-    def is_on_host(self) -> bool:
-        """Whether it is a host, or on one."""
-        return "host" in self.named_by
-
-    @property
     def is_whole_host(self) -> bool:
         """Whether it is all that is on a host."""
         return self.named_by == ("host",)
@@ -66,19 +61,10 @@ LAYERS: Final = ("hardware", "host", "network", "software", "data", "unknown")
 """Where a cause may lie; the advice, and its addressee, follow from it."""
 
 CAUSES: Final[Mapping[str, str]] = {
-    "garbage_collection": "software",
-    "data_loader": "data",
-    "checkpoint_write": "software",
-    "host_to_device": "software",
-    "synchronization": "software",
-    "compilation": "software",
-    "cpu_throttled": "host",
-    "cpu_wait": "host",
-    "memory_pressure": "host",
-    "io_wait": "host",
-    "python": "software",
-    "other": "unknown",
-}
+    "garbage_collection": "software", "data_loader": "data", "checkpoint_write": "software",
+    "host_to_device": "software", "synchronization": "software", "compilation": "software", "cpu_throttled": "host",
+    "cpu_wait": "host", "memory_pressure": "host", "io_wait": "host", "python": "software", "other": "unknown",
+}  # fmt: skip
 """Causes that a verdict may name, and the layer of each: those of `messages.records.PAUSES`."""
 
 
@@ -98,13 +84,10 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
         "slow rank", "a rank, or the ranks of one host, work longer than usual or than their peers",
         "`gpu` or `host`", drains=True, actions=("cordon", "drain", "checkpoint_now"),
     ),
-    "slow_nic": VerdictKind(
-        "slow NIC", "transfers over one NIC are slow", "`nic`", drains=True,
-        actions=("cordon", "drain", "checkpoint_now"), layer="network",
-    ),
-    "slow_link": VerdictKind(
-        "slow link", "the way between two ranks is slow", "`link`", actions=("test_device",), layer="network",
-    ),
+    "slow_nic": VerdictKind("slow NIC", "transfers over one NIC are slow", "`nic`", drains=True,
+        actions=("cordon", "drain", "checkpoint_now"), layer="network"),
+    "slow_link": VerdictKind("slow link", "the way between two ranks is slow", "`link`", actions=("test_device",),
+        layer="network"),
     "slow_communicator": VerdictKind(
         "slow communicator", "communication is slow, and no NIC or link stands out", "none, or `switch`",
         actions=("test_device",), layer="network",
@@ -113,9 +96,8 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
         "slow stage", "the ranks of one pipeline stage work longer: rebalance the stages", "`stage`",
         actions=("replan_stages",), layer="software",
     ),
-    "imbalance": VerdictKind(
-        "imbalance", "who is late changes from iteration to iteration: uneven data", "none", layer="data",
-    ),
+    "imbalance": VerdictKind("imbalance", "who is late changes from iteration to iteration: uneven data", "none",
+        layer="data"),
     "hang": VerdictKind(
         "hang", "some ranks entered an operator that did not end",
         "`gpu`, with the ranks to look at. None where more than eight ranks that log nothing come into question",
@@ -123,27 +105,20 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
     ),
     "mismatch": VerdictKind(
         "mismatch", "ranks call different collectives under one number, or wait in a circle of calls: the program",
-        "`program`, with the ranks that differ from the most; none where no side is larger",
-        layer="software",
+        "`program`, with the ranks that differ from the most; none where no side is larger", layer="software",
     ),
     "corruption": VerdictKind(
         "corruption", "a rank's numbers differ from those of its replicas, or of a replay",
         "`gpu`; none where no majority says who is right", drains=True,
         actions=("roll_back", "cordon", "test_device"), layer="hardware",
     ),
-    "loss_spike": VerdictKind(
-        "loss spike", "the loss or a gradient norm jumped, or is not finite",
-        "`gpu` where one rank's own values stand out; else none", actions=("test_device",),
-    ),
-    "slow_checkpoint": VerdictKind(
-        "slow checkpoint", "ranks write a checkpoint longer than usual, and the others wait", "`gpu` or `host`",
-        layer="software",
-    ),
-    "custom": VerdictKind(
-        "custom",
+    "loss_spike": VerdictKind("loss spike", "the loss or a gradient norm jumped, or is not finite",
+        "`gpu` where one rank's own values stand out; else none", actions=("test_device",)),
+    "slow_checkpoint": VerdictKind("slow checkpoint",
+        "ranks write a checkpoint longer than usual, and the others wait", "`gpu` or `host`", layer="software"),
+    "custom": VerdictKind("custom",
         "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange; `detector` is its name",
-        "`gpu` or `host`",
-    ),
+        "`gpu` or `host`"),
 }  # fmt: skip
 
 GPU: Final = "gpu"
@@ -159,15 +134,12 @@ DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
             "errors (dmesg), CPU load, data loader",
             "corruption": "ECC and Xid errors (nvidia-smi -q -d ECC, dmesg), then dcgmi diag -r 4 while it is free",
             "hang": "Xid errors (dmesg), whether the process lives, what its stack waits for",
-        },
-        health_class="GPU", health_test="RUN_DCGMEUD",
+        }, health_class="GPU", health_test="RUN_DCGMEUD",
     ),
     "host": DeviceKind(
         "host", "the work of all ranks of a host", ("host",), is_worker=True, place=("host", "switch"),
         unnamed="the host of {ranks} (not announced)",
-        checks={
-            "slow_rank": "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
-        },
+        checks={"slow_rank": "CPU load and frequency, memory pressure, storage of the data loader, other tenants"},
     ),
     "nic": DeviceKind(
         "NIC", "a NIC, with all ranks that use it", ("host", "nic"), unnamed="the NIC of {ranks} on {host}",
@@ -182,9 +154,7 @@ DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
         "pipeline stage", "a stage of the pipeline: a share of the model, nothing to replace", is_worker=True
     ),
     # It lives nowhere.
-    PROGRAM: DeviceKind(
-        "program", "the program that its ranks run", place=(), unnamed="the program on {ranks}"
-    ),
+    PROGRAM: DeviceKind("program", "the program that its ranks run", place=(), unnamed="the program on {ranks}"),
 }  # fmt: skip
 
 _OTHER: Final = DeviceKind("device", "a kind that only a newer worker knows", unnamed="{device} of {ranks} on {host}")

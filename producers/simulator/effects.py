@@ -100,10 +100,8 @@ def fault_ranks(fault: Fault, topology: Topology) -> Ints:
     device = FAULT_KINDS[fault.kind].device
     if device is None:
         return np.empty(0, dtype=np.int64)
-    if device == GPU:
-        return np.array([fault.rank])
-    if device_kind(device).is_way:
-        return np.array([fault.rank, fault.peer])
+    if device == GPU or device_kind(device).is_way:
+        return np.array([rank for rank in (fault.rank, fault.peer) if rank is not None])
     if device == STAGE:
         return np.sort(topology.grid[fault.stage].ravel())
     return np.flatnonzero(topology.shared[device] == _index(fault, topology))

@@ -443,7 +443,7 @@ def test_jobs_now_shows_how_far_and_how_fast(filled: Client) -> None:
 def test_irregular_iterations_are_those_and_name_their_verdict(filled: Client) -> None:
     rows = answer(filled, "irregular_iterations", job=made_up_job.JOB, attempt=0)
     assert sorted(row["iteration"] for row in rows) == list(made_up_job.SLOW)
-    assert {row["delta"] for row in rows} == {2.4}
+    assert {row["times_usual"] for row in rows} == {2.4}
     assert rows[0]["verdict_ids"] == [made_up_job.VERDICT_ID]
     assert answer(filled, "irregular_iterations", job=made_up_job.JOB, attempt=1) == []
 

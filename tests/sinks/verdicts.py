@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from irregulars.messages.judgements import DEVICES, SEVERITIES, Suspect, Verdict
-from irregulars.messages.kinds import VERDICT_KINDS
+from irregulars.messages.judgements import SEVERITIES, Suspect, Verdict
+from irregulars.messages.kinds import DEVICE_KINDS, VERDICT_KINDS
 
 NAMES = st.text(min_size=1, max_size=12).filter(lambda name: name[0] != "\0")  # no name of a job
 RANKS = st.integers(0, 10**6)
@@ -14,7 +14,7 @@ PLACES = st.none() | NAMES
 
 @st.composite
 def suspects(draw: st.DrawFn) -> Suspect:
-    device = draw(st.sampled_from(DEVICES))
+    device = draw(st.sampled_from(sorted(DEVICE_KINDS)))
     ranks = draw(st.lists(RANKS, min_size=1, max_size=8, unique=True))
     return Suspect(
         device, ranks[0], tuple(ranks), draw(st.floats(0, 1)), peer=ranks[-1] if device == "link" else None,

@@ -3,7 +3,7 @@
 WITH
     (
         -- An array: the largest of no rows would be rank 0, which nobody accuses
-        SELECT max(if(accused.device = 'link', [rank], ranks)) FROM accused WHERE verdict_id = {verdict:String} AND position = 0
+        SELECT max(if(peer IS NULL, ranks, [rank])) FROM accused WHERE verdict_id = {verdict:String} AND position = 0
     ) AS suspected,
     peaks AS
     (

@@ -22,7 +22,7 @@ from irregulars.messages.records import VERSION, decode_json, encode_json
 from irregulars.printing import one_line
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
 from irregulars.sinks.notices.notice import Notice, written
-from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
+from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Share, Text, checked, one_of
 from irregulars.words import name_kind, percent
 
 ActionState = Literal["proposed", "withdrawn"]
@@ -198,8 +198,8 @@ def decode_actions(value: bytes | None) -> ActionsMessage:
     actions = tuple(
         Action(
             one.action_id, one.action, "proposed" if one.state == "proposed" else "withdrawn",
-            Suspect(probability=one.probability, **asdict(one.device)), one.gpu_hours_lost,
-            one.gpu_hours_lost_per_hour, one.expires_at_ns, one.reason,
+            checked({**one.device, "probability": one.probability}, Suspect, "device", "actions", RecordError),
+            one.gpu_hours_lost, one.gpu_hours_lost_per_hour, one.expires_at_ns, one.reason,
         )
         for one in found.actions
     )  # fmt: skip
@@ -207,18 +207,6 @@ def decode_actions(value: bytes | None) -> ActionsMessage:
 
 
 # The fields of a message that are read: names that we do not know yet (of an action, a kind, a device) pass.
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    device: Name
-    rank: Rank
-    ranks: tuple[Rank, ...]
-    peer: Rank | None
-    host: Name | None
-    gpu: Count | None
-    nic: Name | None
-    switch: Name | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +219,7 @@ class _Action:
     gpu_hours_lost: NotNegative | None
     gpu_hours_lost_per_hour: NotNegative | None
     expires_at_ns: Integer | None
-    device: _Device
+    device: dict[str, Any]  # a `Suspect` without its probability
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ SELECT
     round(suspects.probability, 3) AS probability,
     verdicts.first_iteration AS first_iteration,
     verdicts.past_last_iteration AS past_last_iteration,
-    round(verdicts.delta, 2) AS delta,
+    round(verdicts.delta, 2) AS times_usual,
     round(verdicts.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(verdicts.recovers_ratio, 3) AS recovers_ratio,
     verdicts.layer AS layer,

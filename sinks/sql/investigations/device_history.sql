@@ -27,8 +27,8 @@ SELECT
 FROM accused
 -- A link ends at no NIC that is known, but at a host
 WHERE ({host:String} = '' OR host = {host:String} OR (peer_host = {host:String} AND {nic:String} = ''))
-    AND ({switch:String} = '' OR (accused.device = 'switch' AND switch = {switch:String}))
-    AND ({gpu:Nullable(Int64)} IS NULL OR (accused.device = 'gpu' AND gpu = {gpu:Nullable(Int64)}))
-    AND ({nic:String} = '' OR (accused.device IN ('nic', 'link') AND nic = {nic:String}))
+    AND ({switch:String} = '' OR (has(named_by, 'switch') AND switch = {switch:String}))
+    AND ({gpu:Nullable(Int64)} IS NULL OR gpu = {gpu:Nullable(Int64)})
+    AND ({nic:String} = '' OR nic = {nic:String})
 ORDER BY last_seen_at DESC NULLS LAST, verdict_id, position
 LIMIT {limit:UInt32}

@@ -1,6 +1,6 @@
 -- title: Irregular iterations of a job
 -- theme: an iteration
--- description: Which iterations took too long, by how much (delta: times the usual), and which verdicts explain them.
+-- description: Which iterations took too long, by how much (times_usual), and which verdicts explain them.
 --     One without a verdict passed before its cause was seen often enough, or nobody was to blame; part is what on its
 --     critical path took most beyond its usual time.
 -- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
@@ -12,7 +12,7 @@ SELECT
     started_at,
     round(elapsed_ns / 1e9, 4) AS elapsed_s,
     round(reference_ns / 1e9, 4) AS usual_s,
-    round(elapsed_ns / reference_ns, 2) AS delta,
+    round(elapsed_ns / reference_ns, 2) AS times_usual,
     ranks_reported,
     verdict_ids,
     part,

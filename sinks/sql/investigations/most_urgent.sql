@@ -18,7 +18,7 @@ SELECT
     known.job AS job,
     suspects.rank AS rank,
     round(suspects.probability, 3) AS probability,
-    round(known.delta, 2) AS delta,
+    round(known.delta, 2) AS times_usual,
     round(known.lost_s, 3) AS lost_s,
     round(known.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(known.recovers_ratio, 3) AS recovers_ratio,

@@ -38,9 +38,9 @@ FROM accused
 LEFT JOIN reported
     ON reported.host = ifNull(accused.host, '-')
     AND reported.reporter = multiIf(
-        accused.device = 'gpu', concat('gpu', toString(ifNull(accused.gpu, 0))),
-        accused.device = 'nic', ifNull(accused.nic, '-'),
-        accused.device = 'host', '',
+        gpu IS NOT NULL, concat('gpu', toString(assumeNotNull(gpu))),
+        nic IS NOT NULL AND peer IS NULL, assumeNotNull(nic),
+        named_by = ['host'], '',
         '-'
     )
 WHERE (host IS NOT NULL OR switch IS NOT NULL)

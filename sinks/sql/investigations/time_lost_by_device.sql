@@ -12,7 +12,7 @@ SELECT
     host,
     gpu,
     nic,
-    if(accused.device = 'switch', accused.switch, NULL) AS switch,
+    if(has(named_by, 'switch'), accused.switch, NULL) AS switch,
     uniqExact(job, verdict_id) AS verdicts,
     uniqExact(job) AS jobs,
     uniqExactIf((job, verdict_id), state = 'open') AS open_verdicts,

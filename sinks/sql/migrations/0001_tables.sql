@@ -244,7 +244,7 @@ CREATE TABLE IF NOT EXISTS suspects
     verdict_id String COMMENT 'Verdict that names this suspect',
     revision UInt32 COMMENT 'Revision of the verdict',
     position UInt16 COMMENT '0: the most probable one; suspects of a revision are alternatives',
-    device LowCardinality(String) COMMENT 'gpu, host, nic, link, switch or stage',
+    device LowCardinality(String) COMMENT 'Kind of device',
     rank UInt32 COMMENT 'First of its ranks; a link: the sender',
     ranks Array(UInt32) COMMENT 'All ranks that the device carries',
     peer Nullable(UInt32) COMMENT 'Receiving rank of a link; NULL: no link',
@@ -261,10 +261,15 @@ TTL stored_at + INTERVAL 3 YEAR
 SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Suspects of every revision of every verdict; for the newest read the view newest_suspects';
 
--- Suspects of every revision, each with the attempt of its verdict and with its `name`: as alerts name the device, short.
--- Beside a switch, a stage or a program there is no host, GPU or NIC, and beside the last two no switch: nobody accuses
--- those of its first rank.
+-- Suspects of every revision, each with the attempt of its verdict, the columns that name the device (`named_by`, itself
+-- last), and its `name`: as alerts name it, short. Columns beside these are empty, but for the switch above a host: nobody
+-- accuses what else its first rank uses. The two lines with lists of kinds are made (`tests.infra.docs.made_parts`).
 CREATE VIEW IF NOT EXISTS named_suspects AS
+WITH
+    transform(suspects.device, ['gpu', 'host', 'nic', 'link', 'switch', 'stage', 'program'],
+        ['GPU', 'host', 'NIC', 'link', 'switch', 'pipeline stage', 'program'], suspects.device) AS noun,
+    transform(suspects.device, ['gpu', 'host', 'nic', 'link', 'switch', 'stage', 'program'],
+        ['host gpu', 'host', 'host nic', 'host nic', 'switch', '', ''], concat('host ', suspects.device)) AS names
 SELECT
     suspects.job AS job,
     known.attempt AS attempt,
@@ -276,26 +281,25 @@ SELECT
     suspects.rank AS rank,
     suspects.ranks AS ranks,
     suspects.peer AS peer,
-    if(suspects.device IN ('switch', 'stage', 'program'), NULL, suspects.host) AS host,
+    splitByWhitespace(names) AS named_by,
+    if(has(named_by, 'host'), suspects.host, NULL) AS host,
     peers.host AS peer_host,
-    if(suspects.device = 'gpu' AND length(suspects.ranks) = 1, suspects.gpu, NULL) AS gpu,
-    if(suspects.device IN ('nic', 'link'), suspects.nic, NULL) AS nic,
-    if(suspects.device IN ('stage', 'program'), NULL, suspects.switch) AS switch,
+    if(has(named_by, 'gpu') AND length(suspects.ranks) = 1, suspects.gpu, NULL) AS gpu,
+    if(has(named_by, 'nic'), suspects.nic, NULL) AS nic,
+    if(empty(named_by), NULL, suspects.switch) AS switch,
     suspects.probability AS probability,
+    multiIf(named_by[-1] = 'gpu', toString(gpu), named_by[-1] = 'nic', nic, named_by[-1] = 'switch', switch,
+        named_by[-1] = 'host', host, NULL) AS own_name,
     concat(
         multiIf(
-            device = 'gpu', ifNull(concat('GPU ', toString(gpu)), concat('rank ', toString(rank))),
-            device = 'host', ifNull(concat('host ', host), concat('host of rank ', toString(rank))),
-            device = 'nic', ifNull(concat('NIC ', nic), concat('NIC of rank ', toString(rank))),
-            device = 'link', concat('link from ', ifNull(concat(nic, ' on ', host), concat('rank ', toString(rank))),
-                ' to ', ifNull(peer_host, concat('rank ', toString(ifNull(peer, 0))))),
-            device = 'switch', ifNull(concat('switch ', switch), concat('switch of rank ', toString(rank))),
-            device = 'stage', concat('pipeline stage of rank ', toString(rank)),
-            concat(toString(device), ' of rank ', toString(rank))
+            peer IS NOT NULL, concat(noun, ' from ', ifNull(concat(nic, ' on ', host), concat('rank ', toString(rank))),
+                ' to ', ifNull(peer_host, concat('rank ', toString(assumeNotNull(peer))))),
+            own_name IS NOT NULL, concat(noun, ' ', assumeNotNull(own_name)),
+            concat(if(has(named_by, 'gpu'), '', concat(noun, ' of ')), 'rank ', toString(rank))
         ),
-        if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), ''),
+        if(peer IS NULL AND length(named_by) > 1, ifNull(concat(' on ', host), ''), ''),
         -- The others may live on other hosts
-        if(device = 'gpu' AND length(ranks) > 1, concat(' and ', toString(length(ranks) - 1), ' more'), '')
+        if(has(named_by, 'gpu') AND length(ranks) > 1, concat(' and ', toString(length(ranks) - 1), ' more'), '')
     ) AS name
 FROM suspects FINAL
 INNER JOIN (SELECT job, attempt, verdict_id, revision FROM verdicts FINAL) AS known
@@ -565,6 +569,7 @@ SELECT
     named.rank AS rank,
     named.ranks AS ranks,
     named.peer AS peer,
+    named.named_by AS named_by,
     named.host AS host,
     named.peer_host AS peer_host,
     named.gpu AS gpu,
@@ -574,7 +579,7 @@ SELECT
     named.name AS name,
     -- Name among all jobs: a device that only its ranks name is one of its job
     if(
-        named.host IS NULL AND (named.device != 'switch' OR named.switch IS NULL),
+        multiIf(has(named.named_by, 'host'), named.host, has(named.named_by, 'switch'), named.switch, NULL) IS NULL,
         concat(named.name, ' in ', named.job),
         named.name
     ) AS fleet_name

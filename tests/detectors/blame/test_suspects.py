@@ -22,8 +22,7 @@ from irregulars.detectors.blame.suspects import (
 )  # fmt: skip
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
-from irregulars.messages.judgements import DEVICES
-from irregulars.messages.kinds import VERDICT_KINDS
+from irregulars.messages.kinds import DEVICE_KINDS, VERDICT_KINDS
 from tests.detectors.transfers import (
     APART,
     MEMBERS,
@@ -54,7 +53,7 @@ def test_the_ways_in_which_a_device_is_slow_are_all_that_there_are(kind: Suspect
 
 def test_what_is_accused_is_what_verdicts_know() -> None:
     accused = {kind.name: kind.accusation for kind in TRANSFER_SUSPECTS.values() if kind.accusation is not None}
-    assert accused.keys() - {"spine"} <= set(DEVICES)  # a verdict calls a spine a switch
+    assert accused.keys() - {"spine"} <= DEVICE_KINDS.keys()  # a verdict calls a spine a switch
     assert set(accused.values()) <= set(VERDICT_KINDS)
 
 

@@ -34,10 +34,10 @@ def test_devices_and_the_ranks_that_they_carry() -> None:
     assert TOPOLOGY.nic(5) == Device("nic", (5,))
     # A host and a switch carry all their ranks
     assert TOPOLOGY.host(3) == Device("host", (2, 3))
-    assert TOPOLOGY.switch(1) == Device("switch", (0, 1))
+    assert TOPOLOGY.shared("switch", 1) == Device("switch", (0, 1))
     # What nobody said is none
     assert TOPOLOGY.host(4) is None
-    assert TOPOLOGY.switch(5) is None
+    assert TOPOLOGY.shared("switch", 5) is None
     assert TOPOLOGY.host(99) is None
     assert TOPOLOGY.place(99) == Place()
     assert TOPOLOGY.nic(99) == Device("nic", (99,))
@@ -45,7 +45,7 @@ def test_devices_and_the_ranks_that_they_carry() -> None:
     odd = Topology(3, {0: Place("rank", 0, "1"), 1: Place(None), 2: Place("nic rank", 0, "1", "host")}, {})
     assert odd.nic(0) == Device("nic", (0,))
     assert odd.nic(1) == Device("nic", (1,))
-    assert odd.switch(2) == Device("switch", (2,))
+    assert odd.shared("switch", 2) == Device("switch", (2,))
 
 
 def test_ways_of_lanes() -> None:

@@ -1,4 +1,4 @@
-"""Files made of the fields of `Verdict` and the classes in it: JSON schemas, and columns of the database.
+"""Files made of the fields of `Verdict` and of kinds of devices: JSON schemas, columns and a view of the database.
 
 `python -m tests.infra.docs.made_parts` writes them. A column of a new field is a migration of its own, since a
 migration that was released is never edited.
@@ -17,6 +17,7 @@ from msgspec import inspect
 
 from irregulars.infra.docs_site.made_parts import ROOT, SCHEMAS
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import DEVICE_KINDS, DeviceKind
 from irregulars.messages.reasons import Reported
 from irregulars.sinks.migrate import Migration, shipped_migrations
 from irregulars.sinks.tables import tables_in
@@ -27,13 +28,17 @@ MIGRATIONS = ROOT / "sinks" / "sql" / "migrations"
 ELSEWHERE = {"verdicts": ("iterations", "time_ns", "suspects", "thresholds"), "suspects": ()}
 
 
-def made_files(verdict: type = Verdict, suspect: type = Suspect) -> dict[Path, str]:
-    """Text of each file that is made of the fields; a migration that lacks is among them."""
+def made_files(
+    verdict: type = Verdict, suspect: type = Suspect, devices: Mapping[str, DeviceKind] = DEVICE_KINDS
+) -> dict[Path, str]:
+    """Text of each file that is made; a migration that lacks is among them."""
     schema = verdicts_schema(verdict)
     made = {SCHEMAS / "verdicts.json": schema, SCHEMAS / "alerts.json": _alerts_schema(schema)}
     files = {path: json.dumps(one, indent=2, ensure_ascii=False) + "\n" for path, one in made.items()}
     shipped = shipped_migrations()
-    sql = "".join(_added_columns(shipped, {"verdicts": verdict, "suspects": suspect}))
+    sql = "".join(
+        [*_added_columns(shipped, {"verdicts": verdict, "suspects": suspect}), *_new_kinds(shipped, devices)]
+    )
     return files | ({MIGRATIONS / f"{len(shipped) + 1:04}_fields.sql": sql} if sql else {})
 
 
@@ -177,13 +182,38 @@ def _added_columns(migrations: tuple[Migration, ...], records: Mapping[str, type
                 yield f"COMMENT '{comment}';\n"
                 added += [one.name] if table == "verdicts" else []
     if added:
-        statements = [one for migration in migrations for one in migration.statements()]
-        views = [one for one in statements if re.match(r"CREATE [A-Z ]+ incidents AS\n", one)]
-        before, place, behind = views[-1].partition("    opened.opened_at AS opened_at,\n")
-        before = before.replace("CREATE VIEW IF NOT EXISTS", "CREATE OR REPLACE VIEW")
+        before, place, behind = _newest_view(migrations, "incidents").partition(
+            "    opened.opened_at AS opened_at,\n"
+        )
         columns = "".join(f"    known.{name} AS {name},\n" for name in added)
         yield f"\n-- ClickHouse keeps the columns of a view as they were when it was made.\n{before}{columns}{place}"
         yield f"{behind};\n"
+
+
+def _newest_view(migrations: tuple[Migration, ...], name: str) -> str:
+    """The statement that makes a view as it is now, in place of the one that is there."""
+    statements = [one for migration in migrations for one in migration.statements()]
+    views = [one for one in statements if re.match(rf"CREATE [A-Z ]+ {name} AS\n", one)]
+    return views[-1].replace("CREATE VIEW IF NOT EXISTS", "CREATE OR REPLACE VIEW")
+
+
+def _new_kinds(migrations: tuple[Migration, ...], devices: Mapping[str, DeviceKind]) -> Iterator[str]:
+    """SQL that makes the view of suspects anew where kinds of devices have changed."""
+    view = _newest_view(migrations, "named_suspects")
+    lists = [
+        list(devices),
+        [one.noun for one in devices.values()],
+        [" ".join(one.named_by) for one in devices.values()],
+    ]
+    kinds, nouns, names = (f"[{', '.join(map(repr, one))}]" for one in lists)
+    made = (
+        f"WITH\n    transform(suspects.device, {kinds},\n        {nouns}, suspects.device) AS noun,\n"
+        f"    transform(suspects.device, {kinds},\n        {names}, concat('host ', suspects.device)) AS names\n"
+        "SELECT\n"
+    )
+    renewed = re.sub(r"WITH\n.*?\nSELECT\n", made, view, count=1, flags=re.DOTALL)
+    if renewed != view:
+        yield f"{renewed};\n"
 
 
 def _definition(one: Field[Any], info: Any) -> str:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from irregulars.errors import RecordError
-from irregulars.messages.judgements import DEVICES, Suspect, Verdict
-from irregulars.messages.kinds import VERDICT_KINDS
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import DEVICE_KINDS, VERDICT_KINDS
 from irregulars.sinks.advice import ACTION_NAMES, SURE, advise, plan_of
 from irregulars.sinks.notices.actions.actions import (
     TIME_TO_LIVE_NS,
@@ -45,7 +45,7 @@ def named(actions: tuple[Action, ...], state: str = "proposed") -> list[str]:
 def every(kind: str) -> Iterator[Verdict]:
     """All that a verdict of a kind may say that advice depends on."""
     for device, probability, severity, (state, reason) in itertools.product(
-        DEVICES, (0.3, SURE, 0.95), ("note", "ticket", "page", None), STATES
+        DEVICE_KINDS, (0.3, SURE, 0.95), ("note", "ticket", "page", None), STATES
     ):
         suspect = replace(GPU, device=device, probability=probability, peer=9)
         yield replace(VERDICT, kind=kind, state=state, close_reason=reason, severity=severity, suspects=(suspect,))
@@ -66,7 +66,7 @@ def test_advice_and_actions_never_contradict_each_other(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["slow_link", "slow_communicator", "slow_stage", "imbalance"])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", DEVICE_KINDS)
 def test_no_host_is_taken_out_of_service_where_none_is_at_fault(kind: str, device: str) -> None:
     for state, reason in STATES:
         verdict = replace(
