@@ -18,6 +18,7 @@ from irregulars.messages.kinds import GPU, STANDSTILLS, VERDICT_KINDS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Step
 from irregulars.words import duration, name_kind, name_ranks
 
+_NO_HOST: Final = "a host that is not announced"
 SURE: Final = 0.5  # below this probability of the first suspect, advice says to confirm before anything is drained
 RUNBOOK: Final = "infra/docs/runbook.md"  # a section for each kind of verdict, which is its anchor as well
 
@@ -42,7 +43,7 @@ def name_device(suspect: Suspect) -> str:
     >>> name_device(Suspect("dpu", 26, (26,), 0.91, host="node-3"))
     'dpu of rank 26 on node-3'
     """
-    ranks, host = name_ranks(suspect.ranks), suspect.host or "a host that is not announced"
+    ranks, host = name_ranks(suspect.ranks), suspect.host or _NO_HOST
     gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
     nic = suspect.nic and f"NIC {suspect.nic}"
     kind, name = suspect.traits, _own_name(suspect)
@@ -59,15 +60,15 @@ def name_device(suspect: Suspect) -> str:
         return f"{ranks} on {suspect.host}" if len(suspect.ranks) == 1 else f"{ranks} (the first on {suspect.host})"
     if name is None:
         return kind.unnamed.format(device=suspect.device, noun=kind.noun, ranks=ranks, host=host)
-    is_part = "host" in kind.named_by and not kind.is_whole_host
-    return f"{name} on {host}{_bracket(gpu, ranks)}" if is_part else f"{name} ({ranks})"
+    return f"{name}{_bracket(gpu if len(kind.identity) > 1 else None, ranks)}"
 
 
 def _own_name(suspect: Suspect) -> str | None:
-    """Return the device's noun with its own name, "switch leaf-1"; None where it has none or that is not known."""
-    kind = suspect.traits
-    own = getattr(suspect, kind.identity[-1]) if kind.identity else None
-    return None if own is None or own == "" else f"{kind.noun} {own}"
+    """Return the device's own name, "switch leaf-1", "NIC mlx5_1 on node-2"; None where it has none that is known."""
+    names = suspect.traits.identity
+    own = getattr(suspect, names[-1]) if names else None
+    on = f" on {suspect.host or _NO_HOST}" if len(names) > 1 else ""
+    return None if own is None or own == "" else f"{suspect.traits.noun} {own}{on}"
 
 
 def _bracket(*parts: str | None) -> str:

@@ -148,10 +148,8 @@ def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:
     """Odds of the NICs, and of the switches that they are plugged into, by which ends are steady."""
     nics = sorted({nic for nic, _ in ends})
     shared = {topology.shared(kind, rank) for kind in CARRIERS for nic in nics for rank in nic.ranks}
-    others = sorted(device for device in shared - set(nics) if device is not None)
-    return {
-        device: TRANSFER_SUSPECTS[device.kind].prior * math.exp(log_odds(device, ends)) for device in (*nics, *others)
-    }
+    others = sorted(one for one in shared - set(nics) if one and TRANSFER_SUSPECTS[one.kind].ends(one, ends))
+    return {one: TRANSFER_SUSPECTS[one.kind].prior * math.exp(log_odds(one, ends)) for one in (*nics, *others)}
 
 
 def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:

@@ -1,4 +1,4 @@
-"""A field of a verdict is one entry of its class: schemas, columns, the view and what reads them follow."""
+"""A field of a verdict is one entry of its class, a kind of device one of its table: what reads them follows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from dataclasses import field, fields, make_dataclass
 
 import pytest
 
+from irregulars.infra.console.rendering import device_path
 from irregulars.infra.docs_site.made_parts import ROOT
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import DEVICE_KINDS, DeviceKind
+from irregulars.sinks.advice import name_device
 from irregulars.sinks.migrate import Migration, shipped_migrations
+from irregulars.sinks.notices.incidents import device_of
 from irregulars.sinks.tables import tables_in
 from irregulars.validation import Count, Name, about
 from tests.infra.docs.fields import MIGRATIONS, made_files
@@ -51,6 +55,20 @@ def test_a_field_that_is_added_reaches_schemas_and_tables() -> None:
 def test_a_field_without_a_default_is_refused() -> None:
     with pytest.raises(ValueError, match="made_up_retries must have a default"):
         made_files(wider(Verdict, ("made_up_retries", Count, field(kw_only=True, metadata=about("x")))))
+
+
+def test_a_kind_of_device_that_is_added_has_its_name_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEVICE_KINDS, "bridge", DeviceKind("PCIe bridge", "joins a NIC and GPUs", ("host", "nic")))  # type: ignore[arg-type]
+    suspect = Suspect("bridge", 0, (0, 1), 0.9, host="node-3", nic="mlx5_0")
+    place = {"device": "bridge", "host": "node-3", "nic": "mlx5_0"}
+    assert name_device(suspect) == "PCIe bridge mlx5_0 on node-3 (ranks 0-1)"
+    assert device_of({"job": "j", "suspects": [place]}) == "bridge:node-3/mlx5_0"
+    assert device_path(place) == "/devices/history?host=node-3&nic=mlx5_0"
+    [(path, sql)] = [(path, text) for path, text in made_files().items() if path.suffix == ".sql"]
+    [view] = Migration(len(shipped_migrations()) + 1, path.name, sql).statements()
+    assert view.startswith("CREATE OR REPLACE VIEW named_suspects AS")
+    assert "'bridge']" in view
+    assert "'PCIe bridge']" in view
 
 
 def test_no_second_list_of_the_fields_is_kept_by_hand() -> None:
