@@ -41,7 +41,7 @@ class Device(NamedTuple):
 
     @property
     def traits(self) -> DeviceKind:
-        """What holds for all devices of its kind."""
+        """Facts that all devices of its kind share."""
         return device_kind(self.kind)
 
 
@@ -88,12 +88,12 @@ class Topology:
         return self.places.get(rank, _NOWHERE)
 
     def shared(self, kind: str, rank: int) -> Device | None:
-        """The device of a kind that a rank uses, with all ranks that do; None if what names it was not announced."""
+        """The device of a kind that a rank uses, with all ranks that do; None if its name was not announced."""
         ranks = self._carried.get(self._key(kind, rank))
         return None if ranks is None else Device(kind, ranks)
 
     def nic(self, rank: int) -> Device:
-        """The NIC that a rank uses, with all ranks that share it: none where it was not announced."""
+        """The NIC that a rank uses, with all ranks that share it; none do where it was not announced."""
         return self.shared("nic", rank) or Device("nic", (rank,))
 
     def host(self, rank: int) -> Device | None:
@@ -278,7 +278,7 @@ class Topology:
         return np.array(found, dtype=np.int64)
 
     def _key(self, kind: str, rank: int) -> tuple[object, ...]:
-        """Return what names the device of a kind that a rank uses; empty: nothing does, or it was not announced."""
+        """Return the key of the device of a kind that a rank uses; empty: its name was not announced."""
         place = self.place(rank)
         facts = [getattr(place, name) for name in _SHARED[kind]]
         return () if None in facts else (kind, *facts)

@@ -76,7 +76,7 @@ class Suspect:
 
     @property
     def traits(self) -> DeviceKind:
-        """What holds for all devices of its kind."""
+        """Facts that all devices of its kind share."""
         return device_kind(self.device)
 
 

@@ -30,14 +30,14 @@ class DeviceKind:
 
     noun: str  # its name for people
     meaning: str  # for pages
-    # Of `PLACE`: what names the device in every job, itself last. Empty: its ranks name it, in one job alone.
+    # Of `PLACE`: facts that name it in every job, its own name last. Empty: its ranks name it, in one job alone.
     named_by: tuple[str, ...] = ()
     is_worker: bool = False  # whether it is slow by its own work, and not by its transfers
-    # Whether it is the way from its first rank to its second: what names it is the first one's end, and its job
+    # Whether it is the way from its first rank to its second: `named_by` is its beginning, and its job names it too
     is_way: bool = False
     place: tuple[str, ...] = PLACE  # facts of its first rank that a suspect has
     unnamed: str = "the {noun} of {ranks}"  # its name for people where that of the device itself is not known
-    checks: Mapping[str, str] = field(default_factory=dict)  # by kind of verdict: what to check on its host
+    checks: Mapping[str, str] = field(default_factory=dict)  # by kind of verdict: checks on its host
     # NVSentinel's words for such a component, None: it knows no smaller one than the node, and for the next step
     health_class: str | None = None
     health_test: str = "CONTACT_SUPPORT"
