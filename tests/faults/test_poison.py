@@ -93,9 +93,7 @@ def test_a_message_that_ends_workers_is_given_up(bus: Bus, start_worker: StartWo
     assert worker.stop() == 0
 
 
-def test_a_job_that_is_given_up_again_and_again_rests_until_its_next_attempt(
-    bus: Bus, start_worker: StartWorker
-) -> None:
+def test_a_job_that_is_given_up_often_rests_until_its_next_attempt(bus: Bus, start_worker: StartWorker) -> None:
     poison, port = Job(bus, "loops", ranks=2), free_port()
     poison.begin(1)
     worker = start_worker(faults={"limits": {**SOON, "job_cpu_s": 0.5}}, metrics_listen=f"127.0.0.1:{port}")

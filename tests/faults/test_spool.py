@@ -185,9 +185,7 @@ t.run(Told(10_000), settings, t.spooling(Path(directory)))
 """
 
 
-def test_a_killed_agent_leaves_whole_segments(
-    kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path
-) -> None:
+def test_a_killed_agent_leaves_segments(kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path) -> None:
     kafka_broker.kill()
     command = [sys.executable, "-c", AGENT, settings.bootstrap, settings.topics.prefix, str(tmp_path)]
     root = Path(__file__).parent.parent.parent

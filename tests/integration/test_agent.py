@@ -192,9 +192,7 @@ def test_a_trace_stands_whole_on_the_topics(trace: Trace, settings: AgentSetting
 
 
 @pytest.mark.parametrize("host", ["node-1", None])
-def test_all_that_a_group_sends_meets_in_javas_partition(
-    trace: Trace, settings: AgentSettings, host: str | None
-) -> None:
+def test_all_of_a_group_meets_in_javas_partition(trace: Trace, settings: AgentSettings, host: str | None) -> None:
     """An announcement too, whose key is the rank's own: the topic is compacted by it."""
     own = replace(trace, announcements=tuple(replace(one, host=host) for one in trace.announcements))
     done = Agent(TraceSource(own, 0), settings).run()
@@ -218,9 +216,7 @@ def test_the_ranks_of_a_host_cost_one_message(trace: Trace, settings: AgentSetti
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
-def test_a_short_queue_makes_the_source_wait_and_loses_nothing(
-    trace: Trace, settings: AgentSettings, compression: str
-) -> None:
+def test_a_short_queue_holds_the_source_back_only(trace: Trace, settings: AgentSettings, compression: str) -> None:
     short = replace(settings, queue_messages=3, linger_ms=1.0, compression=compression, poll_records=500)
     done = Agent(TraceSource(trace, 0, max_rows=20), short).run()
     assert_all_is_there(read_topics(settings, done.delivered_messages), trace)

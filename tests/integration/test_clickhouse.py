@@ -239,9 +239,7 @@ def test_a_sink_must_be_open(settings: DatabaseSettings) -> None:
 # --- when the database fails ----------------------------------------------------------------------------------------
 
 
-def test_a_cut_connection_is_busy_with_growing_waits_and_loses_nothing(
-    settings: DatabaseSettings, wire: Wire
-) -> None:
+def test_a_cut_connection_is_busy_with_growing_waits_and_no_loss(settings: DatabaseSettings, wire: Wire) -> None:
     sink = ClickHouseSink(replace(settings, url=wire.url))
     sink.open()
     sink.write(ROWS)

@@ -122,9 +122,7 @@ def test_no_function_and_no_format_reaches_a_file(database: DemoDatabase, folder
     assert path.read_text() == "secret"
 
 
-def test_where_the_kernel_can_not_confine_it_a_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_confinement_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(demo_database, "landlock_version", lambda: 0)
     with DemoDatabase() as database:
         assert ask(database, "SELECT 1") == (200, "1\n")

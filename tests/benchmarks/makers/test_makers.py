@@ -104,9 +104,7 @@ def test_a_healthy_label_accuses_nobody(kind: str | None) -> None:
         (UNEVEN, [verdict("imbalance"), verdict("slow_rank", "gpu", 1)], False, False, True),
     ],
 )  # fmt: skip
-def test_kind_device_and_ranks_must_be_right(
-    truth: Truth, verdicts: list[dict[str, Any]], top1: bool, kind: bool, recall: bool
-) -> None:
+def test_who_is_right(truth: Truth, verdicts: list[dict[str, Any]], top1: bool, kind: bool, recall: bool) -> None:
     own = scored(truth, *verdicts)
     assert (own.is_top1, own.is_kind, own.is_recalled) == (top1, kind, recall)
 

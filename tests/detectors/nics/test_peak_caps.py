@@ -65,7 +65,7 @@ SAMPLED = st.dictionaries(st.integers(0, 5), st.tuples(st.floats(0.0, 2.0), st.f
 
 
 @given(st.lists(SAMPLED, max_size=4))
-def test_the_peak_of_a_nic_is_the_lowest_that_any_of_its_ranks_sampled(
+def test_the_peak_of_a_nic_is_the_lowest_of_its_ranks(
     rates: list[dict[int, tuple[float, float]]],
 ) -> None:
     nics = [SHARED.nic(0), SHARED.nic(3), SHARED.nic(4)]
@@ -158,9 +158,7 @@ def test_renaming_ranks_renames_the_odds(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("slowdown", "at_most"), [(1.0, 0.8), (3.75, 0.8), (5.0, 0.6), (10.0, 0.3), (30.0, 0.3)])
-def test_the_slower_a_transfer_the_lower_is_the_peak_of_a_nic_that_is_its_cause(
-    slowdown: float, at_most: float
-) -> None:
+def test_the_slower_a_transfer_the_lower_is_the_peak_of_a_nic_as_cause(slowdown: float, at_most: float) -> None:
     assert peak_if_capped(slowdown) == pytest.approx(at_most)
 
 

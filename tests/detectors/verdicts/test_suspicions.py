@@ -125,9 +125,7 @@ def test_ranks_that_come_last_at_random_have_uneven_data() -> None:
 
 
 @pytest.mark.parametrize(("everybody", "is_noise"), [(140.0, False), (160.0, True)])  # a quarter of all that was lost
-def test_whoever_is_last_by_noise_where_everybody_works_longer_has_no_uneven_data(
-    everybody: float, is_noise: bool
-) -> None:
+def test_whoever_is_last_by_noise_where_all_work_longer_has_no_uneven_data(everybody: float, is_noise: bool) -> None:
     late = [lost(2 * at, all=everybody, **{f"r{rank}": 50.0}) for at, rank in enumerate([0, 2, 1, 3, 0, 2])]
     assert bool(noted(*late).uneven(TOPOLOGY)) != is_noise
 
@@ -154,9 +152,7 @@ FOUR_HOSTS = Topology(
 
 
 @pytest.mark.parametrize(("ranks", "is_uneven"), [([4, 5, 6, 13, 7, 4], False), ([4, 5, 13, 2, 7, 9], True)])
-def test_ranks_of_a_slow_host_are_not_uneven_data_though_another_one_pauses(
-    ranks: list[int], is_uneven: bool
-) -> None:
+def test_ranks_of_a_slow_host_are_no_uneven_data_though_another_one_pauses(ranks: list[int], is_uneven: bool) -> None:
     assert bool(late_in_turn(ranks).uneven(FOUR_HOSTS)) == is_uneven
     two_log = replace(FOUR_HOSTS, unlogged=frozenset({*range(4), *range(8, 12)}))
     assert late_in_turn([4, 5, 6, 13, 7, 4]).uneven(two_log)  # five of six on one of two hosts is chance

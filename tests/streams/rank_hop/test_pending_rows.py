@@ -139,9 +139,7 @@ S = 1_000_000_000
 
 
 @pytest.mark.parametrize(("elapsed_ns", "margin_ns"), [(0, 0), (100, 50), (2 * S, S), (60 * S, S)])
-def test_an_iteration_closes_half_its_length_after_its_end_but_a_second_at_most(
-    elapsed_ns: int, margin_ns: int
-) -> None:
+def test_an_iteration_closes_half_its_length_after_its_end_or_a_second(elapsed_ns: int, margin_ns: int) -> None:
     closes_ns = closing_time_ns(IterationTimes(1000, elapsed_ns, 0, 1.0))
     assert closes_ns == 1000 + elapsed_ns + margin_ns
 
