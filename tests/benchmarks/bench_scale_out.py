@@ -98,7 +98,6 @@ class Run:
 
     @property
     def messages_per_s(self) -> float:
-        """Messages a second, as the slowest worker has it."""
         return self.messages / self.took_s
 
     @property

@@ -125,7 +125,6 @@ class Incidents:
         self._healthy: list[Run] = []
 
     def healthy(self, iteration: int) -> Run:
-        """Run of an iteration without faults."""
         while len(self._healthy) <= iteration:
             self._healthy.append(self.engine.advance())
         return self._healthy[iteration]
@@ -164,15 +163,12 @@ def _shifted(run: Run, by_ns: float) -> Run:
 
 @dataclass(frozen=True)
 class Incident:
-    """One job that has run, with what was done to it."""
-
     job: Incidents  # the healthy job
     faults: tuple[Fault, ...]  # with their strengths
     runs: tuple[Run, ...]  # one per iteration; fewer if the job hung
 
     @property
     def settings(self) -> SimulatorSettings:
-        """Settings of the job with its faults."""
         return replace(self.job.settings, faults=self.faults)
 
     @property

@@ -29,7 +29,6 @@ def job() -> Incidents:
 
 
 def sent(settings: SimulatorSettings) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-    """Columns by schema and rank."""
     source, found = SimulatorSource(settings), {}
     while not source.is_exhausted:
         for one in source.poll(10_000_000):

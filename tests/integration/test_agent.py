@@ -80,8 +80,6 @@ def place_of(message: Message) -> Place:
 
 @dataclass
 class Published:
-    """All that stands on the topics."""
-
     announcements: list[Announcement]
     batches: dict[tuple[str, int], list[Batch]]
     heartbeats: dict[int, list[Heartbeat]]

@@ -274,7 +274,6 @@ def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(tmp_path: Pat
 
 @pytest.fixture
 def https_url(database: GuardedDatabase) -> Iterator[str]:
-    """The database behind TLS."""
     with behind_tls(database.url, database.authority) as url:
         yield url
 

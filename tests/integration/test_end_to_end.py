@@ -100,7 +100,6 @@ def test_verdicts_of_detectors_are_those_of_analyze(make_pipeline: MakePipeline)
 
 
 def stored_verdicts(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    """Verdicts in the database, in the form of the contract."""
     suspects = python_rows(pipeline.rows("suspects"))
     return {row["verdict_id"]: as_contract(row, suspects) for row in python_rows(pipeline.rows("verdicts"))}
 

@@ -53,8 +53,6 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class AgentProcess:
-    """An agent and its log."""
-
     def __init__(self, process: subprocess.Popen[str], metrics_port: int) -> None:
         self.process, self.metrics_port = process, metrics_port
         self.log: list[str] = []

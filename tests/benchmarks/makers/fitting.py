@@ -29,7 +29,6 @@ def promises_of(outcomes: Sequence[Outcome]) -> list[Promise]:
 
 
 def as_said(_others: Sequence[Outcome]) -> Curve:
-    """Leave probabilities as they are."""
     return lambda promised: promised
 
 

@@ -40,7 +40,6 @@ def groups(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 def of_each(group: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
-    """Values of each group."""
     return [values[group == number] for number in range(int(group.max(initial=-1)) + 1)]
 
 

@@ -146,7 +146,6 @@ FEW_ROWS = st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 1)), max_size=1
 
 
 def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as two columns."""
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 

@@ -110,7 +110,6 @@ def with_fault(fault: str) -> SimulatorSettings:
 
 
 def with_excess(settings: SimulatorSettings) -> SimulatorSettings:
-    """Settings with the strengths that give the excess which is wanted."""
     return measure(settings).settings
 
 

@@ -36,7 +36,6 @@ def is_private(name: str) -> bool:
 
 
 def roots(tree: ast.AST) -> set[str]:
-    """Packages that a source imports."""
     plain = {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
     found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     return {name.partition(".")[0] for name in plain | found}

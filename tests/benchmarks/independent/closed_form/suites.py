@@ -67,7 +67,6 @@ class _Drawn:
 
     @property
     def training(self) -> Flags:
-        """The iterations that train."""
         return np.array([phase == "train" for phase in self.phase])
 
     @property
