@@ -354,22 +354,18 @@ def spike_of(path_ms: dict[Lane, float], sigmas: float = 9.0, transfers: float =
     return replace(one, attribution=replace(one.attribution, lanes=lanes))
 
 
-@pytest.mark.parametrize(("sigmas", "is_clear"), [(7.0, False), (9.0, True)])
-def test_a_spike_stands_eight_deviations_out(sigmas: float, is_clear: bool) -> None:
-    assert (clear_cause(spike_of({PAIR: 50.0}, sigmas), TOPOLOGY) is not None) == is_clear
-
-
-@pytest.mark.parametrize(("transfers", "is_clear"), [(2.7, False), (3.3, True)])
-def test_three_transfers_were_slow(transfers: float, is_clear: bool) -> None:
-    assert (clear_cause(spike_of({PAIR: 50.0}, transfers=transfers), TOPOLOGY) is not None) == is_clear
-
-
-@pytest.mark.parametrize(("own_ms", "is_clear"), [(46.0, False), (54.0, True)])
-def test_one_cause_explains_half(own_ms: float, is_clear: bool) -> None:
-    rest = (100.0 - own_ms) / 2
-    assert (clear_cause(spike_of({PAIR: own_ms, work(2): rest, work(3): rest}), TOPOLOGY) is not None) == is_clear
-
-
-@pytest.mark.parametrize(("cost_ms", "is_clear"), [(9.0, False), (11.0, True)])
-def test_slow_transfers_cost_a_tenth_of_an_iteration(cost_ms: float, is_clear: bool) -> None:
-    assert (clear_cause(spike_of({PAIR: cost_ms}), TOPOLOGY) is not None) == is_clear
+@pytest.mark.parametrize(
+    ("spike", "is_clear"),
+    [
+        pytest.param(spike_of({PAIR: 50.0}, 7.0), False, id="under eight deviations"),
+        pytest.param(spike_of({PAIR: 50.0}, 9.0), True, id="eight deviations"),
+        pytest.param(spike_of({PAIR: 50.0}, transfers=2.7), False, id="under three transfers"),
+        pytest.param(spike_of({PAIR: 50.0}, transfers=3.3), True, id="three transfers"),
+        pytest.param(spike_of({PAIR: 46.0, work(2): 27.0, work(3): 27.0}), False, id="under half of it"),
+        pytest.param(spike_of({PAIR: 54.0, work(2): 23.0, work(3): 23.0}), True, id="half of it"),
+        pytest.param(spike_of({PAIR: 9.0}), False, id="under a tenth of an iteration"),
+        pytest.param(spike_of({PAIR: 11.0}), True, id="a tenth of an iteration"),
+    ],
+)
+def test_how_much_a_clear_spike_must_show(spike: Observation, is_clear: bool) -> None:
+    assert (clear_cause(spike, TOPOLOGY) is not None) == is_clear
