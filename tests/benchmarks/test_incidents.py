@@ -41,16 +41,13 @@ def joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        (),
-        ("slow_nic:rank=17,from=8,to=12,factor=8",),
-        ("slow_rank:rank=5,from=3,to=5,factor=2", "uneven_data:spread=0.3,from=20,to=22"),
-        ("slow_rank:rank=40,from=3,to=9,add_ms=40,shape=fluctuating",),
-        ("hang:rank=9,from=11",),
-    ],
-)
+@pytest.mark.parametrize("texts", [
+    (),
+    ("slow_nic:rank=17,from=8,to=12,factor=8",),
+    ("slow_rank:rank=5,from=3,to=5,factor=2", "uneven_data:spread=0.3,from=20,to=22"),
+    ("slow_rank:rank=40,from=3,to=9,add_ms=40,shape=fluctuating",),
+    ("hang:rank=9,from=11",),
+])  # fmt: skip
 def test_an_incident_is_the_run_that_its_settings_describe(job: Incidents, texts: tuple[str, ...]) -> None:
     incident = job.run(*texts)
     parts: dict[tuple[str, int], list[dict[str, np.ndarray]]] = {}

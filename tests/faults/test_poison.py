@@ -35,15 +35,12 @@ def partitions() -> int:
     return 1  # whatever is held up holds up the innocent job
 
 
-@pytest.mark.parametrize(
-    ("name", "limits", "reason"),
-    [
-        ("loops", {}, "2 s of processor time"),
-        ("blocks", {}, "must end within 4 s"),
-        ("allocates", {"job_cpu_s": FAR_S, "memory_ratio": 0.02}, "2% of the free memory"),
-        ("rank-loops", {}, "2 s of processor time"),
-    ],
-)
+@pytest.mark.parametrize(("name", "limits", "reason"), [
+    ("loops", {}, "2 s of processor time"),
+    ("blocks", {}, "must end within 4 s"),
+    ("allocates", {"job_cpu_s": FAR_S, "memory_ratio": 0.02}, "2% of the free memory"),
+    ("rank-loops", {}, "2 s of processor time"),
+])  # fmt: skip
 def test_work_that_does_not_end_costs_its_own_job_alone(
     bus: Bus, start_worker: StartWorker, name: str, limits: dict[str, float], reason: str
 ) -> None:

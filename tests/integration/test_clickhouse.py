@@ -596,13 +596,10 @@ def crowded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
             yield client
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "values"),
-    [
-        ("rank_operators", "operators", {"rank": 3, "iteration": 60}),
-        ("ranks_of_iteration", "rank_iterations", {"iteration": 60}),
-    ],
-)
+@pytest.mark.parametrize(("name", "table", "values"), [
+    ("rank_operators", "operators", {"rank": 3, "iteration": 60}),
+    ("ranks_of_iteration", "rank_iterations", {"iteration": 60}),
+])  # fmt: skip
 def test_a_question_about_one_iteration_reads_a_small_part(
     crowded: Client, name: str, table: str, values: dict[str, object]
 ) -> None:

@@ -179,13 +179,10 @@ def test_a_revision_that_accuses_nobody_has_a_line(own: DatabaseSettings, client
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("job", "rank", "position"),
-    [
-        ("ddp8-hang-before", 5, "past all_reduce 81 of world"),
-        ("pp4dp2-hang-inside", 3, "inside recv 240 of ranks-1-7-by-2"),
-    ],
-)
+@pytest.mark.parametrize(("job", "rank", "position"), [
+    ("ddp8-hang-before", 5, "past all_reduce 81 of world"),
+    ("pp4dp2-hang-inside", 3, "inside recv 240 of ranks-1-7-by-2"),
+])  # fmt: skip
 def test_the_rank_that_hangs_is_first_others_wait(recorded: Client, job: str, rank: int, position: str) -> None:
     first, *others = answer(recorded, "hang_positions", job=job)
     assert (first["rank"], first["position"], first["suspect"]) == (rank, position, 0.9)

@@ -74,15 +74,12 @@ def test_the_figures_of_a_benchmark_are_read_from_its_json() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("told", "problem", "value", "said"),
-    [
-        ("x", None, None, "not in its JSON (ValueError: could not convert string to float: 'x')"),
-        (math.nan, None, None, "must be a number; got nan"),
-        (None, None, None, "it wrote no JSON"),
-        (2.0, "failed, status 1: x", 2.0, "failed, status 1: x"),
-    ],
-)
+@pytest.mark.parametrize(("told", "problem", "value", "said"), [
+    ("x", None, None, "not in its JSON (ValueError: could not convert string to float: 'x')"),
+    (math.nan, None, None, "must be a number; got nan"),
+    (None, None, None, "it wrote no JSON"),
+    (2.0, "failed, status 1: x", 2.0, "failed, status 1: x"),
+])  # fmt: skip
 def test_a_value_that_is_doubtful_says_why(told: Any, problem: str | None, value: float | None, said: str) -> None:
     assert read(figure(), Outcome(Program("program", "tests.none"), told, problem)) == (value, said)
 

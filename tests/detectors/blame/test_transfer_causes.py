@@ -577,15 +577,12 @@ def test_one_odd_iteration_of_several_moves_no_lane() -> None:
     assert seen_slow(pair(1, 5), odd)[pair(1, 3)] is False
 
 
-@pytest.mark.parametrize(
-    ("lane", "is_seen"),
-    [
-        (small(4 * 90_000.0), False),
-        (small(4 * 110_000.0), True),
-        (small(1 * MS, usual_ns=5 * MS), False),  # of 15 ms that it would have if it were slow by as much
-        (small(3 * MS, usual_ns=5 * MS), True),
-    ],
-)
+@pytest.mark.parametrize(("lane", "is_seen"), [
+    (small(4 * 90_000.0), False),
+    (small(4 * 110_000.0), True),
+    (small(1 * MS, usual_ns=5 * MS), False),  # of 15 ms that it would have if it were slow by as much
+    (small(3 * MS, usual_ns=5 * MS), True),
+])  # fmt: skip
 def test_small_messages_that_met_queues_of_a_slow_communicator_are_none(lane: LaneExcess, is_seen: bool) -> None:
     seen = seen_slow(WORLD, irregular({WORLD: SLOW, pair(1, 5): lane}))
     assert seen == {WORLD: True} | ({pair(1, 5): True} if is_seen else {})

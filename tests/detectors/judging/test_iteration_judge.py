@@ -314,13 +314,10 @@ def test_both_faults_are_found(judged: Outcome) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "ahead_ns",
-    [
-        {0: 0, 1: 7 * MS, 2: -3 * MS, 3: 40 * MS},
-        {0: 0, 1: -1_799_999_000 * 1000 * MS, 2: 5, 3: 0},  # one host lives in 1970
-    ],
-)
+@pytest.mark.parametrize("ahead_ns", [
+    {0: 0, 1: 7 * MS, 2: -3 * MS, 3: 40 * MS},
+    {0: 0, 1: -1_799_999_000 * 1000 * MS, 2: 5, 3: 0},  # one host lives in 1970
+])  # fmt: skip
 def test_other_clocks_change_no_blame(faulty_trace: Trace, judged: Outcome, ahead_ns: Mapping[int, int]) -> None:
     assert essence(judge_trace(with_clocks_apart(faulty_trace, ahead_ns))) == essence(judged)
 

@@ -354,18 +354,15 @@ def spike_of(path_ms: dict[Lane, float], sigmas: float = 9.0, transfers: float =
     return replace(one, attribution=replace(one.attribution, lanes=lanes))
 
 
-@pytest.mark.parametrize(
-    ("spike", "is_clear"),
-    [
-        pytest.param(spike_of({PAIR: 50.0}, 7.0), False, id="under eight deviations"),
-        pytest.param(spike_of({PAIR: 50.0}, 9.0), True, id="eight deviations"),
-        pytest.param(spike_of({PAIR: 50.0}, transfers=2.7), False, id="under three transfers"),
-        pytest.param(spike_of({PAIR: 50.0}, transfers=3.3), True, id="three transfers"),
-        pytest.param(spike_of({PAIR: 46.0, work(2): 27.0, work(3): 27.0}), False, id="under half of it"),
-        pytest.param(spike_of({PAIR: 54.0, work(2): 23.0, work(3): 23.0}), True, id="half of it"),
-        pytest.param(spike_of({PAIR: 9.0}), False, id="under a tenth of an iteration"),
-        pytest.param(spike_of({PAIR: 11.0}), True, id="a tenth of an iteration"),
-    ],
-)
+@pytest.mark.parametrize(("spike", "is_clear"), [
+    pytest.param(spike_of({PAIR: 50.0}, 7.0), False, id="under eight deviations"),
+    pytest.param(spike_of({PAIR: 50.0}, 9.0), True, id="eight deviations"),
+    pytest.param(spike_of({PAIR: 50.0}, transfers=2.7), False, id="under three transfers"),
+    pytest.param(spike_of({PAIR: 50.0}, transfers=3.3), True, id="three transfers"),
+    pytest.param(spike_of({PAIR: 46.0, work(2): 27.0, work(3): 27.0}), False, id="under half of it"),
+    pytest.param(spike_of({PAIR: 54.0, work(2): 23.0, work(3): 23.0}), True, id="half of it"),
+    pytest.param(spike_of({PAIR: 9.0}), False, id="under a tenth of an iteration"),
+    pytest.param(spike_of({PAIR: 11.0}), True, id="a tenth of an iteration"),
+])  # fmt: skip
 def test_how_much_a_clear_spike_must_show(spike: Observation, is_clear: bool) -> None:
     assert (clear_cause(spike, TOPOLOGY) is not None) == is_clear
