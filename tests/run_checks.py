@@ -55,7 +55,7 @@ SINGLE = (
     "tests/integration/test_end_to_end.py::test_a_killed_worker_changes_nothing_in_the_result",
     "tests/integration/test_end_to_end.py::test_a_replay_with_other_batch_borders_changes_no_row",
     "tests/integration/test_end_to_end.py::test_what_was_told_before_the_kill_is_not_told_again",
-    "tests/integration/test_node_agent.py::test_while_kafka_is_away_from_the_start_everything_waits",
+    "tests/integration/test_node_agent.py::test_without_kafka_at_the_start_all_waits",
     "tests/integration/test_notify_many.py::test_a_thousand_alerts_are_a_few_notices_and_a_page",
     "tests/integration/test_secured_kafka.py::test_one_configuration_lets_every_client_in",
     "tests/integration/test_torch_exits.py::test_training_goes_on_without_a_broker_and_rows_come_later",

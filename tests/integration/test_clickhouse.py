@@ -102,9 +102,7 @@ def wire(clickhouse: ClickHouseAddress) -> Iterator[Wire]:
 # --- storing --------------------------------------------------------------------------------------------------------
 
 
-def test_iterations_and_verdicts_are_stored_after_what_belongs_to_them(
-    sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_iterations_and_verdicts_are_stored_last(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     from clickhouse_connect.driver.client import Client
 
     stored: list[str] = []
@@ -300,9 +298,7 @@ def test_a_write_into_a_full_buffer_of_a_cut_sink_takes_nothing(settings: Databa
     assert read(settings, "iterations").num_rows == 10
 
 
-def test_rows_that_the_database_blames_are_rejected_and_their_neighbours_stored(
-    sink: ClickHouseSink, settings: DatabaseSettings
-) -> None:
+def test_rows_that_the_database_blames_are_rejected_alone(sink: ClickHouseSink, settings: DatabaseSettings) -> None:
     command(settings, "ALTER TABLE iterations ADD CONSTRAINT early CHECK iteration < 35")
     for first in (0, 30):
         sink.write({"iterations": ROWS["iterations"].slice(first, 10)})

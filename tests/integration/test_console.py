@@ -65,9 +65,7 @@ def words_in(bus: Bus) -> list[dict[str, Any]]:
     return [json.loads(one.value() or b"{}") for one in bus.read("feedback")]
 
 
-def test_what_is_said_here_stands_on_the_topic_as_of_irregulars_feedback(
-    bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings
-) -> None:
+def test_what_is_said_here_stands_on_the_topic(bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings) -> None:
     bus.send("verdicts", ID.encode(), encode_verdict(verdict_in(stored)))
     bus.flush()
     own = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]

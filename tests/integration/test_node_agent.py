@@ -178,9 +178,7 @@ def test_ranks_of_the_file_share_the_nearest_nic(settings: AgentSettings, stub: 
         assert len(samples(published, rank, "nic")["time_ns"]) == 0, "a shared NIC is one device"
 
 
-def test_while_kafka_is_away_from_the_start_everything_waits(
-    kafka_broker: KafkaBroker, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_without_kafka_at_the_start_all_waits(kafka_broker: KafkaBroker, topic_prefix: str, tmp_path: Path) -> None:
     settings = AgentSettings(kafka_broker.bootstrap, TopicSettings(topic_prefix, PARTITIONS))
     create_topics(settings.bootstrap, settings.topics)
     kafka_broker.kill()

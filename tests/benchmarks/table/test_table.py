@@ -89,9 +89,7 @@ def test_a_value_that_is_doubtful_says_why(told: Any, problem: str | None, value
     [(0.81, True, True, False), (0.79, True, False, True), (1.19, False, False, False), (1.21, False, False, True),
      (0.8, False, True, False), (5.0, True, True, False)],
 )  # fmt: skip
-def test_a_ratio_has_a_limit_and_worsens(
-    value: float, is_more_better: bool, is_reached: bool, is_worse: bool
-) -> None:
+def test_ratios_have_a_limit_and_worsen(value: float, is_more_better: bool, is_reached: bool, is_worse: bool) -> None:
     line = Line(figure(must=0.8, is_more_better=is_more_better), value, 1.0)
     assert (line.is_reached, line.is_worse) == (is_reached, is_worse)
     assert not Line(figure(is_more_better=is_more_better, is_ratio=False), value, 1.0).is_worse

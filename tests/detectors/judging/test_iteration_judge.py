@@ -167,9 +167,7 @@ def test_the_iterations_of_a_verdict_name_it() -> None:
 
 
 @pytest.mark.parametrize(("is_repaired", "past", "reason"), [(True, 25, "recovered"), (False, 40, "finished")])
-def test_an_accused_rank_s_lateness_is_known_where_not_the_latest(
-    *, is_repaired: bool, past: int, reason: str
-) -> None:
+def test_an_accused_rank_s_lateness_is_known_if_not_the_latest(*, is_repaired: bool, past: int, reason: str) -> None:
     """Rank 0 of 40 is slow from the start. Since iteration 25 as many others are later as the latest ranks hold."""
 
     def work_ns(number: int, rank: int) -> int:

@@ -139,7 +139,7 @@ def test_a_hang_of_many_ranks_in_one_operator_is_found_without_going_through_the
         assert members.lookups < 10
 
 
-def test_of_many_open_rows_each_operation_is_searched_once_for_the_missing_ranks(
+def test_of_many_open_rows_each_is_searched_once_for_the_missing_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched = []

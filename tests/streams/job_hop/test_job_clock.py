@@ -100,7 +100,7 @@ def test_what_comes_within_half_a_silence_of_a_movement_counts_as_one(said_at_s:
 
 
 @pytest.mark.parametrize("clock_is_ahead_s", [0.0, 3600.0, -3600.0])
-def test_how_long_a_job_has_stood_still_survives_a_restart_on_a_host_with_another_clock(
+def test_how_long_a_job_has_stood_survives_a_restart_on_a_host_with_another_clock(
     clock_is_ahead_s: float,
 ) -> None:
     restored = JobClock(SILENCE_S, GRACE_S)

@@ -188,7 +188,7 @@ def test_a_busy_sink_is_asked_by_one_and_as_it_says(run_with: RunWith, caplog: p
     assert caplog.text.count("event=sink_busy") == 1
 
 
-def test_who_waits_for_a_busy_sink_is_never_told_that_rows_are_stored_once_the_writer_is_closed(
+def test_who_waits_for_a_busy_sink_is_not_told_that_rows_are_stored_once_it_is_closed(
     run_with: RunWith,
 ) -> None:
     async def work(writer: SinkWriter) -> None:

@@ -216,15 +216,8 @@ def _untellable(drawn: _Drawn, fault: Fault, measurement: Measurement) -> list[s
 
 
 HEALTHY = (
-    "clean",
-    "stalls",
-    "checkpoints",
-    "evaluation",
-    "warm-up",
-    "new workload",
-    "host phases",
-    "sequence lengths",
-)
+    "clean", "stalls", "checkpoints", "evaluation", "warm-up", "new workload", "host phases", "sequence lengths",
+)  # fmt: skip
 MESSY = {"tidy": 0.1, "untidy": 0.5, "ddp": 0.3, "dims": 0.3, "large": 0.25}
 
 
