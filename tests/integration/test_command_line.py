@@ -118,9 +118,6 @@ def test_people_read_one_line_an_alert(terminal: Terminal, replayed: list[dict[s
     lines = terminal.output("alerts", "--from-start", "--end").splitlines()
     assert len(lines) == len(replayed)
     assert "OPENED slow NIC in gloo-slow-nic (ticket): NIC eth0 on node-1" in lines[0]
-
-
-def test_the_limit_ends_the_feed(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     assert len(terminal.output("alerts", "--from-start", "--limit", "1").splitlines()) == 1
 
 
