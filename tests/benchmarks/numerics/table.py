@@ -33,6 +33,8 @@ _WARM_UP: Final = 10
 
 @dataclass
 class Row:
+    """What one rule made of all runs."""
+
     runs: Counter[str] = field(default_factory=Counter)  # by group of runs
     seen: Counter[str] = field(default_factory=Counter)
     named: Counter[str] = field(default_factory=Counter)
@@ -71,6 +73,7 @@ def series_of(trace: Trace) -> tuple[list[int], Floats, Floats, Floats]:
 
 
 def measure(folders: Sequence[Path]) -> dict[str, Row]:
+    """Judge each run by each rule."""
     rows = {name: Row() for name in ("Irregulars", *RULES)}
     for folder in folders:
         label, trace = json.loads((folder / "label.json").read_text()), read_trace(folder)

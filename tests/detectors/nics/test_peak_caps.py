@@ -65,7 +65,7 @@ SAMPLED = st.dictionaries(st.integers(0, 5), st.tuples(st.floats(0.0, 2.0), st.f
 
 
 @given(st.lists(SAMPLED, max_size=4))
-def test_the_peak_of_a_nic_is_the_lowest_of_its_ranks(
+def test_the_peak_of_a_nic_is_the_lowest_that_any_of_its_ranks_sampled(
     rates: list[dict[int, tuple[float, float]]],
 ) -> None:
     nics = [SHARED.nic(0), SHARED.nic(3), SHARED.nic(4)]
@@ -78,12 +78,15 @@ def test_the_peak_of_a_nic_is_the_lowest_of_its_ranks(
     np.testing.assert_array_equal(_peaks(nics, rates), np.array(expected).reshape(6 if rates else 0, len(rates)))
 
 
-@pytest.mark.parametrize("rates", [
-    dict.fromkeys(RANKS, (0.3, 0.3)),  # too coarse to show bursts: all fall alike
-    {0: (1.0, 0.9), 1: (0.85, 1.1), 2: (1.0, 1.0), 3: (0.95, 1.0)},  # nobody is capped
-    {rank: CAPPED[rank] for rank in (0, 1)},  # half of the NICs are not sampled
-    {},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rates",
+    [
+        dict.fromkeys(RANKS, (0.3, 0.3)),  # too coarse to show bursts: all fall alike
+        {0: (1.0, 0.9), 1: (0.85, 1.1), 2: (1.0, 1.0), 3: (0.95, 1.0)},  # nobody is capped
+        {rank: CAPPED[rank] for rank in (0, 1)},  # half of the NICs are not sampled
+        {},
+    ],
+)
 def test_where_samples_say_nothing_no_device_is_likelier(rates: dict[int, tuple[float, float]]) -> None:
     low = capped_ends(RANKS, [rates], APART)
     assert low == {}
@@ -155,7 +158,9 @@ def test_renaming_ranks_renames_the_odds(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("slowdown", "at_most"), [(1.0, 0.8), (3.75, 0.8), (5.0, 0.6), (10.0, 0.3), (30.0, 0.3)])
-def test_the_slower_a_transfer_the_lower_is_the_peak_of_a_nic_as_cause(slowdown: float, at_most: float) -> None:
+def test_the_slower_a_transfer_the_lower_is_the_peak_of_a_nic_that_is_its_cause(
+    slowdown: float, at_most: float
+) -> None:
     assert peak_if_capped(slowdown) == pytest.approx(at_most)
 
 
@@ -182,29 +187,35 @@ def is_low(*times: float) -> bool:
     return bool(as_low(peaks, np.median(peaks, axis=1))[1])
 
 
-@pytest.mark.parametrize(("times", "expected"), [
-    pytest.param([1.2], True, id="near"),
-    pytest.param([1.3], False, id="too high"),
-    pytest.param([1.08] * 6, True, id="alike"),
-    pytest.param([1.15] * 6, False, id="surely higher"),
-    pytest.param([1.15] * 3, True, id="in too few iterations"),
-    pytest.param([1.15] * 4, False, id="in enough iterations"),
-    pytest.param(np.exp(0.15 + 0.130 * NOISE), True, id="1.9 errors"),
-    pytest.param(np.exp(0.15 + 0.112 * NOISE), False, id="2.2 errors"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        pytest.param([1.2], True, id="near"),
+        pytest.param([1.3], False, id="too high"),
+        pytest.param([1.08] * 6, True, id="alike"),
+        pytest.param([1.15] * 6, False, id="surely higher"),
+        pytest.param([1.15] * 3, True, id="in too few iterations"),
+        pytest.param([1.15] * 4, False, id="in enough iterations"),
+        pytest.param(np.exp(0.15 + 0.130 * NOISE), True, id="1.9 errors"),
+        pytest.param(np.exp(0.15 + 0.112 * NOISE), False, id="2.2 errors"),
+    ],
+)
 def test_which_peaks_are_as_low_as_the_lowest(times: Sequence[float], expected: bool) -> None:
     assert is_low(*times) is expected
 
 
-@pytest.mark.parametrize(("device", "end", "times"), [
-    pytest.param(NIC[0], (NIC[0], 0), 8.0, id="the NIC that sends"),
-    pytest.param(NIC[0], (NIC[0], 1), 6.0, id="the NIC that receives"),
-    pytest.param(NIC[0], (NIC[1], 0), 1.0, id="another NIC"),
-    pytest.param(Device("link", (0, 1)), (NIC[0], 0), 3.0, id="the link's sender"),
-    pytest.param(Device("link", (0, 1)), (NIC[0], 1), 1.0, id="what the link's sender receives"),
-    pytest.param(Device("switch", RANKS), (NIC[2], 1), 0.5 * 5.0 + 0.5, id="the switch"),
-    pytest.param(Device("communicator", RANKS), (NIC[2], 1), 0.1, id="a communicator"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "end", "times"),
+    [
+        pytest.param(NIC[0], (NIC[0], 0), 8.0, id="the NIC that sends"),
+        pytest.param(NIC[0], (NIC[0], 1), 6.0, id="the NIC that receives"),
+        pytest.param(NIC[0], (NIC[1], 0), 1.0, id="another NIC"),
+        pytest.param(Device("link", (0, 1)), (NIC[0], 0), 3.0, id="the link's sender"),
+        pytest.param(Device("link", (0, 1)), (NIC[0], 1), 1.0, id="what the link's sender receives"),
+        pytest.param(Device("switch", RANKS), (NIC[2], 1), 0.5 * 5.0 + 0.5, id="the switch"),
+        pytest.param(Device("communicator", RANKS), (NIC[2], 1), 0.1, id="a communicator"),
+    ],
+)
 def test_how_many_times_likelier_one_lowest_peak_makes_a_device(device: Device, end: End, times: float) -> None:
     assert math.exp(log_odds(device, {end: True})) == pytest.approx(times)
 
@@ -240,14 +251,17 @@ def test_steady_nics() -> None:
     assert steady(BURSTS) == [(1, 0)]
 
 
-@pytest.mark.parametrize("found", [
-    dict.fromkeys(RANKS, (0.02, 0.02)) | {1: (0.001, 0.02)},  # all is smooth: samples are too coarse
-    dict.fromkeys(RANKS, (0.5, 0.4)),  # nobody is steady
-    {0: (0.01, 0.5), 1: (0.01, 0.01), 2: (0.5, 0.01), 3: (0.01, 0.6)},  # most are steady
-    {rank: BURSTS[rank] for rank in (0, 1, 2)},  # one was not sampled
-    BURSTS | {2: (math.nan, 0.6)},
-    {},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "found",
+    [
+        dict.fromkeys(RANKS, (0.02, 0.02)) | {1: (0.001, 0.02)},  # all is smooth: samples are too coarse
+        dict.fromkeys(RANKS, (0.5, 0.4)),  # nobody is steady
+        {0: (0.01, 0.5), 1: (0.01, 0.01), 2: (0.5, 0.01), 3: (0.01, 0.6)},  # most are steady
+        {rank: BURSTS[rank] for rank in (0, 1, 2)},  # one was not sampled
+        BURSTS | {2: (math.nan, 0.6)},
+        {},
+    ],
+)
 def test_where_patterns_say_nothing_nobody_stands_out(found: dict[int, tuple[float, float]]) -> None:
     assert steady(found) == []
 

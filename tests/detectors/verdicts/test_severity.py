@@ -69,7 +69,9 @@ def test_spikes_and_hangs() -> None:
 @pytest.mark.parametrize(("has_suspect", "noise_share", "told"), [
     (False, 0.03, "note"), (False, 0.02, "ticket"), (False, 0.0, "ticket"), (True, 0.03, "ticket"),
 ])  # fmt: skip
-def test_what_accuses_nobody_and_costs_just_noise_is_a_note(has_suspect: bool, noise_share: float, told: str) -> None:
+def test_what_accuses_nobody_and_costs_no_more_than_noise_is_a_note(
+    has_suspect: bool, noise_share: float, told: str
+) -> None:
     uneven = Loss("imbalance", has_suspect, 1000, 500.0, 10_000.0, 1000, noise_share=noise_share)
     assert severity_of(uneven, LIMITS) == told
 
