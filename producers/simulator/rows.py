@@ -107,18 +107,12 @@ class JobRows:
         self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
         self._published = {schema: np.zeros(topology.world_size, dtype=np.int64) for schema in SCHEMAS}
 
-    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools] = ()) -> Iterator[tuple[Batch, Bools]]:
-        """Yield one batch per logged rank with the operators of consecutive runs, and the truth of each of its rows.
+    def commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
+        """Yield one batch per logged rank with the operators of consecutive runs."""
+        for _, own in groupby(runs, key=lambda run: id(run.plan)):
+            yield from self._commops(list(own))
 
-        `truths`: per run: a value for each row of its plan. Empty: False for all.
-        """
-        pairs = list(zip(runs, truths or [np.zeros(len(run.plan.rows.step), dtype=np.bool_) for run in runs],
-                         strict=True))  # fmt: skip
-        for _, own in groupby(pairs, key=lambda pair: id(pair[0].plan)):
-            some, truth = zip(*own, strict=True)
-            yield from self._commops(list(some), np.array(truth))
-
-    def _commops(self, runs: Sequence[Run], truths: Bools) -> Iterator[tuple[Batch, Bools]]:
+    def _commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
         plan, settings = runs[0].plan, self._engine.settings
         rows, seats = plan.rows, self._engine.topology.seat
         iterations = np.array([run.iteration for run in runs])
@@ -141,12 +135,11 @@ class JobRows:
                 "size_bytes": sizes[:, own].ravel(),
                 "iteration": np.repeat(iterations, count),
             }
-            truth = truths[:, own].ravel()
             if ways is not None:
                 index = np.concatenate([np.flatnonzero(way[:, own]) for way in ways])
-                columns, truth = {name: column[index] for name, column in columns.items()}, truth[index]
+                columns = {name: column[index] for name, column in columns.items()}
             last_ns = self._watermark_ns(runs[-1], rank, columns)
-            yield self._batch("commops", rank, last_ns, columns, self._names[rank]), truth
+            yield self._batch("commops", rank, last_ns, columns, self._names[rank])
 
     def _sizes_of_experts(self, plan: Plan, runs: Sequence[Run], sizes: Floats) -> Floats:
         """Scale the bytes that experts send back by the tokens they get; bytes sent to them name no receiver."""

@@ -84,7 +84,7 @@ class Simulation:
         return self._engine.iteration >= self._settings.iterations or self._engine.is_hung
 
     def _batches(self, runs: list[Run]) -> Iterator[Batch]:
-        yield from (batch for batch, _ in self._rows.judged_commops(runs))
+        yield from self._rows.commops(runs)
         if self._sampler:
             # Counters are final up to then: the next iteration may begin on a rank before this one ends on all.
             final_ns = float(runs[-1].end_ns.min())

@@ -65,8 +65,6 @@ _SETTLED_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Told:
-    """One message on ``verdicts`` or ``alerts``."""
-
     topic: str
     name: str
     event: str
@@ -135,7 +133,6 @@ def last_revisions(pipeline: Pipeline, wants: Mapping[str, Any]) -> dict[str, An
 
 @contextmanager
 def services(folder: Path) -> Iterator[Pipeline]:
-    """Run a broker and a database, and give a pipeline on them."""
     with KafkaBroker() as broker, DemoDatabase(folder / "database") as database:
         own = DatabaseSettings(database.url, database.user, database.password, database.database)
         pipeline = Pipeline(broker.bootstrap, own, folder)
@@ -147,8 +144,6 @@ def services(folder: Path) -> Iterator[Pipeline]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the replays showed."""
-
     delays: Sequence[Told]
     behind_s: Sequence[float]
     verdicts: int
@@ -231,11 +226,9 @@ class _Recorder(Publisher):
         """There is nobody to connect to."""
 
     def send(self, message: Message) -> None:
-        """Keep it."""
         self.messages.append(Prepared(self._clock.now_s, message))
 
     def serve(self, wait_s: float = 0.0) -> None:
-        """Let the time pass."""
         self._clock.now_s += wait_s
 
     def flush(self) -> None:
@@ -258,7 +251,6 @@ def prepare(trace: Trace, settings: AgentSettings) -> list[Prepared]:
 
 
 def send(messages: Sequence[Prepared], settings: AgentSettings, topics: Sequence[str]) -> tuple[float, float]:
-    """Send them at their times; return when it began and ended, seconds since the epoch."""
     publisher = Publisher(settings)
     publisher.connect(topics)
     began_s = time.time()

@@ -21,6 +21,7 @@ from irregulars.infra.runs.backtest import (
     shipped_detectors,
 )
 from irregulars.settings import JudgeSettings
+from tests.benchmarks.markdown import table
 from tests.conftest import RECORDINGS
 
 MODELS: Final[dict[Level, tuple[str, ...]]] = {
@@ -37,11 +38,7 @@ MODELS: Final[dict[Level, tuple[str, ...]]] = {
 
 def markdown_table(results: Sequence[Result]) -> str:
     """Return the table of `irregulars.infra.runs.backtest` for a page."""
-    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    for one in results:
-        name, *values = cells(one)
-        lines.append(f"| `{name}` | {' | '.join(values)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(table(HEAD, ([f"`{name}`", *values] for name, *values in map(cells, results)))) + "\n"
 
 
 def main() -> None:

@@ -62,8 +62,6 @@ CASES = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run took."""
-
     core_ratio: float
     rss_mib: float
     peak_mib: float

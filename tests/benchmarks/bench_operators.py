@@ -173,7 +173,6 @@ def replay(
 
 
 def _all_ranks(run: CaseRun) -> dict[str, np.ndarray]:
-    """Operators of all ranks in the order of iterations."""
     parts = []
     for rank, rows in run.with_fault.operators.items():
         kept = {name: rows[name] for name in ("iteration", *_KEY[1:], "start_ns", "elapsed_ns", "size_bytes")}
@@ -290,7 +289,6 @@ def measured_cases(count: int, iterations: int, *, is_untidy: bool) -> list[Case
 
 
 def table(figures: Sequence[dict[str, Any]]) -> list[str]:
-    """Markdown, the best first."""
     lines = [
         "| detector | precision | recall | F1 after the drift | interval | F1 before | F1 all "
         "| false alarms per 1,000 healthy |",

@@ -45,8 +45,6 @@ NAMES = ("world", "ranks-0-8-by-1", "ranks-0-56-by-8", "ranks-0-512-by-64")
 
 @dataclass(frozen=True)
 class Load:
-    """What one round publishes."""
-
     ranks: int
     batches: int
     rows: int

@@ -54,8 +54,6 @@ and a GPU each second, as agents do unless told otherwise."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question, and what it took."""
-
     question: str
     parameters: dict[str, object]
     read_rows: int
@@ -68,8 +66,6 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One table on disk."""
-
     table: str
     rows: int
     parts: int
@@ -122,7 +118,6 @@ def cases(client: Client) -> Iterator[tuple[str, dict[str, object]]]:
 def ask(
     client: Client, database: DemoDatabase, files: Path, question: tuple[str, dict[str, object]], repeats: int
 ) -> Asked:
-    """Ask one question cold, then warm."""
     # Drop the files of a folder from the page cache; merges may write and remove files meanwhile.
     for path in files.rglob("*.bin"):
         try:
@@ -151,7 +146,6 @@ def _timed(client: Client, name: str, parameters: dict[str, object]) -> tuple[fl
 
 
 def stored(client: Client) -> list[Stored]:
-    """What the tables take on disk."""
     sql = """
         SELECT name, total_rows, active_parts, total_bytes, total_bytes_uncompressed
         FROM system.tables

@@ -84,7 +84,6 @@ class Ring:
 
     @property
     def chunks_per_step(self) -> int:
-        """How many chunks each step has."""
         return max(round(self.size_bytes / self.loops / len(self.rates_bytes_per_s) / self.chunk_bytes), 1)
 
     def sends(self) -> tuple[Floats, Floats]:

@@ -87,14 +87,11 @@ _HEAD: Final = (
 
 
 class Log(OperatorLog):
-    """Messages of operators."""
-
     def __init__(self) -> None:
         self._values: list[bytes] = []
         self.read = 0
 
     def append(self, batch: Batch) -> int:
-        """Keep a batch; return its offset."""
         self._values.append(encode_batch(batch))
         return len(self._values) - 1
 

@@ -30,7 +30,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -39,6 +38,7 @@ import numpy as np
 from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.log_reader import LogReader
@@ -98,7 +98,6 @@ class Run:
 
     @property
     def messages_per_s(self) -> float:
-        """Messages a second, as the slowest worker has it."""
         return self.messages / self.took_s
 
     @property
@@ -130,20 +129,8 @@ class Case:
 
 
 def least_squares(columns: Sequence[Floats], wanted: Floats) -> list[float]:
-    """Return the coefficients of some columns, none below zero, that fit best.
-
-    There are few columns: all subsets are tried, as the best fit is the plain one of the columns that it uses.
-    """
-    best, least = [0.0] * len(columns), float(wanted @ wanted)
-    for count in range(1, len(columns) + 1):
-        for used in combinations(range(len(columns)), count):
-            found, *_ = np.linalg.lstsq(np.stack([columns[one] for one in used], axis=1), wanted, rcond=None)
-            rest = wanted - sum(columns[one] * value for one, value in zip(used, found, strict=True))
-            if found.min() >= 0 and float(rest @ rest) < least:
-                best, least = [0.0] * len(columns), float(rest @ rest)
-                for one, value in zip(used, found, strict=True):
-                    best[one] = float(value)
-    return best
+    """Return the coefficients of some columns, none below zero, that fit best."""
+    return list(nnls(np.stack(columns, axis=1), wanted)[0])
 
 
 def fit_costs(runs: Sequence[Run]) -> Costs:

@@ -71,7 +71,6 @@ def stored_s(sink: ClickHouseSink, judged: Sequence[Judgements]) -> float:
 
 
 def inserted_s(sink: ClickHouseSink, tables: Sequence[dict[str, pa.Table]]) -> float:
-    """Insert tables that are made already."""
     began_s = time.monotonic()
     for one in tables:
         sink.write(one)

@@ -50,7 +50,6 @@ class Worker:
         return wall, cpu
 
     def close(self) -> dict[str, Any]:
-        """End it; what the hook counted."""
         self._write("end")
         counted = json.loads(self._read())
         self._process.wait(60)
@@ -71,7 +70,6 @@ class Worker:
 
 
 def work(mode: str) -> None:
-    """Be one of the three processes."""
     import torch
     from torch import distributed
 
@@ -144,7 +142,6 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def operator_table(times: dict[str, np.ndarray], operators: int, call: str) -> str:
-    """What one kind of call costs."""
     lines = [
         f"all_reduce of 1 KiB on gloo, one rank, {call}; {operators:,} operators each, in blocks of {BLOCK} that "
         "take turns. µs an operator; added: with 95 % interval.", "",

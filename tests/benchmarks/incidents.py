@@ -72,30 +72,9 @@ def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
 
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-ABNORMAL_RATIO: Final = 1.1
-"""An operator is truly abnormal if it takes more than so many times what it takes without the fault."""
 
 _SAME_NS: Final = 1.0
 _CHUNK_ROWS: Final = 4_000_000
-
-
-def abnormal_operators(run: Run, twin: Run) -> Bools:
-    """Say which operators are truly abnormal: the truth that a detector is trained and scored with.
-
-    `run`, `twin`: the same iteration with and without the faults.
-
-    Returns
-    -------
-    Bools
-        For each row of the plan. An operator that never ended is abnormal; one that was never entered is not.
-    """
-    step = run.plan.rows.step
-    is_entered = np.isfinite(run.arrival_ns[step])
-    elapsed_ns = np.full(len(step), np.nan)
-    elapsed_ns[is_entered] = (run.departure_ns[step] - np.where(is_entered, run.arrival_ns[step], 0.0))[is_entered]
-    return np.asarray(elapsed_ns > ABNORMAL_RATIO * (twin.departure_ns[step] - twin.arrival_ns[step]))
 
 
 class Incidents:
@@ -125,7 +104,6 @@ class Incidents:
         self._healthy: list[Run] = []
 
     def healthy(self, iteration: int) -> Run:
-        """Run of an iteration without faults."""
         while len(self._healthy) <= iteration:
             self._healthy.append(self.engine.advance())
         return self._healthy[iteration]
@@ -164,15 +142,12 @@ def _shifted(run: Run, by_ns: float) -> Run:
 
 @dataclass(frozen=True)
 class Incident:
-    """One job that has run, with what was done to it."""
-
     job: Incidents  # the healthy job
     faults: tuple[Fault, ...]  # with their strengths
     runs: tuple[Run, ...]  # one per iteration; fewer if the job hung
 
     @property
     def settings(self) -> SimulatorSettings:
-        """Settings of the job with its faults."""
         return replace(self.job.settings, faults=self.faults)
 
     @property
@@ -191,29 +166,20 @@ class Incident:
         """Time of the same iterations without the faults."""
         return np.array([self.job.healthy(run.iteration).elapsed_ns for run in self.runs]) / NS_PER_S
 
-    def abnormal(self, iteration: int) -> Bools:
-        """Truth of each operator of an iteration, see `abnormal_operators`."""
-        return abnormal_operators(self.runs[iteration], self.job.healthy(iteration))
-
     def announcements(self) -> Iterator[Announcement]:
         return self.job.engine.topology.announcements(sources_of(self.settings), self.recorded_until_ns)
 
     def batches(self) -> Iterator[Batch]:
         """Yield rows as `SimulatorSource` would send them, in batches of many iterations."""
-        for batch, _ in self.judged_batches():
-            yield batch
-
-    def judged_batches(self) -> Iterator[tuple[Batch, Bools | None]]:
-        """Yield the same; rows of operators with the truth of each row, the others with None."""
         engine, period_ms = self.job.engine, self.settings.bandwidth_period_ms
         rows, sampler = JobRows(engine, self.job.start_ns), BandwidthSampler(engine) if period_ms else None
         size = max(_CHUNK_ROWS // len(engine.plan.rows.step), 1)
         for begin in range(0, len(self.runs), size):
             runs = self.runs[begin : begin + size]
-            yield from rows.judged_commops(runs, [self.abnormal(run.iteration) for run in runs])
+            yield from rows.commops(runs)
             if sampler is not None:
-                yield from ((batch, None) for batch in rows.bandwidth(self._samples(sampler, runs)))
-            yield from ((batch, None) for batch in rows.iterations(runs))
+                yield from rows.bandwidth(self._samples(sampler, runs))
+            yield from rows.iterations(runs)
 
     def _samples(self, sampler: BandwidthSampler, runs: Sequence[Run]) -> Samples:
         """Samples of the next iterations; at the end of the job up to the first one after it."""

@@ -8,6 +8,5 @@ Cells = Sequence[str]
 
 
 def table(head: Cells, lines: Iterable[Cells]) -> list[str]:
-    """Give the lines of a Markdown table."""
     rows = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
     return [rows[0], "|---" * len(head) + "|", *rows[1:]]

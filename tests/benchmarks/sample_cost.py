@@ -33,7 +33,6 @@ RECORDING: Final = Path(__file__).resolve().parents[1] / "recordings" / "gloo-sl
 
 
 def messages() -> list[list[bytes]]:
-    """Return the messages of all ranks, second by second."""
     rng = np.random.default_rng(0)
     return [[encode_batch(_batch(rank, second, rng)) for rank in range(RANKS)] for second in range(SECONDS)]
 

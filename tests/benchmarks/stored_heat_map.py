@@ -28,15 +28,12 @@ _CHUNK_ROWS: Final = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class StoredHeatMap:
-    """One job."""
-
     # ranks, iterations: How many of each
     ranks: int
     iterations: int
 
     @property
     def fixed(self) -> int:
-        """Rank that is slow always."""
         return self.ranks * 3 // 16 + 5
 
     @property

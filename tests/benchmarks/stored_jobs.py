@@ -47,12 +47,10 @@ class StoredJobs:
 
     @property
     def iterations(self) -> int:
-        """Iterations that each job has had."""
         return max(200, self.rows // 400)
 
     @property
     def verdicts(self) -> int:
-        """Verdicts of all jobs."""
         return max(70, self.rows // 20_000)
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from tests.benchmarks.bench_scale_out import Costs, Run, fit_costs, least_squares
+from tests.benchmarks.bench_scale_out import Costs, Run, fit_costs
 
 COSTS = Costs(8e-4, 2e-6, 0.01, 0.05, 1e-4, 1e-6, 0.02, 0.003)
 
@@ -26,8 +25,3 @@ def run_of(workers: int, quota: float) -> Run:
 def test_costs_are_found_again() -> None:
     found = fit_costs([run_of(workers, quota) for workers in (1, 2, 4, 8) for quota in (0.1, 1.0)])
     assert vars(found) == pytest.approx(vars(COSTS))
-
-
-def test_no_coefficient_falls_below_zero() -> None:
-    x = np.array([0.0, 1.0, 2.0])
-    assert least_squares([np.ones(3), x], np.array([3.0, 2.0, 1.0])) == pytest.approx([2.0, 0.0])

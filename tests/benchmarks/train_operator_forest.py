@@ -129,8 +129,6 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """A case that has run, with its fault and without."""
-
     case: Case
     world_size: int
     with_fault: Recorded
@@ -150,7 +148,6 @@ class CaseRun:
 
 
 def simulate_case(case: Case) -> CaseRun:
-    """Run a case with its fault and without."""
     healthy = case.healthy()
     fault = find_strength(case, healthy)
     faulty = replace(healthy, faults=tuple(replace(fault, first=a, past=b) for a, b in case.windows()))
@@ -163,7 +160,6 @@ def run_case(case: Case, *, most_ranks: int = 32) -> Iterator[list[Example]]:
 
 
 def examples_of(run: CaseRun, *, most_ranks: int) -> Iterator[list[Example]]:
-    """Yield the frames of each rank of a case that has run."""
     for rank in run.ranks(most_ranks):
         yield list(_examples(run, rank))
 
@@ -248,7 +244,6 @@ def _examples(run: CaseRun, rank: int) -> Iterator[Example]:
 
 
 def _match(rows: dict[str, np.ndarray], twin: dict[str, np.ndarray]) -> np.ndarray:
-    """Row of the same operator in the twin."""
     order = np.lexsort([rows[name] for name in _KEY])
     twin_order = np.lexsort([twin[name] for name in _KEY])
     for name in _KEY:

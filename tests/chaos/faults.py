@@ -83,13 +83,11 @@ def database_away(system: System) -> str:
 
 
 def start_database(system: System) -> None:
-    """Start it on its data."""
     system.database.start()
     system.database_gate.target = port_of(system.database.url)  # it may have another one now
 
 
 def port_of(url: str) -> int:
-    """Port of a service's URL."""
     return int(url.rsplit(":", 1)[1])
 
 

@@ -35,7 +35,6 @@ class Disk:
         self._resize(shutil.disk_usage(self.path).used + left_bytes)
 
     def mend(self) -> None:
-        """Give back all room."""
         self._resize(_BYTES)
 
     def _resize(self, size: int) -> None:
@@ -83,7 +82,6 @@ _OFFSET_BYTES: Final = 8
 
 
 def can_compile() -> bool:
-    """Whether the machine has a C compiler."""
     return shutil.which("cc") is not None
 
 
@@ -126,7 +124,6 @@ class Gates:
         self._thread = threading.Thread(target=self._loop.run_forever, name="gates", daemon=True)
 
     def open(self, target: int) -> Gate:
-        """Open a gate before the service on port `target`."""
         gate = Gate(target)
         self._gates.append(gate)
         self._call(gate.listen())
@@ -145,7 +142,6 @@ class Gates:
         self._loop.call_soon_threadsafe(gate.is_open.clear)
 
     def mend(self, gate: Gate) -> None:
-        """Let everything through again, at once."""
         self.slow(gate, 0.0)
         self._loop.call_soon_threadsafe(gate.is_open.set)
         self._call(gate.listen())

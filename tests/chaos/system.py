@@ -46,7 +46,6 @@ class ProgressWatch:
         return None if None in first else max(at - since_s for at in first if at is not None)
 
     def wait(self, since_s: float, partitions: Collection[int], within_s: float) -> float | None:
-        """Wait for `recovered_s`, for a while."""
         deadline = time.monotonic() + within_s
         while self.recovered_s(since_s, partitions) is None and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -137,7 +136,6 @@ class System:
         return worker
 
     def take_worker(self) -> Process:
-        """Take a worker away from those that are kept alive, and return it."""
         worker = self.random.choice(self.workers)
         self.workers.remove(worker)
         self.ended_workers.append(worker)
@@ -152,7 +150,6 @@ class System:
         return self.jobs[-1]
 
     def running_jobs(self) -> Sequence[Job]:
-        """Return the jobs that still publish."""
         return [job for job in self.jobs if job.process.is_running]
 
     def supervise(self) -> list[str]:

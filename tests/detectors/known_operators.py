@@ -15,6 +15,10 @@ from tests.benchmarks.incidents import Incident
 _KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
 
 
+ABNORMAL_RATIO = 1.1
+"""An operator is truly abnormal if it takes more than so many times what it takes without the fault."""
+
+
 def graph_of_iterations(
     incident: Incident, iterations: Collection[int], *, rank_by: int = 0, later_ns: int = 0
 ) -> tuple[OperatorGraph, np.ndarray]:
@@ -22,25 +26,35 @@ def graph_of_iterations(
 
     `rank_by`, `later_ns`: added to the names of all ranks, and to all times.
     """
-    parts, entry_ns, codes = [], {}, dict[str, int]()
-    for batch, is_abnormal in incident.judged_batches():
-        columns, rank = batch.columns, batch.header.rank
-        if is_abnormal is not None:
-            own = np.array([codes.setdefault(name, len(codes)) for name in batch.header.names])
-            more = {"communicator": own[columns["communicator"]], "rank": np.full(len(is_abnormal), rank)}
-            parts.append({**columns, **more, "is_abnormal": is_abnormal})
-        elif batch.header.schema == "iterations":
-            starts = zip(columns["iteration"].tolist(), columns["start_ns"].tolist(), strict=True)
-            entry_ns |= {(rank + rank_by, number): start_ns + later_ns for number, start_ns in starts}
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    rows = {name: column[np.isin(rows["iteration"], list(iterations))] for name, column in rows.items()}
-    rows["rank"] = rows["rank"] + rank_by
+    (rows, entry_ns), (twin, _) = (rows_of(one, iterations) for one in (incident, incident.job.run()))
+    assert all(np.array_equal(rows[name], twin[name]) for name in _KEY)
+    is_abnormal = rows["elapsed_ns"] > ABNORMAL_RATIO * twin["elapsed_ns"]
+    rows["rank"], rows["start_ns"] = rows["rank"] + rank_by, rows["start_ns"] + later_ns
     rows["peer"] = np.where(rows["peer"] == UNKNOWN, UNKNOWN, rows["peer"] + rank_by)
-    graph = build_graph({**rows, "start_ns": rows["start_ns"] + later_ns}, entry_ns)
+    entries = {(rank + rank_by, number): ns + later_ns for (rank, number), ns in entry_ns.items()}
+    graph = build_graph(rows, entries)
     truth = np.zeros(len(graph), dtype=np.bool_)
     order = np.lexsort([rows[name].astype(np.int64) for name in _KEY])
-    truth[np.lexsort([getattr(graph, name) for name in _KEY])] = rows["is_abnormal"][order]
+    truth[np.lexsort([getattr(graph, name) for name in _KEY])] = is_abnormal[order]
     return graph, truth
+
+
+def rows_of(
+    incident: Incident, iterations: Collection[int]
+) -> tuple[dict[str, np.ndarray], dict[tuple[int, int], int]]:
+    """Return the operators of some iterations, and when each rank began each iteration."""
+    parts, entry_ns, codes = list[dict[str, np.ndarray]](), dict[tuple[int, int], int](), dict[str, int]()
+    for batch in incident.batches():
+        columns, rank = batch.columns, batch.header.rank
+        if batch.header.schema == "commops":
+            own = np.array([codes.setdefault(name, len(codes)) for name in batch.header.names])
+            more = {"communicator": own[columns["communicator"]], "rank": np.full(len(batch), rank)}
+            parts.append({**columns, **more})
+        elif batch.header.schema == "iterations":
+            starts = zip(columns["iteration"].tolist(), columns["start_ns"].tolist(), strict=True)
+            entry_ns |= {(rank, number): start_ns for number, start_ns in starts}
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: column[np.isin(rows["iteration"], list(iterations))] for name, column in rows.items()}, entry_ns
 
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"

@@ -12,9 +12,7 @@ OFTEN = (0.1, 0.3, 1.0)
 
 @pytest.mark.parametrize("period", OFTEN)
 @pytest.mark.parametrize(("members", "loops"), RINGS)
-def test_the_worker_at_the_throttled_link_has_the_lowest_deviation_and_peak(
-    members: int, loops: int, period: float
-) -> None:
+def test_who_drives_the_slow_link_has_the_lowest_deviation_and_peak(members: int, loops: int, period: float) -> None:
     ring = ring_of(members, loops)
     seen = watch(ring, period * ring.step_ns)
     others = np.delete(np.arange(members), CULPRIT)

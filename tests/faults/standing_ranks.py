@@ -36,7 +36,6 @@ def decode_jpeg() -> None:
 
 
 def go_wrong(way: str, rank: int) -> None:
-    """Come to stand."""
     values = torch.ones(4096)
     if way == "circle_of_sends" and rank < 2:
         distributed.recv(values, 1 - rank)  # each waits for what the other sends behind its own

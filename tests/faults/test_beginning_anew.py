@@ -26,9 +26,7 @@ HELD_AT = 78  # its fault is in iterations 60 to 79
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(
-    kafka_bootstrap: str, tmp_path: Path, is_killed: bool
-) -> None:
+def test_old_verdicts_are_not_read_at_each_start(kafka_bootstrap: str, tmp_path: Path, is_killed: bool) -> None:
     bus = Bus(kafka_bootstrap)
     names = (name for number in itertools.count() if partition_of((name := f"job-{number}").encode(), bus) == 0)
     gone, kept = Job(bus, next(names), ranks=2), Job(bus, next(names), ranks=2)

@@ -32,9 +32,7 @@ def require_said_once(worker: Worker) -> None:
     assert "Traceback" not in said
 
 
-def test_a_worker_waits_for_its_broker_and_says_so_once(
-    kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
-) -> None:
+def test_a_worker_waits_for_its_broker_once(kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "waiting", ranks=4)
     job.begin(20)
     worker = start_worker(broker_timeout_s=10.0)
@@ -52,9 +50,7 @@ def test_a_worker_waits_for_its_broker_and_says_so_once(
     require_each_once(bus, job.wanted_ids(), worker)
 
 
-def test_a_worker_waits_for_a_broker_that_is_away_when_it_starts(
-    kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
-) -> None:
+def test_a_broker_away_at_start_is_awaited(kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "later", ranks=4)
     kafka_broker.kill()
     worker = start_worker(broker_timeout_s=2.0)
@@ -67,9 +63,7 @@ def test_a_worker_waits_for_a_broker_that_is_away_when_it_starts(
     require_said_once(worker)
 
 
-def test_nothing_is_lost_and_nothing_comes_twice_when_the_broker_is_killed(
-    kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
-) -> None:
+def test_a_killed_broker_loses_nothing(kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "outage", ranks=4)
     job.begin(20)
     worker = start_worker()
@@ -83,9 +77,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_when_the_broker_is_killed(
     require_each_once(bus, job.wanted_ids(), worker)
 
 
-def test_a_worker_stops_within_its_time_while_the_broker_is_away(
-    kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker
-) -> None:
+def test_without_a_broker_it_stops_in_time(kafka_broker: KafkaBroker, bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "stopped", ranks=4)
     job.begin(20)
     worker = start_worker(stop_s=5.0)

@@ -55,9 +55,7 @@ def test_a_broker_that_was_away_costs_no_notice_and_few_lines(
     ]  # fmt: skip
 
 
-def test_a_process_stops_in_time_while_the_broker_is_away(
-    kafka_broker: KafkaBroker, bus: Bus, start_notify: Callable[..., NotifyRun]
-) -> None:
+def test_a_stop_needs_no_broker(kafka_broker: KafkaBroker, bus: Bus, start_notify: Callable[..., NotifyRun]) -> None:
     with Receiver() as receiver:
         run = start_notify(webhook(receiver.url))
         wait_until(run.is_loaded, "start")
@@ -69,9 +67,7 @@ def test_a_process_stops_in_time_while_the_broker_is_away(
     kafka_broker.start()
 
 
-def test_what_a_slow_broker_acknowledges_after_a_stop_is_waited_for(
-    kafka_broker: KafkaBroker, topic_prefix: str
-) -> None:
+def test_what_a_slow_broker_takes_after_a_stop_is_waited_for(kafka_broker: KafkaBroker, topic_prefix: str) -> None:
     topics, is_stopping = TopicSettings(topic_prefix, 1), threading.Event()
     create_topics(kafka_broker.bootstrap, topics)
     with closing(StateLog(kafka_broker.bootstrap, topics, {}, is_stopping)) as log:

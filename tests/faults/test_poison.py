@@ -35,15 +35,12 @@ def partitions() -> int:
     return 1  # whatever is held up holds up the innocent job
 
 
-@pytest.mark.parametrize(
-    ("name", "limits", "reason"),
-    [
-        ("loops", {}, "2 s of processor time"),
-        ("blocks", {}, "must end within 4 s"),
-        ("allocates", {"job_cpu_s": FAR_S, "memory_ratio": 0.02}, "2% of the free memory"),
-        ("rank-loops", {}, "2 s of processor time"),
-    ],
-)
+@pytest.mark.parametrize(("name", "limits", "reason"), [
+    ("loops", {}, "2 s of processor time"),
+    ("blocks", {}, "must end within 4 s"),
+    ("allocates", {"job_cpu_s": FAR_S, "memory_ratio": 0.02}, "2% of the free memory"),
+    ("rank-loops", {}, "2 s of processor time"),
+])  # fmt: skip
 def test_work_that_does_not_end_costs_its_own_job_alone(
     bus: Bus, start_worker: StartWorker, name: str, limits: dict[str, float], reason: str
 ) -> None:
@@ -93,9 +90,7 @@ def test_a_message_that_ends_workers_is_given_up(bus: Bus, start_worker: StartWo
     assert worker.stop() == 0
 
 
-def test_a_job_that_is_given_up_again_and_again_rests_until_its_next_attempt(
-    bus: Bus, start_worker: StartWorker
-) -> None:
+def test_a_job_that_is_given_up_often_rests_until_its_next_attempt(bus: Bus, start_worker: StartWorker) -> None:
     poison, port = Job(bus, "loops", ranks=2), free_port()
     poison.begin(1)
     worker = start_worker(faults={"limits": {**SOON, "job_cpu_s": 0.5}}, metrics_listen=f"127.0.0.1:{port}")

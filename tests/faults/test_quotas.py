@@ -111,7 +111,6 @@ def pipeline_of(bootstrap: str, database: WatchedDatabase, folder: Path) -> Pipe
 
 
 def stored(database: WatchedDatabase) -> int:
-    """Iterations that stand in the database."""
     return int(ask(database, "admin", "SELECT count() FROM iterations FINAL")[0][0])
 
 

@@ -122,9 +122,7 @@ def change_passwords(database: DemoDatabase, folder: Path) -> None:
     database.start()
 
 
-def test_a_new_password_of_clickhouse_is_taken_from_its_file_by_workers_and_console(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_password_of_clickhouse_is_taken_from_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING")
     with DemoDatabase(tmp_path / "data", port=free_port()) as database:
         writer, reader = tmp_path / "writer", tmp_path / "reader"

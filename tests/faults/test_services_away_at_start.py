@@ -41,9 +41,7 @@ def waits(worker: Process, service: str) -> bool:
     return f"event={service}_away" in worker.output()
 
 
-def test_a_worker_judges_and_alerts_before_its_database_is_there_and_stores_all_afterwards(
-    pipeline: Pipeline, database: DemoDatabase
-) -> None:
+def test_a_worker_judges_without_its_database_and_stores_later(pipeline: Pipeline, database: DemoDatabase) -> None:
     page = f"127.0.0.1:{free_port()}"
     worker = pipeline.start_worker(metrics_listen=page)
     wait_until(lambda: waits(worker, "database"), "a line that the database is away")

@@ -51,7 +51,6 @@ class Command:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def statuses(self, number: int) -> set[int]:
-        """Return the statuses that the docs give it after a signal."""
         return ({0} if self.is_service else {128 + number}) | set(self.ends)
 
 

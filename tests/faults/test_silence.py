@@ -51,12 +51,7 @@ def require_given_up(pipeline: Pipeline) -> None:
 
 
 def test_a_rank_that_is_silent_is_given_up(pipeline: Pipeline) -> None:
-    pipeline.start_worker(grace_s=GRACE_S, silence_s=SILENCE_S)
-    run_with_a_silent_rank(pipeline.bus)
-    require_given_up(pipeline)
-
-
-def test_a_marker_of_a_transaction_at_a_partition_s_end_holds_up_no_clock(pipeline: Pipeline) -> None:
+    """And a transaction's marker at a partition's end holds up no clock."""
     pipeline.start_worker(grace_s=GRACE_S, silence_s=SILENCE_S)
     with_transactions(pipeline.bus, run_with_a_silent_rank)
     require_given_up(pipeline)

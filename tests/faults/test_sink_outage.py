@@ -136,9 +136,7 @@ def test_verdicts_and_alerts_go_on_while_the_database_is_away_and_a_killed_worke
     assert worker.stop() == 0
 
 
-def test_where_no_more_rows_fit_into_memory_judging_waits_and_nothing_is_lost(
-    pipeline: Pipeline, database: DemoDatabase
-) -> None:
+def test_where_memory_is_full_judging_waits_and_nothing_is_lost(pipeline: Pipeline, database: DemoDatabase) -> None:
     worker = pipeline.start_worker(unstored_mib=1)
     pipeline.replay("gloo-clean")
     pipeline.wait_until_stored(1)

@@ -185,9 +185,7 @@ t.run(Told(10_000), settings, t.spooling(Path(directory)))
 """
 
 
-def test_a_killed_agent_leaves_whole_segments(
-    kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path
-) -> None:
+def test_a_killed_agent_leaves_segments(kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path) -> None:
     kafka_broker.kill()
     command = [sys.executable, "-c", AGENT, settings.bootstrap, settings.topics.prefix, str(tmp_path)]
     root = Path(__file__).parent.parent.parent
@@ -228,7 +226,7 @@ def test_missing_topics_end_the_agent_and_nothing_is_lost(
         np.testing.assert_array_equal(np.unique(times_ns(published, rank)), np.arange(3 * ROWS))
 
 
-def test_stopping_does_not_wait_for_a_broker_that_is_away(
+def test_a_stop_waits_for_no_absent_broker(
     kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path
 ) -> None:
     kafka_broker.kill()

@@ -85,5 +85,4 @@ def closed(pipeline: Pipeline) -> list[dict[str, object]]:
 
 
 def canonical(verdicts: list[dict[str, object]]) -> bytes:
-    """Return verdicts as bytes, in the order of their ids."""
     return json.dumps(sorted(verdicts, key=lambda one: str(one["verdict_id"])), sort_keys=True).encode()

@@ -62,9 +62,7 @@ def require_ended(worker: Worker, *words: str) -> None:
     assert all(word in line for word in words), line
 
 
-def test_a_deleted_topic_ends_a_worker_and_so_does_one_that_was_made_anew_meanwhile(
-    bus: Bus, start_worker: StartWorker
-) -> None:
+def test_a_deleted_topic_ends_a_worker_as_does_one_made_anew_meanwhile(bus: Bus, start_worker: StartWorker) -> None:
     worker = start_worker()
     told = run(bus, "before", LONG)
     require_told(bus, told, worker)

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from irregulars.kafka.topics import rank_key
-from irregulars.messages.records import encode_batch
 from tests.integration.worker_runs import Bus, Job, StartWorker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration
@@ -110,16 +108,6 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
     for job in jobs:
         job.finish(10)
     require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), second)
-
-
-def test_a_key_that_is_not_the_rank_inside_goes_to_the_dead_letters(bus: Bus, start_worker: StartWorker) -> None:
-    job = Job(bus, "good", ranks=2)
-    job.announce()
-    bus.send("commops", rank_key("good", 1), encode_batch(Job(bus, "good", ranks=2).batch(0, 0)))
-    job.finish(3)
-    require_each_once(bus, job.wanted_ids(), start_worker())
-    (letter,) = bus.read("deadletter")
-    assert b"key must be b'good/0'" in dict(letter.headers())["reason"]
 
 
 def test_messages_of_a_rank_wait_for_its_announcement(bus: Bus, start_worker: StartWorker) -> None:

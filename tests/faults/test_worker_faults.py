@@ -85,9 +85,7 @@ def test_a_busy_port_costs_the_page_and_no_worker(bus: Bus, start_worker: StartW
 
 @pytest.mark.parametrize("partitions", [2])
 @pytest.mark.parametrize("is_for_good", [False, True])
-def test_a_partition_that_is_never_read_is_told_and_healed(
-    bus: Bus, start_worker: StartWorker, is_for_good: bool
-) -> None:
+def test_an_unread_partition_is_told_and_healed(bus: Bus, start_worker: StartWorker, is_for_good: bool) -> None:
     """Faust's issue 629, made to happen: by seeking, or by ending the process, so that another one reads on."""
     jobs = [Job(bus, f"unread-{number}", ranks=4) for number in range(2)]
     for job in jobs:

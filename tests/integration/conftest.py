@@ -54,7 +54,6 @@ def bus(kafka_bootstrap: str, partitions: int) -> Iterator[Bus]:
 
 @pytest.fixture
 def start_worker(bus: Bus, tmp_path: Path, usual_settings: Mapping[str, Any]) -> Iterator[StartWorker]:
-    """Start workers on the bus; they end with the test."""
     start = StartWorker(bus, tmp_path, **usual_settings)
     yield start
     start.close()

@@ -72,7 +72,6 @@ class Pipeline:
         )
 
     def start(self, *arguments: str, **settings: Any) -> Process:
-        """Start a command with our settings in its environment."""
         own = replace(self.settings, **settings)
         self.processes.append(Process(arguments, own.to_environment(), self.folder))
         return self.processes[-1]
@@ -102,7 +101,6 @@ class Pipeline:
         return [decode_verdict(message.value(), topic) for message in self.bus.read(topic)]
 
     def newest(self) -> dict[str, Verdict]:
-        """Return the newest revision of each verdict."""
         return {one.verdict_id: one for one in sorted(self.revisions(), key=lambda one: one.revision)}
 
     def revision_counts(self, topic: str) -> Counter[tuple[str, int]]:

@@ -32,7 +32,6 @@ from tests.conftest import failing_in_one_line
 
 
 def openssl(*arguments: str, given: bytes = b"") -> bytes:
-    """Run openssl and return what it prints."""
     return subprocess.run(["openssl", *arguments], input=given, capture_output=True, check=True).stdout
 
 
@@ -163,7 +162,6 @@ class SecuredKafka(KafkaBroker):
                 done.result(DEADLINE_S)
 
     def token_file(self, user: str) -> Path:
-        """A file with a token of `user`."""
         path = self._secrets / f"{user}.token"
         path.write_text(self.signer.token(user) + "\n")
         return path

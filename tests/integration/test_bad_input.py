@@ -137,14 +137,11 @@ def test_a_worker_with_a_wrong_password_of_the_database_is_refused(database: Dat
 # --- plug-ins -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("detector", "said"),
-    [
-        ("not_there.nic:Drift", "must be importable; got ModuleNotFoundError"),
-        ("tests.detectors.bad_detectors:HalfPrecision", "score must give one float64 per row"),
-        ("baseline(no_such_option=1)", "must be constructible"),
-    ],
-)
+@pytest.mark.parametrize(("detector", "said"), [
+    ("not_there.nic:Drift", "must be importable; got ModuleNotFoundError"),
+    ("tests.detectors.bad_detectors:HalfPrecision", "score must give one float64 per row"),
+    ("baseline(no_such_option=1)", "must be constructible"),
+])  # fmt: skip
 @pytest.mark.parametrize(
     "call", [("worker",), ("analyze", str(RECORDINGS / "gloo-clean"))], ids=["worker", "analyze"]
 )

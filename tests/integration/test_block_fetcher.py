@@ -19,8 +19,6 @@ WITHIN_S = 60.0
 
 
 class Taken:
-    """A fetcher, and what was taken from it."""
-
     def __init__(self, bootstrap: str) -> None:
         self.ready = threading.Event()
         self.fetcher = BlockFetcher(bootstrap, {}, self.ready.set)

@@ -118,9 +118,6 @@ def test_people_read_one_line_an_alert(terminal: Terminal, replayed: list[dict[s
     lines = terminal.output("alerts", "--from-start", "--end").splitlines()
     assert len(lines) == len(replayed)
     assert "OPENED slow NIC in gloo-slow-nic (ticket): NIC eth0 on node-1" in lines[0]
-
-
-def test_the_limit_ends_the_feed(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     assert len(terminal.output("alerts", "--from-start", "--limit", "1").splitlines()) == 1
 
 
@@ -143,18 +140,14 @@ def test_the_database_answers_the_questions_that_ship(terminal: Terminal, replay
     )  # fmt: skip
 
 
-def test_rows_that_the_limit_left_out_are_told_beside_the_answer(
-    terminal: Terminal, replayed: list[dict[str, object]]
-) -> None:
+def test_rows_that_the_limit_left_out_are_told_too(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     for form, lines in (("--json", None), ("--csv", 3), ("--table", 3)):
         done = terminal.run("sql", "slowest_iterations", "job=gloo-slow-nic", "limit=2", form)
         assert done.stderr == "irregulars: the first 2 rows, there are more: limit=… shows them\n"
         assert len(json.loads(done.stdout)) == 2 if lines is None else len(done.stdout.splitlines()) == lines
 
 
-def test_a_detector_is_backtested_on_a_job_of_the_database(
-    terminal: Terminal, replayed: list[dict[str, object]]
-) -> None:
+def test_a_detector_is_tried_on_a_job_of_the_database(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     """The rows of ranks are those of the recording, and what was blamed in it is the truth."""
     found = json.loads(terminal.output("backtest", "river_gaussian", "--job", "gloo-slow-nic", "--json"))
     assert found["truth"] == "verdicts"

@@ -65,9 +65,7 @@ def words_in(bus: Bus) -> list[dict[str, Any]]:
     return [json.loads(one.value() or b"{}") for one in bus.read("feedback")]
 
 
-def test_what_is_said_here_stands_on_the_topic_as_of_irregulars_feedback(
-    bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings
-) -> None:
+def test_what_is_said_here_stands_on_the_topic(bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings) -> None:
     bus.send("verdicts", ID.encode(), encode_verdict(verdict_in(stored)))
     bus.flush()
     own = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
@@ -89,9 +87,7 @@ def test_what_is_said_here_stands_on_the_topic_as_of_irregulars_feedback(
         assert words_in(bus)[-1]["is_right"] is None
 
 
-def test_a_word_that_can_not_be_kept_is_refused_with_a_reason(
-    bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings
-) -> None:
+def test_a_word_that_can_not_be_kept_is_refused(bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings) -> None:
     with visit(stored, kafka, takes_feedback=True) as somebody:
         somebody.log_in()
         for word, others, told in (
@@ -132,9 +128,7 @@ def test_without_its_topics_the_console_says_what_lacks(bus: Bus, stored: Databa
         assert somebody.get("/").status_code == 200
 
 
-def test_alerts_are_there_at_once_and_whatever_they_say_is_text(
-    bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings
-) -> None:
+def test_alerts_are_there_at_once_and_all_is_text(bus: Bus, kafka: KafkaAddress, stored: DatabaseSettings) -> None:
     bus.send("alerts", b"v1", alert_bytes("v1", job="early"))
     bus.flush()
     with visit(stored, kafka) as somebody:

@@ -274,7 +274,6 @@ def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(tmp_path: Pat
 
 @pytest.fixture
 def https_url(database: GuardedDatabase) -> Iterator[str]:
-    """The database behind TLS."""
     with behind_tls(database.url, database.authority) as url:
         yield url
 
@@ -336,7 +335,7 @@ def rows(settings: Settings, job: str, *more: str) -> dict[str, int]:
     return found
 
 
-def test_a_job_s_rows_are_counted_by_who_reads_and_deleted_from_every_table_by_who_may(
+def test_a_job_s_rows_are_counted_by_who_reads_and_deleted_everywhere_by_who_may(
     two_jobs: GuardedDatabase,
 ) -> None:
     reader, admin = two_jobs.settings("writer"), two_jobs.settings("admin")
@@ -367,9 +366,7 @@ def test_people_see_what_would_go_and_how_to_let_it_go(database: GuardedDatabase
     assert "\x1b" not in told.stdout
 
 
-def test_what_topics_keep_of_a_job_for_ever_goes_from_the_partitions_in_which_it_stands(
-    kafka_bootstrap: str, topic_prefix: str
-) -> None:
+def test_what_topics_keep_of_a_job_for_ever_goes_from_its_partitions(kafka_bootstrap: str, topic_prefix: str) -> None:
     topics = TopicSettings(topic_prefix, 4)
     create_topics(kafka_bootstrap, topics)
     settings = Settings(kafka_bootstrap=kafka_bootstrap, topic_prefix=topic_prefix, partitions=4)

@@ -122,9 +122,7 @@ def test_no_function_and_no_format_reaches_a_file(database: DemoDatabase, folder
     assert path.read_text() == "secret"
 
 
-def test_where_the_kernel_can_not_confine_it_a_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_confinement_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(demo_database, "landlock_version", lambda: 0)
     with DemoDatabase() as database:
         assert ask(database, "SELECT 1") == (200, "1\n")
@@ -196,7 +194,7 @@ def test_rows_and_password_survive_a_restart(tmp_path: Path, end: object) -> Non
         assert ask(again, "SELECT * FROM irregulars.t") == (200, "7\n")
 
 
-def test_a_directory_in_use_is_refused_and_left_as_it_is_and_a_stop_is_in_order(
+def test_a_directory_in_use_is_refused_and_a_stop_is_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills: list[int] = []
@@ -212,7 +210,7 @@ def test_a_directory_in_use_is_refused_and_left_as_it_is_and_a_stop_is_in_order(
     assert not answers(port)
 
 
-def test_a_temporary_directory_which_need_not_be_the_usual_one_is_gone_at_the_end(
+def test_a_temporary_directory_usual_or_not_is_gone_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/proc")  # it can not be written

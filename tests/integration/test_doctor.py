@@ -216,9 +216,7 @@ def test_one_broken_topic_after_another_is_named(settings: Settings) -> None:
         assert words.format(prefix=own.topic_prefix) in text_of(found(own, "topics"), expected[0])
 
 
-def test_of_a_broker_without_topics_only_that_is_told(
-    kafka_bootstrap: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_of_a_broker_without_topics_that_is_told(kafka_bootstrap: str, topic_prefix: str, tmp_path: Path) -> None:
     own = Settings(kafka_bootstrap=kafka_bootstrap, topic_prefix=topic_prefix, data_dir=tmp_path)
     assert codes(found(own, *KAFKA)) == ["topic_missing"]
 

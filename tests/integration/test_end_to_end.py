@@ -75,9 +75,7 @@ def judged(make_pipeline: MakePipeline) -> Pipeline:
 # --- what people find -----------------------------------------------------------------------------------------------
 
 
-def test_the_database_holds_the_verdicts_of_analyze_and_no_others(
-    judged: Pipeline, analyses: dict[str, Analysis]
-) -> None:
+def test_the_database_holds_the_verdicts_of_analyze_alone(judged: Pipeline, analyses: dict[str, Analysis]) -> None:
     wanted = [verdict for analysis in analyses.values() for verdict in analysis.verdicts]
     assert len(wanted) == len(FAULTY)
     assert stored_verdicts(judged) == {verdict.verdict_id: verdict.to_json() for verdict in wanted}
@@ -102,7 +100,6 @@ def test_verdicts_of_detectors_are_those_of_analyze(make_pipeline: MakePipeline)
 
 
 def stored_verdicts(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    """Verdicts in the database, in the form of the contract."""
     suspects = python_rows(pipeline.rows("suspects"))
     return {row["verdict_id"]: as_contract(row, suspects) for row in python_rows(pipeline.rows("verdicts"))}
 

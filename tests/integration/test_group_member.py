@@ -60,9 +60,7 @@ def topics(kafka_bootstrap: str, topic_prefix: str) -> list[str]:
     return names
 
 
-def test_partitions_of_one_number_go_together_and_only_when_they_were_given_back(
-    kafka_bootstrap: str, topics: list[str]
-) -> None:
+def test_partitions_of_one_number_go_together_once_given_back(kafka_bootstrap: str, topics: list[str]) -> None:
     async def run() -> None:
         group, every = topics[0], {TP(name, number) for name in topics for number in range(PARTITIONS)}
         async with joined(kafka_bootstrap, group, topics) as first:
@@ -81,9 +79,7 @@ def test_partitions_of_one_number_go_together_and_only_when_they_were_given_back
     asyncio.run(run())
 
 
-def test_ends_are_asked_for_and_what_was_committed_stands_in_the_group(
-    kafka_bootstrap: str, topics: list[str]
-) -> None:
+def test_ends_are_asked_for_and_what_was_committed_is_in_the_group(kafka_bootstrap: str, topics: list[str]) -> None:
     producer, (topic, _) = Producer({"bootstrap.servers": kafka_bootstrap}), topics
     for partition in (0, 0, 2):
         producer.produce(topic, b"value", partition=partition)

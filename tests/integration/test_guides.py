@@ -177,9 +177,7 @@ def end_worker(setup: Path) -> None:
             os.kill(int((setup / "worker.pid").read_text()), 9)
 
 
-def test_an_existing_kafka_and_clickhouse_come_to_a_verdict_and_an_alert_as_the_guide_says(
-    company: Company, reader: Reader
-) -> None:
+def test_existing_services_come_to_a_verdict_and_an_alert_as_the_guide_says(company: Company, reader: Reader) -> None:
     print(f"all blocks together took {sum(reader.took_s):.0f} s")
     with company.administrator.client() as client:
         [[kind, device]] = client.query(

@@ -108,19 +108,8 @@ class SystemdMachine:
         """Boot, with `wanted` units started."""
         (self.units / "kit.target").write_text(f"[Unit]\nDefaultDependencies=no\nWants={' '.join(wanted)}\n")
         spaces = ["--mount", "--pid", "--fork", "--cgroup", "--uts", "--ipc", "--kill-child"]
-        command = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            *spaces,
-            "bash",
-            "-c",
-            _BOOT,
-            "boot",
-            str(self.folder / "mount"),
-            str(self.folder),
-        ]
+        command = ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "bash", "-c", _BOOT, "boot"]
+        command += [str(self.folder / "mount"), str(self.folder)]
         with (self.folder / "boot.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -21,9 +21,8 @@ from irregulars.kafka.topic_admin import check_topics, create_topics
 from irregulars.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
 from irregulars.messages.bundles import bundle_of, encode_bundle
 from irregulars.messages.records import encode_batch
-from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_monitor, draft_of
+from irregulars.streams.snapshots.records import PositionRecord, decode_monitor, draft_of
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
-from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from tests.integration.worker_runs import Bus, Job, make_topics, wait_until
 
 pytestmark = pytest.mark.integration
@@ -251,48 +250,3 @@ def test_the_newest_state_of_each_monitor_is_read(bus: Bus, outbox: Outbox) -> N
     found = {key: (one.seen, decode_monitor(one.state, dict[str, Any])) for key, one in stored.monitors.items()}
     assert found == {b"job/0": ({"commops": 2}, large)}
     assert log.read(0).epoch == 0
-
-
-def test_reading_begins_where_the_newest_position_says(bus: Bus, outbox: Outbox) -> None:
-    log = SnapshotLog(bus.topics.name("rank_snapshots"), bus.reader, outbox)
-    writer = log.writer(1, log.read(1))
-
-    async def write() -> None:
-        for number in range(40):
-            await writer.write_monitor(b"job/0", draft_of({}, bytes([number]) * 300_000))
-            await writer.write_position(PositionRecord())
-            await outbox.barrier()
-            writer.settle()
-
-    asyncio.run(write())
-    stored = log.read(1)
-    assert decode_monitor(stored.monitors[b"job/0"].state, bytes) == bytes([39]) * 300_000
-    assert stored.read_bytes < 1_000_000  # of 12 MB
-
-
-def test_what_an_owner_of_before_writes_late_does_not_count(bus: Bus, outbox: Outbox) -> None:
-    log = SnapshotLog(bus.topics.name("rank_snapshots"), bus.reader, outbox)
-    former = log.writer(0, log.read(0))
-
-    async def write(writer: SnapshotWriter, state: str, offset: int) -> None:
-        await writer.write_monitor(b"job/0", draft_of({"commops": offset - 1}, state))
-        await writer.write_position(PositionRecord(positions={"commops": offset}))
-        await outbox.barrier()
-        writer.settle()
-
-    asyncio.run(write(former, "old", 4))
-    owner = log.writer(0, log.read(0))
-    asyncio.run(write(owner, "new", 9))
-    asyncio.run(write(former, "late", 5))
-    stored = log.read(0)
-    assert stored.position.positions == {"commops": 9}
-    assert [decode_monitor(one.state, str) for one in stored.monitors.values()] == ["new"]
-
-
-def test_a_record_that_cannot_be_read_is_told_with_its_place(bus: Bus, outbox: Outbox) -> None:
-    log = SnapshotLog(bus.topics.name("rank_snapshots"), bus.reader, outbox)
-    bus.producer.produce(bus.topics.name("rank_snapshots"), b"nonsense", POSITION_KEY, partition=0)
-    bus.flush()
-    refused = log.read(0).refused
-    assert refused.keys() == {POSITION_KEY}
-    assert "rank_snapshots/0 offset 0" in refused[POSITION_KEY]

@@ -30,9 +30,7 @@ def events(receiver: Receiver) -> list[tuple[str, str]]:
     return [(one["incident"], one["event"]) for one in receiver.bodies()]
 
 
-def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_again(
-    bus: Bus, start_notify: Start
-) -> None:
+def test_an_incident_is_told_to_open_change_and_end_and_not_again(bus: Bus, start_notify: Start) -> None:
     with Receiver() as receiver:
         first = start_notify(webhook(receiver.url))
         wait_until(first.is_loaded, "start")
@@ -149,9 +147,7 @@ def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bu
     assert "must be JSON" in reasons["all"]
 
 
-def test_a_page_ends_the_ticket_that_pagerduty_took_without_an_answer(
-    bus: Bus, start_notify: Start, tmp_path: Path
-) -> None:
+def test_a_page_ends_the_ticket_that_got_no_answer(bus: Bus, start_notify: Start, tmp_path: Path) -> None:
     """The trigger of the ticket arrives, its answer does not, and before the next try it is a page."""
     is_open: set[str] = set()
 

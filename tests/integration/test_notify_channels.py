@@ -89,9 +89,7 @@ def statuses(received: Receiver) -> list[tuple[str, str]]:
     return [(one["labels"]["severity"], one["status"]) for body in received.bodies() for one in body["alerts"]]
 
 
-def test_alertmanager_fires_once_for_an_incident_and_resolves_it(
-    alertmanager: Alertmanager, received: Receiver
-) -> None:
+def test_alertmanager_fires_once_and_resolves_it(alertmanager: Alertmanager, received: Receiver) -> None:
     channel = AlertmanagerChannel("am", alertmanager.url, labels={"cluster": "c1"})
     reference = channel.deliver(Notice("opened", alert(), "ticket"))
     wait_until(lambda: statuses(received) == [("ticket", "firing")], "an alert")
@@ -107,9 +105,7 @@ def test_alertmanager_fires_once_for_an_incident_and_resolves_it(
     channel.close()
 
 
-def test_an_alert_that_became_a_page_is_one_alert_of_each_severity_and_both_end(
-    alertmanager: Alertmanager, received: Receiver
-) -> None:
+def test_what_became_a_page_is_an_alert_of_each_severity(alertmanager: Alertmanager, received: Receiver) -> None:
     channel = AlertmanagerChannel("am", alertmanager.url)
     reference = channel.deliver(Notice("opened", alert(), "ticket"))
     raised = alert(revision=2, event="raised", severity="page")
@@ -202,9 +198,7 @@ def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
     assert run.stop() == 0
 
 
-def test_a_second_process_stands_by_and_takes_over(
-    bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver
-) -> None:
+def test_a_second_process_takes_over(bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver) -> None:
     channels = webhook(received.url)
     first = start_notify(channels)
     wait_until(first.is_loaded, "start")

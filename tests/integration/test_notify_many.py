@@ -136,9 +136,7 @@ def test_no_alert_keeps_an_ordinary_page_from_anybody(everybody: Callable[..., E
     assert "Traceback" not in all_of.run.output()
 
 
-def test_a_thousand_alerts_are_a_few_notices_and_the_page_that_comes_last_is_told(
-    everybody: Callable[..., Everybody], bus: Bus
-) -> None:
+def test_a_thousand_alerts_are_a_few_notices_and_a_page(everybody: Callable[..., Everybody], bus: Bus) -> None:
     all_of = everybody()
     for number in range(1000):
         value = alert_bytes(f"storm-{number}:1", job=f"job-{number}", host=f"node-{number}", severity="page")

@@ -135,9 +135,7 @@ def test_a_hang_is_over_for_all_when_its_verdict_closes(own: DatabaseSettings, c
     assert client.query(query("open_counts")).first_row == (1, 0, 0)
 
 
-def test_a_hang_without_start_times_lost_what_was_published_and_began_at_no_known_time(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_a_hang_without_start_times_lost_what_was_published(own: DatabaseSettings, client: Client) -> None:
     stored(own, hang("timeless", time_ns=None), has_times=False)
     [row] = answer(client, "open_now", job="timeless")
     assert (row["since"], row["gpu_hours_lost"]) == (None, round(SILENCE_S * 4 / 3600, 3))

@@ -57,9 +57,7 @@ def impatient_faust(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient_faust")
-def test_healthy_idle_workers_are_ready_and_write_no_warning_and_no_error(
-    bus: Bus, kafka_bootstrap: str, start_worker: StartWorker
-) -> None:
+def test_healthy_idle_workers_are_ready_and_silent(bus: Bus, kafka_bootstrap: str, start_worker: StartWorker) -> None:
     """Neither one that has judged a job, nor one after its restart, nor one for which no partition is left."""
     job = Job(bus, "idle", ranks=4)
     job.run_whole(5)

@@ -179,16 +179,11 @@ def test_a_revision_that_accuses_nobody_has_a_line(own: DatabaseSettings, client
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("job", "rank", "position"),
-    [
-        ("ddp8-hang-before", 5, "past all_reduce 81 of world"),
-        ("pp4dp2-hang-inside", 3, "inside recv 240 of ranks-1-7-by-2"),
-    ],
-)
-def test_the_rank_that_hangs_stands_first_and_the_others_wait(
-    recorded: Client, job: str, rank: int, position: str
-) -> None:
+@pytest.mark.parametrize(("job", "rank", "position"), [
+    ("ddp8-hang-before", 5, "past all_reduce 81 of world"),
+    ("pp4dp2-hang-inside", 3, "inside recv 240 of ranks-1-7-by-2"),
+])  # fmt: skip
+def test_the_rank_that_hangs_is_first_others_wait(recorded: Client, job: str, rank: int, position: str) -> None:
     first, *others = answer(recorded, "hang_positions", job=job)
     assert (first["rank"], first["position"], first["suspect"]) == (rank, position, 0.9)
     assert {row["rank"] for row in others} == set(range(8)) - {rank}
@@ -399,9 +394,7 @@ def test_the_cost_of_a_rack_is_shared_out_by_probability(recorded: Client) -> No
     assert row["costliest_device"] == "NIC eth1 on node-4"
 
 
-def test_a_device_that_only_ranks_name_is_one_of_its_job_and_a_stage_is_behind_no_switch(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_a_device_that_only_ranks_name_is_one_of_its_job(own: DatabaseSettings, client: Client) -> None:
     stage = {"device": "stage", "rank": 0, "ranks": [0, 1], "peer": None, "switch": "leaf-1"}
     store(own, *(with_columns(open_job(job), ["suspects"], **stage) for job in ("a", "b")))
     devices = answer(client, "time_lost_by_device", days=EVER)
@@ -500,9 +493,7 @@ def audited(iterations: Sequence[int], apart: dict[int, Sequence[int]]) -> dict[
     }  # fmt: skip
 
 
-def test_loss_and_norm_have_their_band_and_the_rank_that_is_outside_of_it(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_loss_and_norm_have_a_band_and_the_rank_outside_of_it(own: DatabaseSettings, client: Client) -> None:
     def loss(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
         return np.where(iteration == 57, 2.0, np.where((iteration == 58) & (rank == 6), 9.5, 2 + rank / 100))
 
@@ -528,9 +519,7 @@ def test_where_all_norms_but_one_are_infinite_that_one_is_named(own: DatabaseSet
     assert (row["grad_norm"], row["grad_norm_rank"]) == (np.inf, 5)
 
 
-def test_a_rank_apart_from_its_replicas_is_named_and_shards_are_compared_with_nobody(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_a_rank_apart_from_its_replicas_is_named_and_no_shard(own: DatabaseSettings, client: Client) -> None:
     def checksum(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
         # Rank 6 from 20 on, until its state is copied in 40; in 50 the first half is two against two.
         is_apart = (rank == 6) & (iteration >= 20) & (iteration < 40)
@@ -555,9 +544,7 @@ def test_ranks_that_announce_no_replicas_are_not_apart(own: DatabaseSettings, cl
     assert {row["undecided_in"] for row in answer(client, "replicas_apart")} == {60}
 
 
-def test_where_no_replicas_are_announced_they_are_those_that_were_equal_at_first(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_replicas_not_announced_are_those_equal_at_first(own: DatabaseSettings, client: Client) -> None:
     def checksum(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
         return (
             100 * iteration + rank // 4 + 7 * ((rank == 6) & (iteration >= 20)) + 9 * ((rank == 1) & (iteration > 4))
@@ -569,9 +556,7 @@ def test_where_no_replicas_are_announced_they_are_those_that_were_equal_at_first
 
 
 @pytest.mark.parametrize("case", ["weight", "weight, sets not announced", "audit"])
-def test_a_judged_job_s_corruption_is_found_in_its_numbers_as_well(
-    own: DatabaseSettings, client: Client, case: str
-) -> None:
+def test_a_judged_job_s_corruption_is_in_its_numbers_too(own: DatabaseSettings, client: Client, case: str) -> None:
     trace = next(one[1] for one in CASES if one[0] == case)
     judgements = replace(judge_whole(LocalPipeline(trace.job), trace), announcements=list(trace.announcements))
     store(own, tables_of(judgements))
@@ -586,9 +571,7 @@ def test_a_judged_job_s_corruption_is_found_in_its_numbers_as_well(
     assert newest["loss_lowest"] < newest["loss"] < newest["loss_highest"]
 
 
-def test_who_disagrees_in_an_audit_is_named_and_nobody_where_no_side_is_larger(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_who_disagrees_in_an_audit_is_named_if_a_side_is_larger(own: DatabaseSettings, client: Client) -> None:
     store(own, numeric_job(audits=audited([10, 20, 30], {20: [5], 30: [0, 1, 2, 3]})))
     rows = answer(client, "audits_apart")
     assert [row["iteration"] for row in rows] == [30] * 8 + [20]
@@ -605,9 +588,7 @@ def trusted(client: Client, checksum_steps: int = 1) -> dict[tuple[int, int], tu
     return {(row["attempt"], row["iteration"]): (row["is_trusted"], row["verdict_id"]) for row in rows}
 
 
-def test_a_checkpoint_is_trusted_if_it_was_written_before_the_doubt_and_checked_since(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_a_checkpoint_from_before_a_doubt_is_trusted_if_checked(own: DatabaseSettings, client: Client) -> None:
     def each_tenth(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
         return np.where(iteration % 10 == 0, 100 * iteration, UNKNOWN)
 
@@ -625,9 +606,7 @@ def test_a_checkpoint_is_trusted_if_it_was_written_before_the_doubt_and_checked_
     assert {row["checked_by"] for row in answer(client, "trusted_checkpoints")} == {"audits, norms, checksums"}
 
 
-def test_doubt_begins_one_round_of_checksums_before_the_verdict_unless_people_call_it_wrong(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_doubt_begins_one_round_of_checksums_before_the_verdict(own: DatabaseSettings, client: Client) -> None:
     bad = numeric_verdict("corruption", 40, suspects=SUSPECT)
     store(own, numeric_job(checkpoints=[30, 31, 39], verdicts=[bad]))
     yes, no = (True, None), (False, "corruption-40")
@@ -640,9 +619,7 @@ def test_doubt_begins_one_round_of_checksums_before_the_verdict_unless_people_ca
         assert set(trusted(client, checksum_steps=64).values()) == {wanted}
 
 
-def test_where_nothing_was_checked_before_a_verdict_doubt_begins_with_the_attempt(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_where_nothing_was_checked_doubt_begins_with_the_attempt(own: DatabaseSettings, client: Client) -> None:
     def never(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
         return np.full(len(rank), UNKNOWN)
 
@@ -678,9 +655,7 @@ def test_a_doubt_lasts_until_an_attempt_goes_back_behind_it(own: DatabaseSetting
     assert trusted(client) == {(0, 30): yes, (0, 45): no, (1, 55): no, (2, 10): no, (3, 50): yes, (4, 65): yes}
 
 
-def test_of_an_attempt_that_sends_nothing_to_judge_by_no_checkpoint_is_trusted(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_of_an_attempt_that_sends_no_numbers_none_is_trusted(own: DatabaseSettings, client: Client) -> None:
     rows = numeric_job(checkpoints=[30])
     store(own, with_columns(rows, ["rank_iterations"], **dict.fromkeys(NUMERICS)))
     assert trusted(client) == {(0, 30): (None, None)}
@@ -703,9 +678,7 @@ def gappy_job(gone: int = 35) -> dict[str, pa.Table]:
     }
 
 
-def test_the_pipeline_s_health_counts_late_rows_missing_ranks_and_silent_ones(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_the_pipeline_s_health_counts_late_rows_and_silent_ranks(own: DatabaseSettings, client: Client) -> None:
     store(own, MADE_UP, gappy_job())
     rows = {row["job"]: row for row in answer(client, "pipeline_health", iterations=5)}
     names = ("iterations", "iterations_without_all_ranks", "late_rows", "silent_ranks", "lost_rows")
@@ -717,9 +690,7 @@ def test_the_pipeline_s_health_counts_late_rows_missing_ranks_and_silent_ones(
 
 
 @pytest.mark.parametrize(("gone", "silent"), [(20, 1), (21, 0)])
-def test_as_many_ranks_are_silent_as_the_question_for_them_lists(
-    own: DatabaseSettings, client: Client, gone: int, silent: int
-) -> None:
+def test_as_many_are_silent_as_are_listed(own: DatabaseSettings, client: Client, gone: int, silent: int) -> None:
     store(own, gappy_job(gone))
     [row] = answer(client, "pipeline_health")
     assert (row["iterations"], row["silent_ranks"]) == (40, silent)
@@ -760,9 +731,7 @@ def test_without_a_job_it_is_the_newest_one_and_that_is_told(recorded: Client) -
     assert (nothing.rows, nothing.chosen) == ((), {"job": "pp4dp2-hang-inside"})
 
 
-def test_the_newest_irregular_iteration_is_of_the_attempt_that_is_asked_for(
-    own: DatabaseSettings, client: Client
-) -> None:
+def test_the_newest_irregular_iteration_is_of_the_wanted_attempt(own: DatabaseSettings, client: Client) -> None:
     store(own, MADE_UP, with_columns(MADE_UP, attempt=1))
     store(own, {"iterations": with_columns(MADE_UP, attempt=1, verdict_ids=[])["iterations"]})
     assert run(client, "ranks_of_iteration", {"attempt": 0}).chosen["iteration"] == 29

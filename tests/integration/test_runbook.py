@@ -68,9 +68,7 @@ def run(command: str, values: Mapping[str, str], database: DatabaseSettings, pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_runbook_says_to_look_at_is_there(
-    recorded: DatabaseSettings, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_runbook_is_true(recorded: DatabaseSettings, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with connected(recorded) as client:
         sql = (
             "SELECT verdict_id, job, ifNull(min(rank), 0) FROM verdicts FINAL LEFT JOIN newest_suspects AS named "

@@ -365,9 +365,7 @@ def test_a_wrong_certificate_ends_the_command_with_status_1_and_the_cause(broker
 # --- the whole, with the rights that it needs and none beside -------------------------------------------------------
 
 
-def test_the_pipeline_works_with_least_rights_and_shows_no_secret(
-    broker: SecuredKafka, log_in: LogIn, tmp_path: Path
-) -> None:
+def test_the_pipeline_works_with_least_rights_only(broker: SecuredKafka, log_in: LogIn, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text(broker.password + "\n")
     common: dict[str, Any] = {"topic_prefix": "least.", "partitions": 2, "session_s": SESSION_S, "snapshot_s": 0.5,

@@ -64,9 +64,7 @@ def test_what_a_rank_did_stands_on_the_topics(kafka_bootstrap: str, topic_prefix
     assert running.troubles == []
 
 
-def test_training_goes_on_while_the_broker_is_dead_and_its_rows_come_later(
-    kafka_broker: KafkaBroker, topic_prefix: str
-) -> None:
+def test_training_goes_on_without_a_broker_and_rows_come_later(kafka_broker: KafkaBroker, topic_prefix: str) -> None:
     with publishing(kafka_broker.bootstrap, topic_prefix) as (running, settings):
         running.rank.train(1)
         wait_until(lambda: bool(read_topics(settings).batches), "its first rows")

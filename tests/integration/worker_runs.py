@@ -256,7 +256,6 @@ class Running:
             self.process.send_signal(signal.SIGCONT)
 
     def stop(self, timeout_s: float = DEADLINE_S, how: int = signal.SIGTERM) -> int:
-        """Ask it to end, and return its status."""
         if self.is_running:
             self.process.send_signal(how)
         return self.wait(timeout_s)

@@ -217,9 +217,7 @@ BATCH = arrow_message(HEADER, commops())
 )
 @example(whole=BATCH, damage=[(404, 0x80)], length=None)  # a column's name that is no text
 @example(whole=BATCH, damage=[(720, 0x80)], length=None)
-def test_any_damage_to_arrow_bytes_gives_a_record_or_the_reason(
-    whole: bytes, damage: list[tuple[int, int]], length: int | None
-) -> None:
+def test_damage_gives_a_record_or_a_reason(whole: bytes, damage: list[tuple[int, int]], length: int | None) -> None:
     value = np.frombuffer(whole, np.uint8).copy()
     for at, byte in damage:
         value[at % len(value)] = byte

@@ -82,15 +82,12 @@ def named(verdicts: dict[str, Verdict]) -> list[tuple[str | None, int, tuple[int
     ]
 
 
-@pytest.mark.parametrize(
-    ("late", "expected", "start"),
-    [
-        ((range(20, 40),), [("node-1", 2, (20, 40), "restarted")], "a"),
-        ((range(70, 90),), [("spare-0", 2, (70, 90), "recovered")], "a"),
-        ((range(20, 110),), BOTH, "a"),
-        ((range(20, 110),), BOTH, None),
-    ],
-)
+@pytest.mark.parametrize(("late", "expected", "start"), [
+    ((range(20, 40),), [("node-1", 2, (20, 40), "restarted")], "a"),
+    ((range(70, 90),), [("spare-0", 2, (70, 90), "recovered")], "a"),
+    ((range(20, 110),), BOTH, "a"),
+    ((range(20, 110),), BOTH, None),
+])  # fmt: skip
 def test_a_verdict_names_the_host_that_the_rank_had_then(
     late: Late, expected: list[tuple[str, int, tuple[int, int], str]], start: str | None
 ) -> None:

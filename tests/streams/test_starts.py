@@ -73,9 +73,7 @@ def of_second_start() -> list[Verdict]:
 
 @settings(max_examples=examples(5))
 @given(seed=st.integers(0, 2**32), jobs_first=st.booleans(), restore_at=st.sets(st.integers(1, 200), max_size=3))
-def test_no_order_of_the_topics_changes_what_is_judged_of_two_starts(
-    seed: int, jobs_first: bool, restore_at: set[int]
-) -> None:
+def test_no_order_of_topics_changes_verdicts_on_two_starts(seed: int, jobs_first: bool, restore_at: set[int]) -> None:
     messages = interleaved(restarted("a", "b"), Random(seed), keeps_jobs_first=jobs_first)
     outcome = judge(messages, "lockstep", restore_at=restore_at, is_on_wire=True)
     assert [one for one in outcome.revisions if one.attempt == 2] == of_second_start()

@@ -68,9 +68,7 @@ def found_in(name: str) -> tuple[Any, ...]:
 
 @FEW
 @given(seed=st.integers(0, 2**32 - 1))
-def test_any_order_and_copies_of_rows_give_the_same_verdicts(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
-) -> None:
+def test_order_and_copies_of_rows_change_no_verdict(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     directory, source = tmp_path_factory.mktemp("mixed"), RECORDINGS / "gloo-slow-nic"
     random = np.random.default_rng(seed)
     for path in source.iterdir():

@@ -30,12 +30,10 @@ class Trial:
 
     @property
     def faulty(self) -> range:
-        """Steps in which something is wrong."""
         return range(self.first, self.past)
 
 
 def draw(seed: int, count: int, ranks: int, kinds: tuple[str, ...] = KINDS) -> list[Trial]:
-    """Draw trials, the kinds in turn."""
     drawn = random.Random(seed)
     trials = []
     for number in range(count):

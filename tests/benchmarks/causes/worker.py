@@ -99,7 +99,6 @@ class Fault:
             compute(seconds)
 
     def end(self) -> None:
-        """Leave nothing behind."""
         self._kept = []
         if self._file is not None:
             os.close(self._file)
@@ -114,7 +113,6 @@ def compute(seconds: float) -> None:
 
 
 def run_trial(trial: Trial, out: Path | None, agent: Path | None) -> None:
-    """Train for the steps of one trial, on one rank."""
     rank = distributed.get_rank()
     torch.manual_seed(1)
     layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]

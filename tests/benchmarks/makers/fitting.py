@@ -29,7 +29,6 @@ def promises_of(outcomes: Sequence[Outcome]) -> list[Promise]:
 
 
 def as_said(_others: Sequence[Outcome]) -> Curve:
-    """Leave probabilities as they are."""
     return lambda promised: promised
 
 
@@ -44,19 +43,7 @@ def logistic(others: Sequence[Outcome]) -> Curve:
     return lambda one: float(model.predict_proba(_log_odds(np.array([one])))[0, 1])
 
 
-def isotonic(others: Sequence[Outcome]) -> Curve:
-    """Fit steps that only rise; they end where the outcomes end: who was right in 24 of 25 promises no more."""
-    from sklearn.isotonic import IsotonicRegression
-
-    promised, came_true = _columns(others)
-    if not len(promised):
-        return as_said(others)
-    surest = (came_true.sum() + 0.5) / (len(came_true) + 1)
-    model = IsotonicRegression(y_max=max(float(surest), 0.5), out_of_bounds="clip").fit(promised, came_true)
-    return lambda one: float(model.predict([one])[0])
-
-
-FITS: Final[Mapping[str, Fit]] = {"none": as_said, "logistic": logistic, "isotonic": isotonic}
+FITS: Final[Mapping[str, Fit]] = {"none": as_said, "logistic": logistic}
 
 
 def held_out(by_maker: Mapping[str, Sequence[Outcome]], fit: Fit) -> dict[str, list[Promise]]:

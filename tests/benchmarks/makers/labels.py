@@ -16,8 +16,6 @@ _DEVICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was done to one job."""
-
     maker: str
     name: str
     kind: str | None  # the verdict's kind that is right; None: the job is healthy

@@ -30,8 +30,6 @@ _DELAYED_TRANSFERS: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The fault that a job is to have."""
-
     seed: int
     kind: str
     shape: str

@@ -107,7 +107,6 @@ def figures_by_maker(outcomes: Sequence[Outcome], makers: Sequence[str], fit: Fi
 
 
 def by_maker_table(found: Mapping[str, Figures]) -> list[str]:
-    """Give the lines of a table: a row for each figure, a column for each maker."""
     lines = [[text, *(_shown(own[key], show) for own in found.values())] for key, (text, show) in FIGURES.items()]
     return table(["figure", *found], lines)
 

@@ -24,8 +24,6 @@ LOUD: Final = ("ticket", "page")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was said of one job."""
-
     verdicts: Sequence[Json]  # newest revisions, in the order of `analyze`
     revisions: Sequence[tuple[int, Json]]  # all of them, each after the iteration in which it was decided
     elapsed_s: Mapping[int, float]  # of each judged iteration
@@ -43,8 +41,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one job fares."""
-
     is_top1: bool
     is_kind: bool
     is_recalled: bool

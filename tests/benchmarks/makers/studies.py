@@ -37,8 +37,6 @@ _SEEN: Final = (1, 2, 3, 5, 8, 12, 20)
 
 
 class Condition(NamedTuple):
-    """One row of a study."""
-
     name: str
     settings: JudgeSettings = JudgeSettings()
     share: float = 1.0  # of the ranks that log
@@ -85,7 +83,6 @@ def judged(job: Job, conditions: Sequence[Condition]) -> list[tuple[Outcome, boo
 
 
 def condition_table(conditions: Sequence[Condition], outcomes: Sequence[Sequence[tuple[Outcome, bool]]]) -> list[str]:
-    """Give the lines of a table: a row for each condition."""
     head = ["condition", "faults", "Top-1", "hard ones", "Top-1", "wrong device", "accusations per 1,000 healthy",
             "tickets", "iterations to the name, median"]  # fmt: skip
     lines = []

@@ -51,7 +51,6 @@ def main() -> int:
 
 
 def _table(checked: Sequence[Checked], changes: Sequence[str]) -> Iterator[str]:
-    """Yield a Markdown table with a row for each change."""
     yield "| change | what is different | jobs it applies to | jobs changed | verdicts gone | verdicts new |"
     yield "|---|---|---|---|---|---|"
     for name in changes:

@@ -17,8 +17,6 @@ Apply = Callable[[Recording, np.random.Generator], Changed | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change."""
-
     about: str  # what is different afterwards; one line
     apply: Apply
 

@@ -95,8 +95,6 @@ def differences(before: Sequence[Charge], after: Sequence[Charge]) -> tuple[list
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one change did to the verdicts."""
-
     name: str
     does_apply: bool = True  # false where the recording lacks what the change needs; then nothing was judged
     # gone, new: Verdicts that were there before alone, and afterwards alone, in the names of the unchanged recording
@@ -105,7 +103,6 @@ class Outcome:
 
     @property
     def is_changed(self) -> bool:
-        """Whether a verdict is another."""
         return bool(self.gone or self.new)
 
 
@@ -150,8 +147,6 @@ RECORDINGS: Final = Path(__file__).parents[2] / "recordings"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One job under all changes."""
-
     job: str
     charges: Sequence[Charge]
     outcomes: Sequence[Outcome]
@@ -161,7 +156,6 @@ class Checked:
 def run_all(
     jobs: Sequence[str], changes: Sequence[str], seed: int, is_streamed: bool, processes: int
 ) -> Iterator[Checked]:
-    """Yield jobs as they are done."""
     context = multiprocessing.get_context("spawn")  # a forked process would share the parent's threads
     with ProcessPoolExecutor(processes, context) as pool:
         futures = [pool.submit(check, job, changes, seed, is_streamed) for job in jobs]

@@ -40,7 +40,6 @@ def deal_ranks(recording: Recording, random: np.random.Generator) -> Changed:
 
 
 def _with_ranks(recording: Recording, new: Array) -> Changed:
-    """Give rank ``r`` the number ``new[r]``."""
     for schema in SCHEMAS:
         recording = recording.with_columns(schema, rank=new[recording.tables[schema]["rank"]])
     peer = recording.tables["commops"]["peer"]
@@ -98,7 +97,6 @@ def _new_names(prefix: str, names: Iterable[str | None], random: np.random.Gener
 
 
 def number_iterations_later(recording: Recording, random: np.random.Generator) -> Changed | None:
-    """Iterations have numbers that are `ITERATIONS_LATER` larger."""
     if not recording.has_marks:
         return None
     for schema in ("commops", "iterations"):
@@ -123,7 +121,6 @@ LOST_RATIO: Final = 0.005
 
 
 def mix_rows(recording: Recording, random: np.random.Generator) -> Changed:
-    """Each file has its rows in another order."""
     for schema in SCHEMAS:
         rows = len(recording.tables[schema]["rank"])
         recording = recording.with_rows(schema, random.permutation(rows))

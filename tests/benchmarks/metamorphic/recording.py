@@ -38,7 +38,6 @@ class Recording:
 
     @property
     def logged(self) -> Array:
-        """Ranks that have rows, ascending."""
         return np.unique(np.concatenate([table["rank"] for table in self.tables.values()]))
 
     @property
@@ -184,8 +183,6 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A changed recording."""
-
     recording: Recording
     naming: Naming = Naming()
     delivery: Delivery | None = None  # `None`: the way of delivery is no part of the change

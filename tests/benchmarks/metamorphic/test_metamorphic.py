@@ -82,14 +82,11 @@ def test_no_change_alters_a_verdict(change: str, names: list[str]) -> None:
     assert (outcome.gone, outcome.new) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("name", "charge"),
-    [
-        ("three", Charge("slow_rank", (30, 45), "gpu", (5,))),
-        ("data", Charge("slow_rank", (30, 45), "host", (4, 5, 6, 7))),
-        ("stopped", Charge("hang", (30, 31), "gpu", (3,))),
-    ],
-)
+@pytest.mark.parametrize(("name", "charge"), [
+    ("three", Charge("slow_rank", (30, 45), "gpu", (5,))),
+    ("data", Charge("slow_rank", (30, 45), "host", (4, 5, 6, 7))),
+    ("stopped", Charge("hang", (30, 31), "gpu", (3,))),
+])  # fmt: skip
 def test_what_must_stay_the_same_is_right(name: str, charge: Charge) -> None:
     assert charge in check_of(name).charges
 

@@ -73,7 +73,6 @@ def _with_elapsed(recording: Recording, ppm: Array) -> Recording:
 
 
 def shift(recording: Recording, random: np.random.Generator) -> Changed:
-    """All of it happened `SHIFT_NS` later."""
     until_ns = recording.job.recorded_until_ns
     job = replace(recording.job, recorded_until_ns=None if until_ns is None else until_ns + SHIFT_NS)
     return Changed(replace(_moved(recording, lambda _, at_ns: at_ns + SHIFT_NS), job=job))

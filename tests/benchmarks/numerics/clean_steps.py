@@ -46,7 +46,6 @@ FORMS: Final = {"as trained": (None, False), "loss of 2 digits": (2, False), "lo
 
 
 def work(out: str, dtype: str, steps: str, seed: str) -> None:
-    """Be one of the processes that train."""
     import torch
 
     from tests.benchmarks.numerics.traces import Trial
@@ -54,8 +53,6 @@ def work(out: str, dtype: str, steps: str, seed: str) -> None:
     from tests.benchmarks.numerics.worker import recorded
 
     class Planned(Replica):
-        """Trains by the plan."""
-
         def rate_of(self, step: int) -> float:
             at = step % CYCLE
             rate = self.setting.rate * min(1.0, (step + 1) / WARM_UP)

@@ -34,7 +34,6 @@ class Fault:
     size: float = 0.0  # of a spike: factor of the learning rate, or share of the batch
 
     def is_due(self, iteration: int) -> bool:
-        """Whether an iteration has it."""
         return iteration == self.iteration or (self.repeats and iteration > self.iteration)
 
     def label(self) -> dict[str, Any]:
@@ -78,7 +77,6 @@ class Injector:
         self.choice = int(self._random.integers(1 << 31))  # which tensor: modulo their number
 
     def hit(self, tensor: Any) -> None:
-        """Change bits of a tensor, in place."""
         import torch
 
         fault, flat = self.fault, tensor.detach().reshape(-1)

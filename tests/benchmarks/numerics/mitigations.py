@@ -156,7 +156,6 @@ def rank(seed: int) -> None:
 
 
 def main() -> int:
-    """Start the processes, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     seed = parser.parse_args().seed

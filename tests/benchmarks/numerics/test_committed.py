@@ -27,7 +27,6 @@ def label_of(directory: Path) -> dict[str, Any]:
 
 
 def columns_of(trace: Trace, name: str) -> np.ndarray:
-    """A column of iterations, by rank and iteration."""
     rows = [trace.iterations[rank].columns for rank in range(RANKS)]
     return np.array([own[name][are_whole(own)] for own in rows])
 

@@ -22,8 +22,6 @@ WARM_UP, DECAY = 30, 400  # steps of the learning rate's schedule
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A model and how it is trained."""
-
     seed: int
     width: int = 48
     layers: int = 2
@@ -57,8 +55,6 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Predicts the next token."""
-
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, setting.width)

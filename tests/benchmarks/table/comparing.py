@@ -77,7 +77,6 @@ def committed_lines(committed: Mapping[str, Any]) -> list[Line]:
 
 
 def read(figure: Figure, outcome: Outcome) -> tuple[float | None, str | None]:
-    """Return a figure's value, and what is wrong with it."""
     if outcome.told is None:
         return None, outcome.problem or "it wrote no JSON"
     try:
@@ -151,7 +150,6 @@ def _notes(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def committed_table(committed: Mapping[str, Any], lines: Sequence[Line]) -> str:
-    """Return the table of the committed figures for the page of benchmarks."""
     commits = committed.get("commits", {})
     head = ["| figure | value | unit | must be | reached | on |", "|:--|--:|:--|--:|:--|:--|"]
     rows = [
@@ -162,7 +160,6 @@ def committed_table(committed: Mapping[str, Any], lines: Sequence[Line]) -> str:
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """Return the machine in a sentence or two."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
         f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']:.0f} GiB, {machine['kernel']}; "

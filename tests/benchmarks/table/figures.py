@@ -23,8 +23,6 @@ class Program:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table."""
-
     key: str
     about: str
     unit: str
@@ -74,8 +72,6 @@ def growth(small: int, large: int) -> Callable[[Any], float]:
 
 
 def alert_s(percent: float) -> Callable[[Any], float]:
-    """Read a percentile of the delays of alerts."""
-
     def read(told: Any) -> float:
         delays = [one["seconds"] for one in told["delays"] if one["topic"] == "alerts"]
         return float(np.percentile(delays, percent))

@@ -76,7 +76,6 @@ def taken_in(sizes: Sequence[Cost], new: Sequence[Cost]) -> list[Cost]:
 
 
 def values(panel: Panel, sizes: Sequence[Cost]) -> dict[str, list[float]]:
-    """Return what each line of a panel goes through."""
     return {name: [float(value(cost)) for cost in sizes] for name, value in panel.lines.items()}
 
 

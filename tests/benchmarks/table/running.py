@@ -24,8 +24,6 @@ _SAID: Final = 160  # characters of a failed benchmark's last line that are repe
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one benchmark."""
-
     program: Program
     told: Any = None  # what it wrote as JSON; `None` if it did not
     problem: str | None = None  # why it has no figures, or not to be trusted ones; `None`: all is well

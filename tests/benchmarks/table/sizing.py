@@ -124,12 +124,10 @@ def table(sizes: Sequence[Size]) -> str:
 
 
 def disk(gib: float) -> str:
-    """Return GiB or TiB."""
     return f"{number(gib / 1024)} TiB" if gib >= 1024 else f"{number(gib)} GiB"
 
 
 def inputs(figures: Mapping[str, float]) -> str:
-    """Return the figures that the formula reads, as Markdown."""
     names = {
         "worker_core": ("`R`", "operators of a worker in a second of CPU time", "M"),
         "rank_cost_8192": ("`c`", "CPU of a rank and iteration, both hops", "µs"),

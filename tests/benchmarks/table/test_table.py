@@ -74,18 +74,13 @@ def test_the_figures_of_a_benchmark_are_read_from_its_json() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("told", "problem", "value", "said"),
-    [
-        ("x", None, None, "not in its JSON (ValueError: could not convert string to float: 'x')"),
-        (math.nan, None, None, "must be a number; got nan"),
-        (None, None, None, "it wrote no JSON"),
-        (2.0, "failed, status 1: x", 2.0, "failed, status 1: x"),
-    ],
-)
-def test_a_value_that_is_none_or_doubtful_says_why(
-    told: Any, problem: str | None, value: float | None, said: str
-) -> None:
+@pytest.mark.parametrize(("told", "problem", "value", "said"), [
+    ("x", None, None, "not in its JSON (ValueError: could not convert string to float: 'x')"),
+    (math.nan, None, None, "must be a number; got nan"),
+    (None, None, None, "it wrote no JSON"),
+    (2.0, "failed, status 1: x", 2.0, "failed, status 1: x"),
+])  # fmt: skip
+def test_a_value_that_is_doubtful_says_why(told: Any, problem: str | None, value: float | None, said: str) -> None:
     assert read(figure(), Outcome(Program("program", "tests.none"), told, problem)) == (value, said)
 
 
@@ -94,9 +89,7 @@ def test_a_value_that_is_none_or_doubtful_says_why(
     [(0.81, True, True, False), (0.79, True, False, True), (1.19, False, False, False), (1.21, False, False, True),
      (0.8, False, True, False), (5.0, True, True, False)],
 )  # fmt: skip
-def test_a_ratio_has_a_limit_and_is_worse_by_more_than_a_fifth_of_the_committed_one(
-    value: float, is_more_better: bool, is_reached: bool, is_worse: bool
-) -> None:
+def test_ratios_have_a_limit_and_worsen(value: float, is_more_better: bool, is_reached: bool, is_worse: bool) -> None:
     line = Line(figure(must=0.8, is_more_better=is_more_better), value, 1.0)
     assert (line.is_reached, line.is_worse) == (is_reached, is_worse)
     assert not Line(figure(is_more_better=is_more_better, is_ratio=False), value, 1.0).is_worse
@@ -136,7 +129,7 @@ def test_a_run_stands_beside_what_was_committed() -> None:
     ]
 
 
-def test_ctrl_c_prints_what_is_done_so_far(
+def test_ctrl_c_prints_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(programs: Sequence[Program], folder: Path) -> Iterator[Outcome]:

@@ -100,9 +100,7 @@ def chain(meetings: int) -> OperatorGraph:
 
 
 @pytest.mark.parametrize(("meetings", "settles"), [(MOST_ROUNDS - 10, True), (MOST_ROUNDS + 10, False)])
-def test_a_replay_in_which_each_change_of_partner_leads_to_another_says_that_it_did_not_settle(
-    meetings: int, settles: bool
-) -> None:
+def test_a_replay_in_which_partners_change_for_ever_says_that_it_did_not_settle(meetings: int, settles: bool) -> None:
     """The first rank is late, so that at each meeting it is not the next rank any more who comes last."""
     graph, late_ns = chain(meetings), 1_000_000
     gap_ns, transfer_ns = pieces(graph)
@@ -273,9 +271,7 @@ def test_a_slow_rank_must_explain_three_tenths_of_the_excess(share: float, is_sl
 
 
 @pytest.mark.parametrize(("slower", "is_slow"), [(1.0220, False), (1.0285, True)])
-def test_an_excess_of_a_fiftieth_of_the_iteration_is_the_least_that_must_be_explained(
-    slower: float, is_slow: bool
-) -> None:
+def test_a_fiftieth_of_the_iteration_is_the_least_that_must_be_explained(slower: float, is_slow: bool) -> None:
     """The transfers take three quarters of the iteration, so that work explains little of it."""
     graph = iteration(0, work={2: slower}, transfer=10)
     known = usual(of=graph, excess_ns=0.0)
@@ -302,9 +298,7 @@ def test_a_lane_is_slow_by_a_twentieth(log_slower: float, is_slow: bool) -> None
 @pytest.mark.parametrize(("share", "rounds", "is_slow"), [
     (0.08, 4, False), (0.10, 4, True), (0.20, 2, False), (0.20, 3, True), (0.35, 2, True),
 ])  # fmt: skip
-def test_a_slow_lane_must_explain_a_tenth_of_the_excess_and_more_if_it_has_few_transfers(
-    share: float, rounds: int, is_slow: bool
-) -> None:
+def test_a_slow_lane_explains_a_tenth_and_more_if_of_few_transfers(share: float, rounds: int, is_slow: bool) -> None:
     graph = iteration(0, rounds=rounds, transfer=1.5)
     excess_ns = rounds * 0.5 * TRANSFER_NS / share
     assert transfer_after(graph, usual(rounds, excess_ns, graph)) == pytest.approx(1.0 if is_slow else 1.5, abs=1e-4)

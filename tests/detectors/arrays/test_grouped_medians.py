@@ -40,7 +40,6 @@ def groups(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 def of_each(group: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
-    """Values of each group."""
     return [values[group == number] for number in range(int(group.max(initial=-1)) + 1)]
 
 
@@ -98,9 +97,7 @@ def test_medians_at_the_limits() -> None:
 
 
 @given(groups(), st.data())
-def test_weighted_medians_are_medians_of_values_that_stand_there_more_often(
-    rows: tuple[np.ndarray, np.ndarray], data: st.DataObject
-) -> None:
+def test_weighted_medians_are_of_repeated_values(rows: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
     group, values = rows[0], rows[1].astype(np.float64)
     weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(group), max_size=len(group))), dtype=int)
     expected = [

@@ -115,9 +115,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), max_size=12)
 
 
 @given(rows=ROWS, questions=ROWS)
-def test_both_searches_find_what_is_found_by_hand(
-    rows: list[tuple[int, int]], questions: list[tuple[int, int]]
-) -> None:
+def test_both_searches_find_as_by_hand_does(rows: list[tuple[int, int]], questions: list[tuple[int, int]]) -> None:
     rows = sorted(rows)
     group, value = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
     asked_group, asked = (np.array([one[column] for one in questions], dtype=np.int64) for column in (0, 1))
@@ -148,7 +146,6 @@ FEW_ROWS = st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 1)), max_size=1
 
 
 def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as two columns."""
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 

@@ -239,9 +239,7 @@ def test_what_is_left_to_explain() -> None:
 
 
 @pytest.mark.parametrize(("excess_ms", "share"), [(None, 0.4), (60.0, 0.5), (20.0, 1.0), (500.0, 0.4)])
-def test_a_cause_is_held_against_the_iteration_s_own_excess_where_that_is_less_than_its_parts(
-    excess_ms: float | None, share: float
-) -> None:
+def test_a_cause_is_held_against_the_iteration_s_excess_where_less(excess_ms: float | None, share: float) -> None:
     """30 of the 75 ms of all parts, which may have been waited for in part."""
     one = seen(0, {WORK[1]: 30.0, WORK[2]: 45.0})
     one = replace(one, excess_ns=None if excess_ms is None else excess_ms * MS)
@@ -320,9 +318,7 @@ EVERYBODYS = Lane("collective", 0)
     ({work(1): 5.0, EVERYBODYS: -20.0}, True),  # what was quicker is no cause beside it
     ({EVERYBODYS: 15.0}, False),
 ])  # fmt: skip
-def test_a_cause_beside_another_has_most_of_the_excess_or_more_than_a_slow_phase(
-    path_ms: dict[Lane, float], is_mainly: bool
-) -> None:
+def test_a_cause_beside_another_has_most_or_a_slow_phase(path_ms: dict[Lane, float], is_mainly: bool) -> None:
     assert observation(0, path_ms).is_mainly(RANK) == is_mainly
 
 

@@ -37,20 +37,13 @@ def test_the_function_that_stands_out_is_named_with_that_of_its_peers() -> None:
     assert weighed.explanation is None
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        shares(5, ("wait", 860), ("decode_jpeg", 140)) + PEERS,  # within the chance of 250 samples
-        shares(5, ("decode_jpeg", 1000)),  # no peer
-        PEERS,
-        [DeviceEvent(10**18, 5, "function", "node-0", "", None, "not taken: permission"), *PEERS],
-        [
-            *shares(5, ("decode_jpeg", 990), time_ns=10**18),
-            *shares(5, ("wait", 900), time_ns=10**18 + 10**10),
-            *PEERS,
-        ],
-    ],
-)
+@pytest.mark.parametrize("events", [
+    shares(5, ("wait", 860), ("decode_jpeg", 140)) + PEERS,  # within the chance of 250 samples
+    shares(5, ("decode_jpeg", 1000)),  # no peer
+    PEERS,
+    [DeviceEvent(10**18, 5, "function", "node-0", "", None, "not taken: permission"), *PEERS],
+    [*shares(5, ("decode_jpeg", 990), time_ns=10**18), *shares(5, ("wait", 900), time_ns=10**18 + 10**10), *PEERS],
+])  # fmt: skip
 def test_a_difference_that_may_be_chance_is_none(events: list[DeviceEvent]) -> None:
     assert spent_apart(VERDICT, events) == ""
 

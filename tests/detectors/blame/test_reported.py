@@ -179,9 +179,7 @@ def test_work_of_a_device_that_reported_a_fault_is_the_hardware_s(one: DeviceEve
     pytest.param(NIC_2, event(kind="link_errors", code=9, device="eth7"), id="another NIC of the host"),
     pytest.param(replace(RANK_2, device="switch"), event(kind="link_down", code=None, device=""), id="one host"),
 ])  # fmt: skip
-def test_what_another_device_of_a_rank_or_of_its_host_reported_is_no_evidence(
-    accused: Suspect, one: DeviceEvent
-) -> None:
+def test_what_another_device_of_the_rank_or_its_host_reported_is_none(accused: Suspect, one: DeviceEvent) -> None:
     assert with_events(verdict(accused), [one]) == verdict(accused)
 
 

@@ -128,9 +128,7 @@ def test_stages_whose_recvs_lie_open_are_not_compared(beside_ratio: float, is_sa
 
 
 @pytest.mark.parametrize(("excess_ms", "is_said"), [(12.0, False), (14.5, True)])
-def test_stages_whose_recvs_lie_open_are_compared_by_their_work_on_micro_batches(
-    excess_ms: float, is_said: bool
-) -> None:
+def test_stages_with_open_recvs_are_compared_by_their_work_on_micro_batches(excess_ms: float, is_said: bool) -> None:
     """Of four stages the two in the middle; the path, which takes waiting for work, is not asked."""
     microbatch_ns = {rank: (60.0 + (excess_ms if rank < 4 else 0.0)) * MS for rank in (2, 3, 4, 5)}
     some = [replace(reviewed(n, {}, beside_ratio=0.9), microbatch_ns=microbatch_ns) for n in range(8)]
@@ -187,9 +185,7 @@ def test_stages_that_are_not_heavy() -> None:
 @pytest.mark.parametrize(
     ("before_ms", "is_said"), [((60.0, 90.0), True), ((60.0, 70.0), False), ((70.0, 60.0), False)]
 )
-def test_a_heavy_stage_works_longer_before_it_is_through_with_its_messages(
-    before_ms: Sequence[float], is_said: bool
-) -> None:
+def test_a_heavy_stage_works_longer_until_its_messages_are_through(before_ms: Sequence[float], is_said: bool) -> None:
     """Where there are two stages alone, what one does later may be waiting for the other: it counts for nothing."""
     before_ns = {rank: before_ms[rank // 4] * MS for rank in range(8)}
     some = [replace(reviewed(n, {}, **HEAVY), to_last_message_ns=before_ns) for n in range(8)]

@@ -442,9 +442,7 @@ def leafs_below(*spines: str) -> Topology:
     pytest.param((0, 0, 0, 0), ("s",), False, id="one leaf is always first: one way is slow"),
     pytest.param((0, 2, 4, 6), (), False, id="nobody announced what is above the leafs"),
 ])  # fmt: skip
-def test_a_spine_is_told_from_the_uplinks_by_who_leaves_first(
-    first: tuple[int, ...], spines: tuple[str, ...], accused: bool
-) -> None:
+def test_a_spine_is_told_by_who_leaves_first(first: tuple[int, ...], spines: tuple[str, ...], accused: bool) -> None:
     topology = leafs_below(*spines)
     normal = dict.fromkeys([Lane("collective", code) for code in range(2, 6)], NORMAL)
     seen = irregular({**dict.fromkeys(ACROSS_LEAFS, SLOW), **normal})
@@ -545,9 +543,7 @@ def test_what_drifts_by_twelve_percent_is_not_slow(excess_ms: float, is_slow: bo
 
 
 @pytest.mark.parametrize(("noise_ms", "found"), [(7.2, False), (8.6, None)])
-def test_a_normal_lane_acquits_where_the_slow_down_would_be_noticed_in_five_of_six(
-    noise_ms: float, found: bool | None
-) -> None:
+def test_a_normal_lane_acquits_where_slowness_would_be_noticed_in_5_of_6(noise_ms: float, found: bool | None) -> None:
     """30 ms must be five standard errors: 5.5 ms with noise of 7.2 ms, 6.5 ms with 8.6 ms."""
     assert seen_as(NORMAL._replace(noise_ns=noise_ms * MS)) is found
 
@@ -581,18 +577,13 @@ def test_one_odd_iteration_of_several_moves_no_lane() -> None:
     assert seen_slow(pair(1, 5), odd)[pair(1, 3)] is False
 
 
-@pytest.mark.parametrize(
-    ("lane", "is_seen"),
-    [
-        (small(4 * 90_000.0), False),
-        (small(4 * 110_000.0), True),
-        (small(1 * MS, usual_ns=5 * MS), False),  # of 15 ms that it would have if it were slow by as much
-        (small(3 * MS, usual_ns=5 * MS), True),
-    ],
-)
-def test_small_messages_that_met_the_queues_of_a_slow_communicator_are_no_evidence(
-    lane: LaneExcess, is_seen: bool
-) -> None:
+@pytest.mark.parametrize(("lane", "is_seen"), [
+    (small(4 * 90_000.0), False),
+    (small(4 * 110_000.0), True),
+    (small(1 * MS, usual_ns=5 * MS), False),  # of 15 ms that it would have if it were slow by as much
+    (small(3 * MS, usual_ns=5 * MS), True),
+])  # fmt: skip
+def test_small_messages_that_met_queues_of_a_slow_communicator_are_none(lane: LaneExcess, is_seen: bool) -> None:
     seen = seen_slow(WORLD, irregular({WORLD: SLOW, pair(1, 5): lane}))
     assert seen == {WORLD: True} | ({pair(1, 5): True} if is_seen else {})
 
@@ -608,9 +599,7 @@ KNOWN = st.dictionaries(
 
 
 @given(st.lists(KNOWN, min_size=1, max_size=8), st.frozensets(st.sampled_from([OTHER, WORLD, pair(2, 3)])))
-def test_lanes_that_are_explained_are_as_if_they_had_not_been_seen(
-    seen: list[dict[Lane, LaneExcess]], explained: frozenset[Lane]
-) -> None:
+def test_explained_lanes_are_as_if_not_seen(seen: list[dict[Lane, LaneExcess]], explained: frozenset[Lane]) -> None:
     """Each lane is told by its own medians; and in the order in which lanes appear, which sums depend on."""
     some = [Attribution(number, {}, {}, one, {}) for number, one in enumerate(seen)]
     left = [replace(one, lanes={k: v for k, v in one.lanes.items() if k not in explained}) for one in some]

@@ -101,9 +101,7 @@ def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[
     pytest.param(20.0, TWO_EACH.host(4), "gpu", id="another host is accused"),
     pytest.param(20.0, Device("gpu", (3,)), "gpu", id="its GPU is accused"),
 ])  # fmt: skip
-def test_ranks_of_a_slow_host_are_about_as_late_as_its_latest(
-    late_ms: float, accused: Device | None, device: str
-) -> None:
+def test_ranks_of_a_slow_host_are_about_equally_late(late_ms: float, accused: Device | None, device: str) -> None:
     some = always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0})
     (cause,) = find_causes(some, TWO_EACH, accused)
     assert cause.suspects[0][0].kind == device

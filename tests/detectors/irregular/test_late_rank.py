@@ -67,9 +67,7 @@ def latest_of_a_thousand(iteration: int, *, late_ns: float | None = None) -> Lat
 
 
 @pytest.mark.parametrize(("late_ms", "stands_out"), [(22.0, False), (28.0, False), (60.0, True)])
-def test_among_the_latest_of_a_thousand_three_times_is_chance_unless_it_is_late(
-    late_ms: float, stands_out: bool
-) -> None:
+def test_among_the_latest_of_a_thousand_thrice_is_chance_unless_it_is_late(late_ms: float, stands_out: bool) -> None:
     """Of the ranks that nearly were among them nothing is known but that they were hardly less late."""
     before = [latest_of_a_thousand(n) for n in range(20)]
     newest = [latest_of_a_thousand(20 + n, late_ns=late_ms * MS if n % 2 else None) for n in range(6)]

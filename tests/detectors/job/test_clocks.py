@@ -287,19 +287,16 @@ def test_an_end_five_deviations_away_is_left_out(stray_us: float, is_kept: bool)
     assert found == pytest.approx((1 + stray_us) / 32 if is_kept else 1 / 31, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("ppm", "every_ns", "noise_ns", "drifts"),
-    [
-        pytest.param(1.8, S, 50.0, False, id="9 us"),
-        pytest.param(2.2, S, 50.0, True, id="11 us"),
-        pytest.param(180.0, S, 50.0, True, id="as oscillators may"),
-        pytest.param(220.0, S, 50.0, False, id="as no oscillator does"),
-        pytest.param(60.0, 180 * MS, 50.0, False, id="over 0.9 s"),
-        pytest.param(60.0, 220 * MS, 50.0, True, id="over 1.1 s"),
-        pytest.param(12.4, S, 20.0 * US, False, id="less than three deviations"),
-        pytest.param(16.4, S, 20.0 * US, True, id="more than three deviations"),
-    ],
-)
+@pytest.mark.parametrize(("ppm", "every_ns", "noise_ns", "drifts"), [
+    pytest.param(1.8, S, 50.0, False, id="9 us"),
+    pytest.param(2.2, S, 50.0, True, id="11 us"),
+    pytest.param(180.0, S, 50.0, True, id="as oscillators may"),
+    pytest.param(220.0, S, 50.0, False, id="as no oscillator does"),
+    pytest.param(60.0, 180 * MS, 50.0, False, id="over 0.9 s"),
+    pytest.param(60.0, 220 * MS, 50.0, True, id="over 1.1 s"),
+    pytest.param(12.4, S, 20.0 * US, False, id="less than three deviations"),
+    pytest.param(16.4, S, 20.0 * US, True, id="more than three deviations"),
+])  # fmt: skip
 def test_what_a_drift_is(ppm: float, every_ns: int, noise_ns: float, drifts: bool) -> None:
     rows = collectives(
         {}, {"h0": ppm * 1e-6, "h1": -ppm * 1e-6}, every_ns=every_ns, noise_ns=noise_ns, host_of=TWO_HOSTS

@@ -91,9 +91,7 @@ def test_longer_operators_have_no_less_slack(elapsed_ns: int, longer_ns: int, st
 
 
 @given(start_ns=st.integers(0, 10**15), elapsed_ns=st.integers(0, 10**11), ppm=st.floats(-100, 100))
-def test_what_was_rounded_and_measured_by_another_clock_is_off_by_less(
-    start_ns: int, elapsed_ns: int, ppm: float
-) -> None:
+def test_rounded_times_of_another_clock_are_off_by_less(start_ns: int, elapsed_ns: int, ppm: float) -> None:
     measured_ns = round(elapsed_ns * (1 + ppm * 1e-6) / US) * US
     logged_end_ns = round(start_ns / US) * US + measured_ns
     slack = int(slack_ns(np.array([US]), np.array([measured_ns]))[0])
@@ -188,9 +186,7 @@ def test_rounding_changes_no_order_of_what_is_well_apart(chain: list[tuple[int, 
 
 
 @given(chain=chains(), data=st.data())
-def test_what_touches_still_follows_when_its_end_comes_late(
-    chain: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_what_touches_follows_when_its_end_comes_late(chain: list[tuple[int, int]], data: st.DataObject) -> None:
     """Each operator begins when the one before ends, and the log says that it ended up to the slack later."""
     rows, now_ns = [], EPOCH
     for number, (start_ns, end_ns) in enumerate(chain):
@@ -206,9 +202,7 @@ SPANS = st.tuples(st.integers(0, 50 * US), st.integers(0, 30 * US))
 
 
 @given(spans=st.lists(SPANS, min_size=1, max_size=16), ranks=st.integers(1, 3), entry_ns=st.integers(0, 60 * US))
-def test_no_gap_is_negative_and_none_before_comes_after(
-    spans: list[tuple[int, int]], ranks: int, entry_ns: int
-) -> None:
+def test_no_gap_is_negative_none_before_is_after(spans: list[tuple[int, int]], ranks: int, entry_ns: int) -> None:
     rows = [row(n % ranks, start, start + ns, sequence=n // ranks) for n, (start, ns) in enumerate(spans)]
     graph = logged_graph(*rows, entry={(rank, 0): entry_ns for rank in range(ranks)})
     assert (graph.gap_ns >= 0).all()
@@ -234,9 +228,7 @@ def test_a_partner_that_came_after_the_end_by_the_clocks_error_was_waited_for(af
 
 @pytest.mark.parametrize(("operator", "other"), [("broadcast", "broadcast"), ("send", "recv")])
 @pytest.mark.parametrize(("after_ns", "is_waited_for"), [(1, True), (2 * US, True), (10 * US, False)])
-def test_who_may_leave_early_waited_for_a_partner_within_the_slack_only(
-    operator: str, other: str, after_ns: int, is_waited_for: bool
-) -> None:
+def test_who_may_leave_early_has_some_slack(operator: str, other: str, after_ns: int, is_waited_for: bool) -> None:
     peers = (1, 0) if operator == "send" else (None, None)
     came_ns = MS + after_ns
     graph = logged_graph(row(0, 0, MS, operator, peer=peers[0]), row(1, came_ns, came_ns + MS, other, peer=peers[1]))

@@ -169,24 +169,21 @@ def test_pipelines_that_nobody_announced() -> None:
     assert stages_from_transfers(counts) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [
-        pytest.param({}, id="nothing is sent"),
-        pytest.param(round_trip(0, 2, 4, back=8) | round_trip(1, 3, 5, back=8), id="rings that turn both ways"),
-        pytest.param(
-            round_trip(0, 2, 4, count=25, back=24) | round_trip(1, 3, 5, count=25, back=24),
-            id="rings that lost a row",
-        ),
-        pytest.param({(0, 2): 8, (2, 4): 8, (4, 0): 8, (1, 3): 8, (3, 5): 8, (5, 1): 8}, id="rings"),
-        pytest.param(round_trip(0, 2, 4, count=1, back=0) | round_trip(1, 3, 5, count=1, back=0), id="once each"),
-        pytest.param(chain(0, 2, 4), id="one pipeline: nobody has a peer"),
-        pytest.param(chain(0, 2) | chain(1, 3), id="pairs may be rings"),
-        pytest.param(chain(0, 2, 4) | chain(1, 3), id="of other lengths"),
-        pytest.param(chain(0, 4, 2) | chain(1, 3, 5), id="not in order"),
-        pytest.param(chain(0, 2, 4) | chain(1, 3, 5) | {(0, 3): 1}, id="one that sends elsewhere"),
-    ],
-)
+@pytest.mark.parametrize("counts", [
+    pytest.param({}, id="nothing is sent"),
+    pytest.param(round_trip(0, 2, 4, back=8) | round_trip(1, 3, 5, back=8), id="rings that turn both ways"),
+    pytest.param(
+        round_trip(0, 2, 4, count=25, back=24) | round_trip(1, 3, 5, count=25, back=24),
+        id="rings that lost a row",
+    ),
+    pytest.param({(0, 2): 8, (2, 4): 8, (4, 0): 8, (1, 3): 8, (3, 5): 8, (5, 1): 8}, id="rings"),
+    pytest.param(round_trip(0, 2, 4, count=1, back=0) | round_trip(1, 3, 5, count=1, back=0), id="once each"),
+    pytest.param(chain(0, 2, 4), id="one pipeline: nobody has a peer"),
+    pytest.param(chain(0, 2) | chain(1, 3), id="pairs may be rings"),
+    pytest.param(chain(0, 2, 4) | chain(1, 3), id="of other lengths"),
+    pytest.param(chain(0, 4, 2) | chain(1, 3, 5), id="not in order"),
+    pytest.param(chain(0, 2, 4) | chain(1, 3, 5) | {(0, 3): 1}, id="one that sends elsewhere"),
+])  # fmt: skip
 def test_whatever_is_no_pipeline_has_no_stages(counts: Counts) -> None:
     assert stages_from_transfers(counts) == {}
 
@@ -202,7 +199,5 @@ def test_who_logs_nothing_is_of_the_stage_of_those_it_works_with() -> None:
     ("slow_transfers", "transfers", "is_stray"),
     [(1.0, 8, True), (1.4, 8, True), (1.6, 8, False), (8.0, 8, False), (1.0, 1, False)],
 )
-def test_one_transfer_of_several_that_has_all_of_the_excess_is_stray(
-    slow_transfers: float, transfers: int, is_stray: bool
-) -> None:
+def test_one_transfer_with_all_of_the_excess_is_stray(slow_transfers: float, transfers: int, is_stray: bool) -> None:
     assert LaneExcess(9.0, 9.0, 1.0, 0.0, slow_transfers, transfers).is_stray is is_stray

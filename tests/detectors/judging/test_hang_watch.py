@@ -122,9 +122,7 @@ def test_of_ranks_that_ended_long_ago_nothing_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("iterations", "is_trusted"), [(60, True), (44, False)])
-def test_of_a_rank_that_lost_two_per_cent_of_its_rows_a_missing_one_says_nothing(
-    iterations: int, is_trusted: bool
-) -> None:
+def test_of_a_rank_that_lost_2_per_cent_of_its_rows_a_missing_one_is_mute(iterations: int, is_trusted: bool) -> None:
     """One row of 60 is 1.7 %, one of 44 is 2.3 %."""
     job = hung(iterations, lost_rows=1)
     found = watched(job).look(job.reader, job.read_back, math.inf)

@@ -91,9 +91,7 @@ def test_iterations_that_show_what_is_usual() -> None:
 
 
 @pytest.mark.parametrize(("has_open", "first"), [(False, 10), (True, 0)])
-def test_what_is_usual_is_renewed_when_older_than_the_window_unless_a_verdict_is_open(
-    has_open: bool, first: int
-) -> None:
+def test_what_is_usual_is_renewed_after_a_window_unless_a_verdict_is_open(has_open: bool, first: int) -> None:
     case = Case({25: 2})
     case.find(25)
     for rows in case.job.rows[10:20]:

@@ -167,9 +167,7 @@ def test_the_iterations_of_a_verdict_name_it() -> None:
 
 
 @pytest.mark.parametrize(("is_repaired", "past", "reason"), [(True, 25, "recovered"), (False, 40, "finished")])
-def test_of_an_accused_rank_the_lateness_is_known_where_many_others_are_later(
-    *, is_repaired: bool, past: int, reason: str
-) -> None:
+def test_an_accused_rank_s_lateness_is_known_if_not_the_latest(*, is_repaired: bool, past: int, reason: str) -> None:
     """Rank 0 of 40 is slow from the start. Since iteration 25 as many others are later as the latest ranks hold."""
 
     def work_ns(number: int, rank: int) -> int:
@@ -314,16 +312,11 @@ def test_both_faults_are_found(judged: Outcome) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "ahead_ns",
-    [
-        {0: 0, 1: 7 * MS, 2: -3 * MS, 3: 40 * MS},
-        {0: 0, 1: -1_799_999_000 * 1000 * MS, 2: 5, 3: 0},  # one host lives in 1970
-    ],
-)
-def test_clocks_that_differ_change_no_blame(
-    faulty_trace: Trace, judged: Outcome, ahead_ns: Mapping[int, int]
-) -> None:
+@pytest.mark.parametrize("ahead_ns", [
+    {0: 0, 1: 7 * MS, 2: -3 * MS, 3: 40 * MS},
+    {0: 0, 1: -1_799_999_000 * 1000 * MS, 2: 5, 3: 0},  # one host lives in 1970
+])  # fmt: skip
+def test_other_clocks_change_no_blame(faulty_trace: Trace, judged: Outcome, ahead_ns: Mapping[int, int]) -> None:
     assert essence(judge_trace(with_clocks_apart(faulty_trace, ahead_ns))) == essence(judged)
 
 
@@ -472,9 +465,7 @@ def hurt(trace: Trace, name: str, share: float, value: Any) -> Trace:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), [("start_ns", UNKNOWN), ("elapsed_ns", np.nan), ("size_bytes", np.nan)])
 @pytest.mark.parametrize("share", [0.02, 1.0])
-def test_what_is_not_known_of_operators_accuses_no_innocent(
-    faulty_trace: Trace, name: str, value: Any, share: float
-) -> None:
+def test_unknown_values_of_operators_accuse_nobody(faulty_trace: Trace, name: str, value: Any, share: float) -> None:
     for verdict in verdicts(hurt(faulty_trace, name, share, value)):
         if verdict.kind == "hang":
             continue

@@ -110,7 +110,6 @@ def with_fault(fault: str) -> SimulatorSettings:
 
 
 def with_excess(settings: SimulatorSettings) -> SimulatorSettings:
-    """Settings with the strengths that give the excess which is wanted."""
     return measure(settings).settings
 
 
@@ -158,9 +157,7 @@ def test_reading_of_large_jobs() -> None:
     ("fault", "blamed"),
     [("slow_rank:rank=37,factor=1.6", ("slow_rank", (37,))), ("slow_nic:rank=37,excess=0.5", ("slow_nic", (37,)))],
 )
-def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
-    fault: str, blamed: tuple[str, tuple[int, ...]]
-) -> None:
+def test_a_fault_from_before_is_found_among_many_ranks(fault: str, blamed: tuple[str, tuple[int, ...]]) -> None:
     run = Run(with_excess(replace(JOB, faults=(parse_fault(f"{fault},shape=from_start"),))))
     assert run.blamed == [blamed]
     assert run.monitor.traffic.read < run.monitor.traffic.flowed

@@ -160,15 +160,12 @@ def test_times_of_joined_rows() -> None:
     assert rows.start_ns == UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("phases", "expected"),
-    [
-        ((None, None), "train"),
-        (("train", None), "train"),
-        (("train", "eval"), "eval"),
-        ((None, "checkpoint"), "checkpoint"),
-    ],
-)
+@pytest.mark.parametrize(("phases", "expected"), [
+    ((None, None), "train"),
+    (("train", None), "train"),
+    (("train", "eval"), "eval"),
+    ((None, "checkpoint"), "checkpoint"),
+])  # fmt: skip
 def test_the_phase_is_what_any_rank_gave(phases: tuple[str | None, str | None], expected: str) -> None:
     assert rows_of(*[evidence_of(rank, {5: 10}, phase=phase) for rank, phase in enumerate(phases)]).phase == expected
 

@@ -74,9 +74,7 @@ def test_so_is_a_stage(over_ms: float, is_odd: bool) -> None:
 
 
 @pytest.mark.parametrize(("took_ms", "is_odd"), [(1.9, False), (2.1, True)])
-def test_so_is_a_pair_that_takes_twice_as_long_as_others_in_its_role_whatever_it_costs(
-    took_ms: float, is_odd: bool
-) -> None:
+def test_so_is_a_pair_that_takes_twice_as_long_as_others_in_its_role(took_ms: float, is_odd: bool) -> None:
     """Of a NIC that slows a collective of all ranks nothing else may show: all collectives are equally slow."""
     rows = [with_recvs(iteration(number, {}), {40: took_ms}) for number in range(5)]
     found = ranks_to_review(rows, {"pp": 0}, topology(), 1.1)

@@ -123,9 +123,7 @@ def test_of_the_first_iterations_the_newer_half_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("beside_ms", "costs_ms"), [(0, 10), (3, 7), (8, 10)])
-def test_a_cause_costs_what_comes_back_without_it_unless_another_rank_is_about_as_late(
-    beside_ms: int, costs_ms: int
-) -> None:
+def test_a_cause_costs_what_comes_back_unless_another_rank_is_as_late(beside_ms: int, costs_ms: int) -> None:
     longer_ms = {5: 10, 3: beside_ms}
     job = meeting(8, 12, lambda number, rank: (20 + longer_ms.get(rank, 0)) * MS + uneven_ns(number, rank, 50_000))
     read = ReadJob(job.trace())

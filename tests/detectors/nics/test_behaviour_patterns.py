@@ -76,26 +76,21 @@ def test_statistics_of_executions() -> None:
     assert found.deviation.item() > 0.5 * found.mean.item()
 
 
-@pytest.mark.parametrize(
-    ("rates", "expected"),
-    [
-        ([0, 0, 5, 5, 5, 0], [2, 3, 4]),
-        ([1, 0, 0, 9, 9, 0, 0, 1], [3, 4]),  # a tenth at each end lies beyond what has to be held
-        ([5, 0, 5, 0, 0, 0, 1], [0, 1, 2]),
-        ([5, 0, 0, 5], [0, 1, 2, 3]),  # neither half holds enough: the gap is bridged
-        ([5, 0.01, 5], [0, 1, 2]),
-        ([0, 0, 0], [0, 1, 2]),
-        ([7], [0]),
-        ([9, np.nan, 1], [0]),
-        ([17, 0, 3], [0]),  # 85 % are enough
-        ([7, 0, 3], [0, 1, 2]),  # 70 % are not
-        ([100, 0.9, 20], [0]),
-        ([100, 1.1, 20], [0, 1, 2]),  # more than a hundredth of the highest rate is no idling
-    ],
-)
-def test_the_busy_part_tolerates_as_few_idle_samples_in_a_row_as_it_must(
-    rates: list[float], expected: list[int]
-) -> None:
+@pytest.mark.parametrize(("rates", "expected"), [
+    ([0, 0, 5, 5, 5, 0], [2, 3, 4]),
+    ([1, 0, 0, 9, 9, 0, 0, 1], [3, 4]),  # a tenth at each end lies beyond what has to be held
+    ([5, 0, 5, 0, 0, 0, 1], [0, 1, 2]),
+    ([5, 0, 0, 5], [0, 1, 2, 3]),  # neither half holds enough: the gap is bridged
+    ([5, 0.01, 5], [0, 1, 2]),
+    ([0, 0, 0], [0, 1, 2]),
+    ([7], [0]),
+    ([9, np.nan, 1], [0]),
+    ([17, 0, 3], [0]),  # 85 % are enough
+    ([7, 0, 3], [0, 1, 2]),  # 70 % are not
+    ([100, 0.9, 20], [0]),
+    ([100, 1.1, 20], [0, 1, 2]),  # more than a hundredth of the highest rate is no idling
+])  # fmt: skip
+def test_the_busy_part_takes_as_few_idle_samples_in_a_row_as_it_must(rates: list[float], expected: list[int]) -> None:
     assert kept(rates) == expected
 
 
@@ -232,9 +227,7 @@ def test_directions_and_ranges_of_patterns() -> None:
     values=st.lists(st.tuples(*(st.floats(0, 1),) * 3), min_size=2, max_size=8),
     order=st.randoms(use_true_random=False),
 )
-def test_renaming_and_reordering_workers_moves_their_distances_with_them(
-    values: list[tuple[float, float, float]], order: object
-) -> None:
+def test_other_names_and_orders_move_distances_too(values: list[tuple[float, float, float]], order: object) -> None:
     triples, rank = np.array(values), np.arange(len(values))
     found = differential_distances(np.zeros(len(values), np.int64), triples, rank)
     at = list(range(len(values)))

@@ -280,17 +280,14 @@ def test_an_all_to_all_moves_as_many_bytes_as_its_largest_member_whichever_rank_
     assert slow.lanes[WORLD].excess_ns == pytest.approx(10.0, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("usual", "now", "is_stray"),
-    [
-        ((200_000, 20, 20, 20), (600_000, 60, 60, 60), False),  # all took three times as long
-        ((200_000, 20, 20, 20), (250_000, 20, 20, 20), False),  # the one that is nearly all of the lane
-        ((200_000, 20, 20, 20), (200_000, 50_020, 20, 20), True),
-        ((300, 100, 10), (600, 100, 10), True),  # the largest one of several that count
-        ((300, 100, 10), (600, 200, 20), False),
-        ((100, 100, 100), (400, 100, 100), True),
-    ],
-)
+@pytest.mark.parametrize(("usual", "now", "is_stray"), [
+    ((200_000, 20, 20, 20), (600_000, 60, 60, 60), False),  # all took three times as long
+    ((200_000, 20, 20, 20), (250_000, 20, 20, 20), False),  # the one that is nearly all of the lane
+    ((200_000, 20, 20, 20), (200_000, 50_020, 20, 20), True),
+    ((300, 100, 10), (600, 100, 10), True),  # the largest one of several that count
+    ((300, 100, 10), (600, 200, 20), False),
+    ((100, 100, 100), (400, 100, 100), True),
+])  # fmt: skip
 def test_a_lane_hung_if_its_excess_is_in_one_transfer_that_is_not_nearly_all_of_it(
     usual: tuple[int, ...], now: tuple[int, ...], is_stray: bool
 ) -> None:

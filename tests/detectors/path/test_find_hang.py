@@ -139,7 +139,7 @@ def test_a_hang_of_many_ranks_in_one_operator_is_found_without_going_through_the
         assert members.lookups < 10
 
 
-def test_of_many_open_rows_each_operation_is_searched_once_for_the_missing_ranks(
+def test_of_many_open_rows_each_is_searched_once_for_the_missing_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched = []
@@ -207,9 +207,7 @@ def test_two_ranks_that_receive_from_each_other() -> None:
 
 @settings(max_examples=60)
 @given(st.permutations(range(4)), st.randoms(use_true_random=False), st.integers(0, 3))
-def test_other_numbers_and_another_order_of_ranks_change_nothing_else(
-    numbers: list[int], random: Random, which: int
-) -> None:
+def test_other_numbers_and_orders_of_ranks_change_nothing(numbers: list[int], random: Random, which: int) -> None:
     """Each rank's own order stays; how ranks interleave, and what they are called, does not matter."""
     incidents: list[list[Row]] = [
         [(0, WORLD, 7, None), (1, WORLD, 7, None), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)],

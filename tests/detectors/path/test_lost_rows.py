@@ -84,9 +84,7 @@ def test_the_holes_of_one_iteration_change_no_other() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "lost", "is_partial"), [(20, 2, False), (9, 1, True)])
-def test_the_last_to_come_may_be_among_those_of_whom_more_than_a_tenth_lost_their_row(
-    ranks: int, lost: int, is_partial: bool
-) -> None:
+def test_the_last_may_be_among_those_of_whom_a_tenth_lost_their_row(ranks: int, lost: int, is_partial: bool) -> None:
     graph = collectives(*((rank, 8) for rank in range(1, 1 + lost)), ranks=ranks)
     assert bool(graph.is_partial.any()) is is_partial
 

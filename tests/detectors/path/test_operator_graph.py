@@ -371,9 +371,7 @@ US, MS = 1_000, 1_000_000
 
 
 @pytest.mark.parametrize(("late_us", "waited_us"), [(90, 1090), (110, 0)])
-def test_a_partner_that_seems_to_come_after_the_end_was_waited_for_if_clocks_may_differ_so_much(
-    late_us: int, waited_us: int
-) -> None:
+def test_a_partner_seen_after_the_end_was_waited_for_if_clocks_differ_so_much(late_us: int, waited_us: int) -> None:
     graph = logged_graph(row(0, 0, MS), row(1, MS + late_us * US, 3 * MS + 7))
     assert graph.wait_ns[at(graph, 0, 0)] == waited_us * US
 

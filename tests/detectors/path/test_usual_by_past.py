@@ -116,9 +116,7 @@ def test_an_operator_that_one_iteration_in_ten_has_is_missing_from_no_other() ->
 
 
 @pytest.mark.parametrize(("since_apart_ns", "is_overlapped"), [(0.65, True), (0.8, False)])
-def test_a_rank_works_on_if_the_time_since_the_operator_before_began_clearly_varies_less(
-    since_apart_ns: float, is_overlapped: bool
-) -> None:
+def test_a_rank_works_on_if_time_since_the_one_before_is_steady(since_apart_ns: float, is_overlapped: bool) -> None:
     place = np.array([0, 0])
     found = _overlapped(np.array([7]), place, np.array([1.0, 1.0]), np.array([since_apart_ns, since_apart_ns]))
     assert found.tolist() == [is_overlapped]

@@ -138,9 +138,7 @@ def test_gaps_of_peers() -> None:
 
 
 @pytest.mark.parametrize(("gap_ns", "is_work"), [(900, False), (1_100, True)])
-def test_a_hundredth_of_the_time_since_the_operator_before_began_is_what_a_launch_takes(
-    gap_ns: int, is_work: bool
-) -> None:
+def test_a_hundredth_of_the_time_since_the_one_before_is_a_launch(gap_ns: int, is_work: bool) -> None:
     """If the short gaps of three ranks are work, they say what is usual, and the two others work longer."""
     longer_ns = after_a_reduction(gap_ns, gap_ns, gap_ns, 50_000, 50_000, lasting=100_000)
     assert (longer_ns[3] > 0) is is_work

@@ -147,21 +147,18 @@ def test_a_strangers_detector_is_found(plugin: str) -> None:
     assert type(load_detector(f"{plugin}:Good")()).__name__ == "Good"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nowhere", r"must be an installed entry point of irregulars.detectors \(.*\); got 'nowhere'"),
-        ("baselin", r"got 'baselin'; did you mean baseline\?"),
-        ("not_there.at_all:X", "must be importable; got ModuleNotFoundError: No module named 'not_there'"),
-        ("broken:X", "must be importable; got ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
-        ("stranger:Missing", "got no 'Missing' in stranger"),
-        ("stranger:NUMBER", "must be a class or function that makes one; got int"),
-        ("stranger:Breaks", "must be constructible; got OSError: no disk"),
-        ("stranger:Good(speed=3)", "must be constructible; got TypeError: .*unexpected keyword argument 'speed'"),
-        ("builtins:dict", "must have level, against, reads, score, learn; got dict without"),
-        ("stranger:Bad", r"detector stranger:Bad: reads must be columns of level rank .*got \['smell'\]"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("nowhere", r"must be an installed entry point of irregulars.detectors \(.*\); got 'nowhere'"),
+    ("baselin", r"got 'baselin'; did you mean baseline\?"),
+    ("not_there.at_all:X", "must be importable; got ModuleNotFoundError: No module named 'not_there'"),
+    ("broken:X", "must be importable; got ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+    ("stranger:Missing", "got no 'Missing' in stranger"),
+    ("stranger:NUMBER", "must be a class or function that makes one; got int"),
+    ("stranger:Breaks", "must be constructible; got OSError: no disk"),
+    ("stranger:Good(speed=3)", "must be constructible; got TypeError: .*unexpected keyword argument 'speed'"),
+    ("builtins:dict", "must have level, against, reads, score, learn; got dict without"),
+    ("stranger:Bad", r"detector stranger:Bad: reads must be columns of level rank .*got \['smell'\]"),
+])  # fmt: skip
 def test_a_plug_in_that_cannot_be_used_is_one_line(plugin: str, text: str, message: str) -> None:
     with pytest.raises(PluginError, match=message) as caught:
         load_detector(text)

@@ -86,9 +86,7 @@ def test_it_begins_where_its_cause_was_seen_first_and_counts_what_that_lost() ->
 
 
 @pytest.mark.parametrize(("lost_ms", "is_long", "first"), [(5.0, False, 4), (30.0, False, 3), (5.0, True, 3)])
-def test_an_iteration_that_is_not_long_must_lose_as_much_to_be_its_first(
-    lost_ms: float, is_long: bool, first: int
-) -> None:
+def test_an_iteration_that_is_not_long_loses_as_much_to_be_first(lost_ms: float, is_long: bool, first: int) -> None:
     before = replace(observation(3, late(1, lost_ms)), is_long=is_long)
     irregular = [before, *(observation(number, late(1)) for number in (4, 5, 6))]
     cause = replace(cause_of(irregular[1:]), explained_ns={3: lost_ms * MS} | dict.fromkeys((4, 5, 6), 50 * MS))
@@ -219,9 +217,7 @@ def test_lateness_is_the_median_of_the_reviewed_iterations() -> None:
 
 
 @pytest.mark.parametrize(("cause", "history"), [(SLOW, HISTORY), (LATE, []), (LATE, [(8, {}), (9, {})])])
-def test_where_lateness_does_not_show_it_is_unknown(
-    cause: Cause, history: list[tuple[int, dict[int, float]]]
-) -> None:
+def test_where_lateness_is_not_seen_it_is_unknown(cause: Cause, history: list[tuple[int, dict[int, float]]]) -> None:
     assert math.isnan(typical_lateness_ns(cause, history))
 
 

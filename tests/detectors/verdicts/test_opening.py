@@ -67,9 +67,7 @@ def test_while_data_are_uneven_a_late_rank_is_seen_in_five_of_six(seen: int, oth
 
 
 @pytest.mark.parametrize(("hosts", "seen", "is_enough"), [(2, 5, False), (2, 6, True), (4, 5, True)])
-def test_while_data_are_uneven_a_host_is_seen_more_often_than_by_chance(
-    hosts: int, seen: int, is_enough: bool
-) -> None:
+def test_with_uneven_data_a_host_is_seen_more_often_than_by_chance(hosts: int, seen: int, is_enough: bool) -> None:
     """Of six draws five or more fall on the same one of two hosts in 22 %, on the same one of four in 2 %."""
     share = 16 // hosts
     places = {rank: Place(f"h{rank // share}", rank % share, "eth0") for rank in range(16)}
@@ -82,9 +80,7 @@ def test_while_data_are_uneven_a_host_is_seen_more_often_than_by_chance(
 @pytest.mark.parametrize(
     ("iterations", "is_enough"), [((0, 2, 4), False), ((0, 1), False), ((0, 1, 2), True), ((0, 2, 3, 5), True)]
 )
-def test_slow_transfers_are_seen_four_times_or_three_times_in_a_row(
-    iterations: tuple[int, ...], is_enough: bool
-) -> None:
+def test_slow_transfers_are_seen_4_times_or_3_times_in_a_row(iterations: tuple[int, ...], is_enough: bool) -> None:
     assert evidence(*map(slow, iterations)).is_seen_enough(nic_cause(*iterations)) == is_enough
 
 
@@ -111,9 +107,7 @@ def weak(number: int) -> Observation:
 
 
 @pytest.mark.parametrize(("count", "probability", "is_enough"), [(6, 0.93, True), (6, 0.85, False), (5, 0.93, False)])
-def test_where_no_iteration_is_long_all_six_show_the_cause_and_it_is_sure(
-    count: int, probability: float, is_enough: bool
-) -> None:
+def test_where_none_is_long_all_six_show_a_sure_cause(count: int, probability: float, is_enough: bool) -> None:
     cause = nic_cause(*range(count), probability=probability)
     assert evidence(*map(weak, range(count))).is_seen_enough(cause) == is_enough
 
@@ -167,9 +161,7 @@ def test_what_has_no_lanes_is_told_by_its_kind() -> None:
 
 
 @pytest.mark.parametrize(("probability", "are_one"), [(0.85, True), (0.93, False)])
-def test_two_nics_that_are_both_sure_are_two_causes_though_both_are_in_one_group(
-    probability: float, are_one: bool
-) -> None:
+def test_two_nics_that_are_sure_are_two_causes_though_in_one_group(probability: float, are_one: bool) -> None:
     one, other = nic(1, WORLD, PAIR, probability=probability), nic(2, WORLD, Lane("pair", 2, 0), probability=0.95)
     assert is_same(one, other) == are_one
     assert is_same(one, replace(other, lanes=frozenset([PAIR])))  # the same pair is not

@@ -173,15 +173,12 @@ def test_reasons_lead_to_the_accused_and_are_small(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "ruled_out"),
-    [
-        ("gloo-slow-rank", {"its_transfers", "everybody"}),
-        ("gloo-slow-nic", {"own_work", "one_link", "everybody"}),
-        ("gloo-slow-link", {"own_work", "whole_nic", "everybody"}),
-        ("torch-slow-rank", {"its_transfers", "everybody"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "ruled_out"), [
+    ("gloo-slow-rank", {"its_transfers", "everybody"}),
+    ("gloo-slow-nic", {"own_work", "one_link", "everybody"}),
+    ("gloo-slow-link", {"own_work", "whole_nic", "everybody"}),
+    ("torch-slow-rank", {"its_transfers", "everybody"}),
+])  # fmt: skip
 def test_what_it_is_not_is_ruled_out(name: str, ruled_out: set[str]) -> None:
     assert {one.what for one in reasons_in(name).considered if one.is_ruled_out} == ruled_out
 

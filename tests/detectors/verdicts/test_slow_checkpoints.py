@@ -60,17 +60,14 @@ def judged(written: Written) -> list[Verdict]:
     return list(outcome.verdicts.values())
 
 
-@pytest.mark.parametrize(
-    ("written", "device", "ranks", "iterations", "severity"),
-    [
-        (late([5], range(3, 7)), "gpu", (5,), (39, 70), "ticket"),
-        (late([5], range(8)), "gpu", (5,), (19, 80), "ticket"),  # from the start: its peers tell
-        (late([0], range(3, 7)), "gpu", (0,), (39, 70), "ticket"),
-        (late([4, 5], range(3, 7)), "host", (4, 5), (39, 70), "ticket"),
-        (late([5], [4]), "gpu", (5,), (49, 50), "note"),  # once
-        (lambda n, rank: 4.0 * (rank == 0) * (1 + 2 * (n >= 5)), "gpu", (0,), (59, 80), "ticket"),  # rank 0 alone
-    ],
-)
+@pytest.mark.parametrize(("written", "device", "ranks", "iterations", "severity"), [
+    (late([5], range(3, 7)), "gpu", (5,), (39, 70), "ticket"),
+    (late([5], range(8)), "gpu", (5,), (19, 80), "ticket"),  # from the start: its peers tell
+    (late([0], range(3, 7)), "gpu", (0,), (39, 70), "ticket"),
+    (late([4, 5], range(3, 7)), "host", (4, 5), (39, 70), "ticket"),
+    (late([5], [4]), "gpu", (5,), (49, 50), "note"),  # once
+    (lambda n, rank: 4.0 * (rank == 0) * (1 + 2 * (n >= 5)), "gpu", (0,), (59, 80), "ticket"),  # rank 0 alone
+])  # fmt: skip
 def test_who_writes_late_is_named(
     written: Written, device: str, ranks: tuple[int, ...], iterations: tuple[int, int], severity: str
 ) -> None:
@@ -83,17 +80,14 @@ def test_who_writes_late_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "written",
-    [
-        late([], []),
-        rank_0_alone,
-        late([0], range(8)),  # rank 0 always writes more
-        late(RANKS, range(3, 7)),  # the storage is slow for all
-        late([2, 5], range(3, 7)),  # two hosts at once: storage
-        lambda n, rank: 1.6 if rank == 5 and n > 3 else 1.0,  # less than twice
-    ],
-)
+@pytest.mark.parametrize("written", [
+    late([], []),
+    rank_0_alone,
+    late([0], range(8)),  # rank 0 always writes more
+    late(RANKS, range(3, 7)),  # the storage is slow for all
+    late([2, 5], range(3, 7)),  # two hosts at once: storage
+    lambda n, rank: 1.6 if rank == 5 and n > 3 else 1.0,  # less than twice
+])  # fmt: skip
 def test_nobody_is_named_where_no_device_is_late(written: Written) -> None:
     assert judged(written) == []
 

@@ -159,9 +159,7 @@ def test_a_rank_a_little_late_beside_what_costs_more_is_not_accused_and_alone_it
 
 
 @pytest.mark.parametrize(("late_ms", "lost_s"), [(15.0, 20 * 0.015), (50.0, 90 * 0.05)])
-def test_slow_transfers_beside_a_rank_that_is_slow_without_them_are_none_of_its_own(
-    late_ms: float, lost_s: float
-) -> None:
+def test_slow_transfers_beside_a_rank_slow_without_them_are_none_of_its_own(late_ms: float, lost_s: float) -> None:
     """Of the smaller lateness the transfers beside it hide the cost, and it is no less late for that."""
 
     def told(steps: Sequence[Step]) -> list[tuple[str, float]]:

@@ -36,7 +36,6 @@ def is_private(name: str) -> bool:
 
 
 def roots(tree: ast.AST) -> set[str]:
-    """Packages that a source imports."""
     plain = {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
     found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     return {name.partition(".")[0] for name in plain | found}
@@ -140,17 +139,14 @@ class OwnApp(faust.App):
         self._ours = 1
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("app._fetcher.stop()", ["1: app._fetcher"]),
-        ("import faust\ndef f(app): app._ours = 1", ["2: app._ours"]),
-        ("import faust\nsetattr(app, '_fetcher', None)", ["2: '_fetcher'"]),
-        ("from faust.types import TP\nclass A(B):\n    def f(self): super()._commit()", ["3: super()._commit"]),
-        ("monitor._ours", []),
-        ("KafkaError._TIMED_OUT", []),
-    ],
-)
+@pytest.mark.parametrize(("source", "found"), [
+    ("app._fetcher.stop()", ["1: app._fetcher"]),
+    ("import faust\ndef f(app): app._ours = 1", ["2: app._ours"]),
+    ("import faust\nsetattr(app, '_fetcher', None)", ["2: '_fetcher'"]),
+    ("from faust.types import TP\nclass A(B):\n    def f(self): super()._commit()", ["3: super()._commit"]),
+    ("monitor._ours", []),
+    ("KafkaError._TIMED_OUT", []),
+])  # fmt: skip
 def test_a_private_member_of_another_is_found(source: str, found: list[str]) -> None:
     assert list(touched(source, {"_ours"})) == found
 

@@ -8,19 +8,23 @@ from irregulars.errors import ServiceUnavailable
 from irregulars.streams.health.broker_watch import BrokerWatch
 
 
-class Clock:
+class Watched(BrokerWatch):
+    """Of a broker that must answer within 300 s, by a clock of the test."""
+
     now_s = 0.0
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __init__(self) -> None:
+        super().__init__("kafka:9092", 300.0, lambda: self.now_s)
+
+    def missed_at(self, *times_s: float, why: str | None = None) -> None:
+        for self.now_s in times_s:
+            self.missed(why) if why else self.missed()
 
 
 def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    watch = BrokerWatch("kafka:9092", 300.0, clock)
+    watch = Watched()
     with caplog.at_level(logging.INFO):
-        for clock.now_s in range(1, 46):
-            watch.missed()
+        watch.missed_at(*range(1, 46))
         assert watch.is_away
         watch.heard()
         watch.heard()
@@ -32,30 +36,22 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(caplog: pyt
 
 
 def test_a_broker_that_takes_a_moment_is_not_away(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    watch = BrokerWatch("kafka:9092", 300.0, clock)
-    for clock.now_s in (1.0, 4.0):
-        watch.missed()
+    watch = Watched()
+    watch.missed_at(1.0, 4.0)
     watch.heard()
     assert caplog.records == []
 
 
 def test_a_broker_that_stays_away_is_fatal_in_the_end() -> None:
-    clock = Clock()
-    watch = BrokerWatch("kafka:9092", 300.0, clock)
-    clock.now_s = 300.0
-    watch.missed()
-    clock.now_s = 301.0
+    watch = Watched()
+    watch.missed_at(300.0)
     with pytest.raises(ServiceUnavailable, match=r"^Kafka at kafka:9092 must answer within 300 s; got no answer"):
-        watch.missed()
+        watch.missed_at(301.0)
 
 
 def test_a_broker_that_refuses_our_login_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    watch = BrokerWatch("kafka:9092", 300.0, clock)
-    clock.now_s = 6.0
-    watch.missed("it refused the login of 'ada'")
-    assert "reason=\"it refused the login of 'ada'\"" in caplog.text
-    clock.now_s = 301.0
-    with pytest.raises(ServiceUnavailable, match="it refused the login of 'ada'"):
-        watch.missed("it refused the login of 'ada'")
+    watch, refusal = Watched(), "it refused the login of 'ada'"
+    watch.missed_at(6.0, why=refusal)
+    assert f'reason="{refusal}"' in caplog.text
+    with pytest.raises(ServiceUnavailable, match=refusal):
+        watch.missed_at(301.0, why=refusal)

@@ -51,17 +51,14 @@ THERE_AND_BACK = [change({"delta": 1.5}, 40), change({"delta": None}, 60)]
 OF_ONE_JOB = [change({"delta": 1.5}, 40), change({"delta": 1.1}, 40, job="j")]
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_judged_alike", "known_from", "restore", "at_once"),
-    [
-        ([], lambda n: True, 0, False, ITERATIONS),
-        (ONE, lambda n: n < 50, 0, False, 1),
-        (OF_ONE_JOB, lambda n: True, 0, True, 1),  # what is said of one job beats what is said of all
-        (THERE_AND_BACK, lambda n: not 40 <= n < 60, 0, True, 1),
-        (THERE_AND_BACK, lambda n: not 40 <= n < 60, 38, True, 1),
-        (THERE_AND_BACK, lambda n: not 40 <= n < 60, 0, False, ITERATIONS),
-    ],
-)
+@pytest.mark.parametrize(("changes", "is_judged_alike", "known_from", "restore", "at_once"), [
+    ([], lambda n: True, 0, False, ITERATIONS),
+    (ONE, lambda n: n < 50, 0, False, 1),
+    (OF_ONE_JOB, lambda n: True, 0, True, 1),  # what is said of one job beats what is said of all
+    (THERE_AND_BACK, lambda n: not 40 <= n < 60, 0, True, 1),
+    (THERE_AND_BACK, lambda n: not 40 <= n < 60, 38, True, 1),
+    (THERE_AND_BACK, lambda n: not 40 <= n < 60, 0, False, ITERATIONS),
+])  # fmt: skip
 def test_a_change_holds_from_its_event_time_on_whenever_it_is_heard_of(
     changes: list[ThresholdChange], is_judged_alike: Callable[[int], bool], known_from: int, restore: bool,
     at_once: int,

@@ -31,27 +31,6 @@ class Clock:
         return self.clock.presence
 
 
-# --- time that was not read yet ------------------------------------------------------------------------------------
-
-
-def test_ranks_are_overdue_only_as_far_as_was_read() -> None:
-    clock = Clock()
-    clock.tick(100.0, until_s=40.0, oldest=7)  # it came at 100 s at the latest, from anywhere between
-    clock.tick(200.0, until_s=129.0, oldest=7)
-    assert not clock.clock.is_rank_overdue
-    clock.tick(201.0, until_s=130.0, oldest=7)
-    assert clock.clock.is_rank_overdue
-
-
-def test_the_next_attempt_waits_only_as_far_as_was_read() -> None:
-    clock = Clock()
-    clock.tick(10.0, has_later=True)
-    clock.tick(500.0, until_s=39.0, has_later=True)
-    assert not clock.clock.is_attempt_overdue
-    clock.tick(501.0, until_s=40.0, has_later=True)
-    assert clock.clock.is_attempt_overdue
-
-
 # --- presence -------------------------------------------------------------------------------------------------------
 
 HEARD, SILENT, TOLD, FORGOTTEN = Presence
@@ -121,7 +100,7 @@ def test_what_comes_within_half_a_silence_of_a_movement_counts_as_one(said_at_s:
 
 
 @pytest.mark.parametrize("clock_is_ahead_s", [0.0, 3600.0, -3600.0])
-def test_how_long_a_job_has_stood_still_survives_a_restart_on_a_host_with_another_clock(
+def test_how_long_a_job_has_stood_survives_a_restart_on_a_host_with_another_clock(
     clock_is_ahead_s: float,
 ) -> None:
     restored = JobClock(SILENCE_S, GRACE_S)
@@ -147,42 +126,45 @@ def test_a_job_that_moved_does_not_stand_still_for_another_host(clock_is_ahead_s
 # --- what keeps others waiting --------------------------------------------------------------------------------------
 
 
-def test_ranks_are_overdue_when_the_oldest_iteration_has_waited_for_a_grace() -> None:
+def at(now_s: float, until_s: float | None = None, **what: Any) -> tuple[float, float | None, dict[str, Any]]:
+    """A tick at a time, when all that came up to another was read."""
+    return now_s, until_s, what
+
+
+NEXT, OLDEST = {"has_later": True}, {"oldest": 1000}
+# Which of two is asked; ticks, or "begin" with the next attempt, each with whether it is overdue after it.
+OVERDUE: dict[str, tuple[str, list[tuple[Any, bool]]]] = {
+    "ranks, when the oldest iteration has waited for a grace": ("is_rank_overdue", [
+        (at(10.0, oldest=5), False), (at(39.0, oldest=5), False), (at(40.0, oldest=5), True),
+        (at(41.0, oldest=6), False), (at(71.0, oldest=6), True), (at(72.0), False), (at(500.0), False),
+    ]),
+    # It came at 100 s at the latest, from anywhere between.
+    "ranks only as far as was read": ("is_rank_overdue", [
+        (at(100.0, 40.0, oldest=7), False), (at(200.0, 129.0, oldest=7), False), (at(201.0, 130.0, oldest=7), True),
+    ]),
+    "ranks of the next attempt anew at the same iteration": ("is_rank_overdue", [
+        (at(0.0, **OLDEST), False), (at(25.0, **OLDEST), False), ("begin", False), (at(40.0, **OLDEST), False),
+        (at(69.0, **OLDEST), False), (at(70.0, **OLDEST), True),
+    ]),
+    "an attempt, when the next one has waited for a grace": ("is_attempt_overdue", [
+        (at(10.0, **NEXT), False), (at(39.0, **NEXT), False), (at(40.0, **NEXT), True), ("begin", False),
+    ]),
+    "an attempt only as far as was read": ("is_attempt_overdue", [
+        (at(10.0, **NEXT), False), (at(500.0, 39.0, **NEXT), False), (at(501.0, 40.0, **NEXT), True),
+    ]),
+    "an attempt whose next one is gone again waits anew": ("is_attempt_overdue", [
+        (at(10.0, **NEXT), False), (at(30.0), False), (at(45.0, **NEXT), False), (at(74.0, **NEXT), False),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "steps"), OVERDUE.values(), ids=OVERDUE)
+def test_who_is_overdue(asked: str, steps: list[tuple[Any, bool]]) -> None:
     clock = Clock()
-    overdue = []
-    for now_s, oldest in ((10.0, 5), (39.0, 5), (40.0, 5), (41.0, 6), (71.0, 6), (72.0, None), (500.0, None)):
-        clock.tick(now_s, oldest=oldest)
-        overdue.append(clock.clock.is_rank_overdue)
-    assert overdue == [False, False, True, False, True, False, False]
-
-
-def test_an_attempt_is_overdue_when_the_next_one_has_waited_for_a_grace() -> None:
-    clock = Clock()
-    for now_s in (10.0, 39.0):
-        clock.tick(now_s, has_later=True)
-        assert not clock.clock.is_attempt_overdue
-    clock.tick(40.0, has_later=True)
-    assert clock.clock.is_attempt_overdue
-    clock.clock.begin()
-    assert not clock.clock.is_attempt_overdue
-
-
-def test_a_next_attempt_that_is_gone_again_waits_anew() -> None:
-    clock = Clock()
-    clock.tick(10.0, has_later=True)
-    clock.tick(30.0, has_later=False)
-    clock.tick(45.0, has_later=True)
-    clock.tick(74.0, has_later=True)
-    assert not clock.clock.is_attempt_overdue
-
-
-def test_the_next_attempt_waits_anew_at_the_same_iteration() -> None:
-    clock = Clock()
-    clock.tick(0.0, oldest=1000)
-    clock.tick(25.0, oldest=1000)
-    clock.clock.begin()
-    clock.tick(40.0, oldest=1000)
-    clock.tick(69.0, oldest=1000)
-    assert not clock.clock.is_rank_overdue
-    clock.tick(70.0, oldest=1000)
-    assert clock.clock.is_rank_overdue
+    for step, is_overdue in steps:
+        if step == "begin":
+            clock.clock.begin()
+        else:
+            now_s, until_s, what = step
+            clock.tick(now_s, until_s, **what)
+        assert getattr(clock.clock, asked) is is_overdue

@@ -26,7 +26,6 @@ def roster(*ranks: int) -> JobRoster:
 
 
 def deliver(made: JobRoster, *rows: tuple[int, int]) -> list[bool]:
-    """Deliver rows of rank and iteration, all at once."""
     rank, iteration = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     return [bool(one) for one in made.deliver(rank, iteration)]
 

@@ -74,9 +74,13 @@ def samples(*rows: tuple[int, str, float, float], **header: Any) -> Batch:
     return replace(made, header=replace(made.header, job="lockstep", attempt=1, **header))
 
 
+def beat(attempt: int = 1, state: str = "running", reason: str | None = None, **progress: Any) -> Heartbeat:
+    sources = {schema: SourceProgress(*own) for schema, own in progress.items()}
+    return Heartbeat("lockstep", attempt, 0, sources, state, reason)
+
+
 def ended(reason: str | None = "finished", rows: dict[str, int] | None = None, attempt: int = 1) -> Heartbeat:
-    sources = {schema: SourceProgress(count, None) for schema, count in (rows or {}).items()}
-    return Heartbeat("lockstep", attempt, 0, sources, "ended", reason)
+    return beat(attempt, "ended", reason, **{schema: (count, None) for schema, count in (rows or {}).items()})
 
 
 def known(value: Any) -> Any:
@@ -84,9 +88,18 @@ def known(value: Any) -> Any:
     return None if value != value else value
 
 
-def is_over(monitor: RankMonitor) -> bool:
-    monitor.drain()
-    return monitor.is_ended
+def feed(monitor: RankMonitor, messages: Iterable[Any]) -> None:
+    """Hand over what comes, each batch at the next offset; a number is the wall clock."""
+    for offset, one in enumerate(messages):
+        match one:
+            case Announcement():
+                monitor.announce(one)
+            case Heartbeat():
+                monitor.beat(one)
+            case float():
+                monitor.tick(one)
+            case _:
+                monitor.add(one, offset)
 
 
 def evidence(monitor: RankMonitor) -> list[dict[str, Any]]:
@@ -107,19 +120,50 @@ def numbers(monitor: RankMonitor) -> list[int]:
 # --- when iterations close ------------------------------------------------------------------------------------------
 
 
-def test_an_iteration_closes_when_the_watermark_has_passed_its_end_by_half_its_length() -> None:
-    made = monitor()
-    made.add(turns(turn(0, 0), turn(1, 10)), 0)
-    made.add(operators(operator(0, 2), operator(0, 8, 6.9)), 1)
-    assert numbers(made) == []
-    made.add(operators(operator(1, 11), rows_before=2), 2)
-    assert numbers(made) == [0]
+TURNS = turns(turn(0, 0), turn(1, 10))
+FAR_AHEAD = turns(turn(0, 0), turn(1, 10), turn(2, 20), watermark_ns=T0 + 25 * 1000 * MS)
+Steps = list[tuple[list[Any], list[int]]]  # what comes, and the iterations that close then
+# Beside the steps: what differs from a monitor as always, and whether the rank has ended at the end.
+CLOSING: dict[str, tuple[Steps, dict[str, Any], bool]] = {
+    "when the watermark has passed its end by half its length": (
+        [([TURNS, operators(operator(0, 2), operator(0, 8, 6.9))], []),
+         ([operators(operator(1, 11), rows_before=2)], [0])], {}, False,
+    ),
+    "not on the word of its iteration row alone": ([([turns(*[turn(n, 10 * n) for n in range(9)])], [])], {}, False),
+    "by the watermark of a source of iterations alone": (
+        [([turns(turn(0, 0), turn(1, 10), turn(2, 20))], [0, 1])],
+        {"announcement": replace(ANNOUNCED, sources=("iterations",))}, False,
+    ),
+    "by a heartbeat that moves an idle source, once its rows are there": (
+        [([operators(operator(0, 2)), beat(commops=(1, T0 + 90 * MS), iterations=(1, None))], []),
+         ([turns(turn(0, 0))], [0])], {}, False,
+    ),
+    "after the grace, where another source has left it far behind": (
+        [([FAR_AHEAD, 0.0, 48.0], [0, 1, 2])], {"grace_s": 24.0}, False,
+    ),
+    "not where it is not far enough behind": ([([FAR_AHEAD, 0.0, 52.0], [])], {"grace_s": 26.0}, False),
+    "not by the wall clock alone while nothing is overdue": (
+        [([TURNS, operators(operator(0, 1)), 0.0, 1e3, 1e6], [])], {"grace_s": 30.0}, False,
+    ),
+    "with the last word, once the rows that it counts are there": (
+        [([ended(rows={"commops": 1, "iterations": 1}), operators(operator(0, 2))], []), ([turns(turn(0, 0))], [0])],
+        {}, True,
+    ),
+    "with a last word whose counted rows never come, after the grace": (
+        [([operators(operator(0, 2)), ended("stopped", {"commops": 500}), 5.0], []), ([35.0], [0])],
+        {"grace_s": 30.0}, True,
+    ),
+}  # fmt: skip
 
 
-def test_an_iteration_does_not_close_on_the_word_of_its_iteration_row_alone() -> None:
-    made = monitor()
-    made.add(turns(*[turn(n, 10 * n) for n in range(9)]), 0)
-    assert numbers(made) == []
+@pytest.mark.parametrize(("steps", "how", "is_over"), CLOSING.values(), ids=CLOSING)
+def test_an_iteration_closes(steps: Steps, how: dict[str, Any], is_over: bool) -> None:
+    made = monitor(**how)
+    for messages, expected in steps:
+        assert not made.is_ended
+        feed(made, messages)
+        assert numbers(made) == expected
+    assert made.is_ended == is_over
 
 
 def test_without_iteration_rows_the_next_iteration_tells_the_end() -> None:
@@ -129,25 +173,6 @@ def test_without_iteration_rows_the_next_iteration_tells_the_end() -> None:
     made.add(operators(operator(1, 16), rows_before=2), 1)
     (row,) = evidence(made)
     assert (row["iteration"], row["start_ns"], row["elapsed_ns"]) == (0, T0 + MS, 4 * MS)
-
-
-def test_a_source_of_iterations_alone_closes_by_its_own_watermark() -> None:
-    made = monitor(replace(ANNOUNCED, sources=("iterations",)))
-    made.add(turns(turn(0, 0), turn(1, 10), turn(2, 20)), 0)
-    assert numbers(made) == [0, 1]
-
-
-def test_a_heartbeat_moves_the_watermark_of_an_idle_source_once_its_rows_are_there() -> None:
-    made = monitor()
-    made.add(operators(operator(0, 2)), 0)
-    made.beat(
-        Heartbeat(
-            "lockstep", 1, 0, {"commops": SourceProgress(1, T0 + 90 * MS), "iterations": SourceProgress(1, None)}
-        )
-    )
-    assert numbers(made) == []
-    made.add(turns(turn(0, 0)), 0)
-    assert numbers(made) == [0]
 
 
 def test_the_last_word_of_a_rank_closes_everything() -> None:
@@ -165,57 +190,22 @@ def test_after_its_last_word_a_rank_is_not_heard() -> None:
     made = monitor()
     made.beat(ended())
     made.drain()
-    made.add(turns(turn(0, 0)), 0)
-    made.add(operators(operator(0, 2)), 1)
-    made.beat(ended("again"))
-    made.tick(1e9)
+    feed(made, [turns(turn(0, 0)), operators(operator(0, 2)), ended("again"), 1e9])
     assert made.drain() == []
-
-
-def test_the_last_word_waits_for_the_rows_that_it_counts() -> None:
-    made = monitor()
-    made.beat(ended(rows={"commops": 1, "iterations": 1}))
-    made.add(operators(operator(0, 2)), 0)
-    assert not is_over(made)
-    made.add(turns(turn(0, 0)), 1)
-    assert numbers(made) == [0]
-    assert made.is_ended
 
 
 def test_the_wall_clock_gives_up_on_a_source_that_fell_silent() -> None:
     made = monitor(grace_s=30.0)
-    made.add(turns(*[turn(n, 10 * n) for n in range(4000)]), 0)
-    made.tick(100.0)
-    made.tick(129.9)
+    feed(made, [turns(*[turn(n, 10 * n) for n in range(4000)]), 100.0, 129.9])
     assert numbers(made) == []
     made.tick(130.0)
     assert numbers(made)[:2] == [0, 1]
 
 
-@pytest.mark.parametrize(("grace_s", "expected"), [(24.0, [0, 1, 2]), (26.0, [])])
-def test_only_what_another_source_has_left_far_behind_is_given_up(grace_s: float, expected: list[int]) -> None:
-    made = monitor(grace_s=grace_s)
-    made.add(turns(turn(0, 0), turn(1, 10), turn(2, 20), watermark_ns=T0 + 25 * 1000 * MS), 0)
-    for now_s in (0.0, 2 * grace_s):
-        made.tick(now_s)
-    assert numbers(made) == expected
-
-
-def test_the_wall_clock_alone_closes_nothing_that_is_not_overdue() -> None:
-    made = monitor(grace_s=30.0)
-    made.add(turns(turn(0, 0), turn(1, 10)), 0)
-    made.add(operators(operator(0, 1)), 1)
-    for now_s in (0.0, 1e3, 1e6):
-        made.tick(now_s)
-    assert numbers(made) == []
-
-
 def test_after_the_silence_a_rank_that_stands_in_an_operator_gives_all_it_has() -> None:
     made = monitor(grace_s=30.0, silence_s=600.0)
-    made.add(turns(turn(0, 0), turn(1, 10)), 0)
-    made.add(operators(operator(0, 1), operator(1, 11), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None)), 1)
-    for now_s in (0.0, 599.0):
-        made.tick(now_s)
+    standing = operator(0, 1), operator(1, 11), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None)
+    feed(made, [TURNS, operators(*standing), 0.0, 599.0])
     assert numbers(made) == [0, 1]
     made.tick(600.0)
     assert [(row["iteration"], row["operators"], row["unended"]) for row in evidence(made)] == [(2, 2, 1)]
@@ -233,16 +223,6 @@ def test_samples_of_devices_do_not_break_the_silence_of_their_rank(schema: str) 
         made.add(states if schema == "gpu_health" else samples((11 + now_s, "eth0", 1.0, 1.0)), 2)
         made.tick(now_s)
     assert numbers(made)[-1:] == [1]
-
-
-def test_the_wall_clock_ends_a_rank_whose_counted_rows_never_come() -> None:
-    made = monitor(grace_s=30.0)
-    made.add(operators(operator(0, 2)), 0)
-    made.beat(ended("stopped", {"commops": 500}))
-    made.tick(5.0)
-    made.tick(35.0)
-    assert made.is_ended
-    assert made.drain()[-1] == Membership("lockstep", 1, 0, reason="stopped")
 
 
 # --- what evidence says ---------------------------------------------------------------------------------------------
@@ -315,12 +295,11 @@ def test_iterations_that_were_not_logged_leave_no_row() -> None:
 
 def test_rows_of_closed_iterations_are_counted_as_late() -> None:
     made = monitor()
-    made.add(turns(turn(0, 0), turn(1, 10), turn(2, 20)), 0)
-    made.add(operators(operator(0, 2), operator(1, 12), operator(2, 21, 3)), 1)
+    first = operators(operator(0, 2), operator(1, 12), operator(2, 21, 3))
+    feed(made, [turns(turn(0, 0), turn(1, 10), turn(2, 20)), first])
     assert numbers(made) == [0]
-    made.add(operators(operator(0, 3), operator(0, 4), rows_before=3, watermark_ns=T0), 2)
-    made.add(turns(turn(0, 0), rows_before=3), 3)
-    made.beat(ended())
+    late = operators(operator(0, 3), operator(0, 4), rows_before=3, watermark_ns=T0)
+    feed(made, [late, turns(turn(0, 0), rows_before=3), ended()])
     assert [(row["iteration"], row["late_rows"]) for row in evidence(made)] == [(1, 3), (2, 0)]
 
 
@@ -344,7 +323,7 @@ def test_rows_that_end_after_their_iteration_has_closed_are_late_whatever_the_bo
 def test_a_batch_that_comes_twice_changes_nothing() -> None:
     once, twice = monitor(), monitor()
     for made, count in ((once, 1), (twice, 2)):
-        made.add(turns(turn(0, 0), turn(1, 10)), 0)
+        made.add(TURNS, 0)
         for _ in range(count):
             made.add(operators(operator(0, 2), operator(0, 8, 1)), 1)
         made.beat(ended())
@@ -470,12 +449,7 @@ def reduced(sent: Iterable[Any], restore_at: frozenset[int] = frozenset()) -> li
     made = RankMonitor("lockstep", 0, JudgeSettings())
     rows = []
     for step, message in enumerate(sent):
-        if isinstance(message, Announcement):
-            made.announce(message)
-        elif isinstance(message, Heartbeat):
-            made.beat(message)
-        else:
-            made.add(message, 0)
+        feed(made, [message])
         rows += evidence(made)
         if step in restore_at:
             made = RankMonitor.from_state(stored(made.state()), JudgeSettings())
@@ -485,14 +459,12 @@ def reduced(sent: Iterable[Any], restore_at: frozenset[int] = frozenset()) -> li
 
 
 def interleave(sent: list[Any], random: Random) -> list[Any]:
-    queues: dict[str, list[Any]] = {}
-    for message in sent:
-        queues.setdefault(message.header.schema if isinstance(message, Batch) else type(message).__name__, []).append(
-            message
-        )
-    turns_ = [key for key, queue in queues.items() for _ in queue]
+    def topic(one: Any) -> str:
+        return one.header.schema if isinstance(one, Batch) else type(one).__name__
+
+    iterators = {key: iter([one for one in sent if topic(one) == key]) for key in map(topic, sent)}
+    turns_ = [topic(one) for one in sent]
     random.shuffle(turns_)
-    iterators = {key: iter(queue) for key, queue in queues.items()}
     return [next(iterators[key]) for key in turns_]
 
 
@@ -565,12 +537,9 @@ def test_no_batch_that_can_be_decoded_stops_a_monitor(batches: list[Batch], is_o
 
 def test_bad_rows_cost_themselves_and_not_their_neighbours() -> None:
     made = monitor()
-    made.add(
-        turns(turn(0, 0), {"iteration": 1, "start_ns": 2**63 - 5, "elapsed_ns": 1e6}, turn(2, 20, -3.0), turn(3, 30)),
-        0,
-    )
-    made.add(operators(operator(0, 1), operator(0, 5, -2.0), operator(3, 31)), 1)
-    made.beat(ended())
+    endless = {"iteration": 1, "start_ns": 2**63 - 5, "elapsed_ns": 1e6}
+    given = turns(turn(0, 0), endless, turn(2, 20, -3.0), turn(3, 30))
+    feed(made, [given, operators(operator(0, 1), operator(0, 5, -2.0), operator(3, 31)), ended()])
     rows = evidence(made)
     assert [(row["iteration"], row["operators"]) for row in rows] == [(0, 1), (3, 1)]
     assert rows[-1]["lost_rows"] == 3
@@ -578,11 +547,9 @@ def test_bad_rows_cost_themselves_and_not_their_neighbours() -> None:
 
 def test_rates_that_no_device_has_are_left_out_and_counted() -> None:
     made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"))
-    made.add(turns(turn(0, 0), turn(1, 10)), 0)
-    made.add(operators(operator(0, 1), operator(1, 11)), 1)
     rates = [(0, 1.0, 1.0), (2, 5.0, 7.0), (4, 1e300, 9.0), (6, -3.0, 9.0), (8, 4.0, 3.0)]
-    made.add(samples(*[(at_ms, "eth0", tx, rx) for at_ms, tx, rx in rates], watermark_ns=T0 + 50 * MS), 2)
-    made.beat(ended())
+    sampled = samples(*[(at_ms, "eth0", tx, rx) for at_ms, tx, rx in rates], watermark_ns=T0 + 50 * MS)
+    feed(made, [TURNS, operators(operator(0, 1), operator(1, 11)), sampled, ended()])
     row, _ = evidence(made)
     assert (row["nic_tx_peak"], row["nic_rx_peak"], row["lost_rows"]) == (5.0, 7.0, 2)
 
@@ -610,7 +577,8 @@ def test_events_alone_that_can_not_be_used_give_no_message() -> None:
 def test_a_rank_that_announced_no_times_is_not_in_the_way(sources: tuple[str, ...]) -> None:
     made = monitor(replace(ANNOUNCED, sources=sources))
     made.beat(ended())
-    assert is_over(made)
+    made.drain()
+    assert made.is_ended
 
 
 def test_operators_that_no_iteration_takes_do_not_pile_up() -> None:
@@ -633,14 +601,9 @@ def test_announced_iteration_rows_that_never_come_do_not_hold_the_operators_for_
 
 
 def test_a_send_to_nobody_is_left_out() -> None:
-    made = monitor()
-    made.add(turns(turn(0, 0)), 0)
-    sends = [
-        operator(0, 1.0 + n, 0.1, operator=OPERATOR_CODES["send"], peer=peer)
-        for n, peer in enumerate((UNKNOWN, -3, 1))
-    ]
-    made.add(operators(*sends), 1)
-    made.beat(ended())
+    made, send = monitor(), OPERATOR_CODES["send"]
+    sends = [operator(0, 1.0 + n, 0.1, operator=send, peer=peer) for n, peer in enumerate((UNKNOWN, -3, 1))]
+    feed(made, [turns(turn(0, 0)), operators(*sends), ended()])
     (row,) = evidence(made)
     assert (row["operators"], row["lost_rows"]) == (1, 2)
 
@@ -656,14 +619,12 @@ def test_a_phase_that_we_do_not_know_is_refused_at_the_edge() -> None:
 def test_a_restart_read_before_the_last_rows_of_the_attempt_loses_none_of_them() -> None:
     """Topics interleave as they like: `jobs` may be ahead of `commops`."""
     counts = []
-    for is_ahead in (False, True):
-        made = monitor()
-        made.add(turns(turn(0, 0), turn(1, 10)), 0)
-        made.add(operators(operator(0, 2)), 1)
-        last = operators(operator(1, 12), rows_before=1)
-        rows = []
-        for message in (replace(ANNOUNCED, attempt=2), last) if is_ahead else (last, replace(ANNOUNCED, attempt=2)):
-            made.announce(message) if isinstance(message, Announcement) else made.add(message, 2)
+    last, restart = operators(operator(1, 12), rows_before=1), replace(ANNOUNCED, attempt=2)
+    for order in ((last, restart), (restart, last)):
+        made, rows = monitor(), list[dict[str, Any]]()
+        feed(made, [TURNS, operators(operator(0, 2))])
+        for message in order:
+            feed(made, [message])
             rows += evidence(made)
         counts.append([(row["iteration"], row["operators"]) for row in rows])
     assert counts[0] == counts[1]

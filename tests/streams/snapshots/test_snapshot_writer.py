@@ -126,9 +126,7 @@ def test_a_position_that_has_much_to_remember_is_cut_and_written_once() -> None:
 
 
 @pytest.mark.parametrize("messages", range(16))
-def test_an_owner_that_dies_while_it_takes_a_long_position_over_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, messages: int
-) -> None:
+def test_an_owner_that_dies_while_it_takes_over_loses_nothing(monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
     for module in (records, snapshot_writer):
         monkeypatch.setattr(module, "PIECE_BYTES", 1_000)
     topic, told = MemoryTopic(), published(150)

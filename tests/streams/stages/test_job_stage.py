@@ -65,9 +65,7 @@ def test_what_the_wall_clock_made_a_monitor_say_is_stored(services: Services) ->
     assert not asyncio.run(tick(services, monitor)), "nothing is new"
 
 
-def test_a_snapshot_that_begins_while_a_verdict_is_sent_holds_what_said_it(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_while_a_verdict_is_sent_holds_it(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its ends would be behind the verdict, its state before it, and a restart would send it again."""
     monitor = JobMonitor("j", JudgeSettings(silence_s=600.0))
     monitor.add([came(0), came(1), evidence_of(0, {0: 10})])
@@ -168,9 +166,7 @@ def test_a_job_that_is_run_again_once_its_state_is_gone_goes_on_in_its_numbers(s
     stage.close()
 
 
-def test_verdicts_that_a_job_did_not_find_again_are_closed_once_it_has_ended(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_not_found_again_are_closed_at_the_end(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """It began anew in the middle of an incident: nothing else would ever have ended that."""
     monitor, sent = JobMonitor("j", JudgeSettings()), list[tuple[str, bytes]]()
     monitor.add([came(0, 1), went(0)])
@@ -205,9 +201,7 @@ def test_verdicts_that_a_job_did_not_find_again_are_closed_once_it_has_ended(
     stage.close()
 
 
-def test_a_job_that_can_t_even_learn_who_takes_part_goes_on_in_its_numbers(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_learns_no_ranks_keeps_its_numbers(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = JudgeSettings()
     monitor = JobMonitor("j", settings)
     monitor.add([replace(came(0, 1, start=start), start=start) for start in ("a", "b")])

@@ -137,9 +137,7 @@ def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: 
     assert (sink.read("verdicts").num_rows, sink.read("bandwidth").num_rows, letters.sent) == (1, 120, [])
 
 
-async def test_a_sink_that_is_away_at_the_start_is_opened_later_and_gets_all(
-    letters: Letters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sink_away_at_the_start_is_opened_later(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_writer, "_OPEN_AGAIN_S", 0.01)
     sink = AwaySink(ServiceUnavailable("nobody is there"), ServiceRefused("not with this password"))
     counters = Counters()
@@ -176,9 +174,7 @@ def test_a_flush_ends_however_much_comes_meanwhile(run_with: RunWith) -> None:
     run_with(MemorySink(), work)
 
 
-def test_however_many_wait_a_busy_sink_is_asked_by_one_and_as_seldom_as_it_says(
-    run_with: RunWith, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_busy_sink_is_asked_by_one_and_as_it_says(run_with: RunWith, caplog: pytest.LogCaptureFixture) -> None:
     async def work(writer: SinkWriter) -> None:
         await asyncio.gather(*(writer.flush() for _ in range(50)))
         assert writer._counters.registry.get_sample_value("irregulars_worker_sink_retries_total") == 2
@@ -192,7 +188,7 @@ def test_however_many_wait_a_busy_sink_is_asked_by_one_and_as_seldom_as_it_says(
     assert caplog.text.count("event=sink_busy") == 1
 
 
-def test_who_waits_for_a_busy_sink_is_never_told_that_rows_are_stored_once_the_writer_is_closed(
+def test_who_waits_for_a_busy_sink_is_not_told_that_rows_are_stored_once_it_is_closed(
     run_with: RunWith,
 ) -> None:
     async def work(writer: SinkWriter) -> None:

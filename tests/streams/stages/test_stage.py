@@ -220,9 +220,7 @@ async def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: Take
     close(stage)
 
 
-async def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(
-    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_long_cycle_of_snapshots_it_rests(outbox: TakesAll, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = time.monotonic()
     monkeypatch.setattr("irregulars.streams.stages.stage.time", SimpleNamespace(monotonic=lambda: now_s))
     stage = job_stage(outbox, SlowJob())
@@ -268,9 +266,7 @@ def raises(*values: object) -> None:
     raise OverflowError("Python int too large to convert to C ssize_t")
 
 
-async def test_evidence_on_which_the_decoder_itself_fails_is_buried(
-    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_evidence_that_breaks_its_decoder_is_buried(outbox: TakesAll, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = job_stage(outbox, SlowJob())
     monkeypatch.setattr("irregulars.streams.stages.job_stage._decode", raises)
     await stage.take("evidence", [evidence(0)])
@@ -289,9 +285,7 @@ async def test_a_membership_of_nobody_is_buried_whatever_its_key_is(outbox: Take
     assert outbox.keys("deadletter") == [key]
 
 
-async def test_a_message_on_which_the_decoder_itself_fails_is_buried(
-    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_breaks_its_decoder_is_buried(outbox: TakesAll, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = rank_stage(outbox)
     monkeypatch.setattr("irregulars.streams.stages.rank_stage.decode", raises)
     await stage.take("jobs", [announced(0)])

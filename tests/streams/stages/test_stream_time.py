@@ -158,9 +158,7 @@ def test_a_standing_clock_is_told_once_a_minute(
 
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
-def test_a_step_of_the_system_s_clock_changes_nothing(
-    log: Log, monkeypatch: pytest.MonkeyPatch, step_s: float
-) -> None:
+def test_a_step_of_the_system_clock_changes_nothing(log: Log, monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
     log.tell_all()
     log.look()
     before_s = log.clocks.job_until_s(0, {"evidence": 0})

@@ -34,15 +34,11 @@ def looks(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, away_s:
 
 
 @pytest.mark.parametrize("kind", [ServiceUnavailable, ServiceRefused])
-def test_a_broker_that_is_away_or_refuses_a_new_login_ends_no_worker(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
-) -> None:
+def test_a_broker_away_or_a_refusal_ends_no_worker(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     looks(monkeypatch, kind("no"), 5)
 
 
-def test_topics_that_stay_away_end_a_worker(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topics_that_stay_away_are_fatal(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TopicMismatch):
         looks(monkeypatch, TopicMismatch("none named irregulars.evidence"), 3)
     assert [one.levelname for one in caplog.records if "event=topics_missing" in one.getMessage()] == ["ERROR"]
@@ -87,9 +83,7 @@ def test_a_topic_with_another_id_is_named_and_one_that_is_away_is_not(watch: Top
 
 
 @pytest.mark.parametrize(("topic", "is_cut"), [("evidence", False), ("commops", True)])
-def test_a_log_that_ends_before_what_was_read_is_cut_unless_the_message_is_there(
-    watch: TopicWatch, topic: str, is_cut: bool
-) -> None:
+def test_a_log_that_ends_before_what_was_read_is_cut_or_gone(watch: TopicWatch, topic: str, is_cut: bool) -> None:
     require_same(watch, {}, {topic: 10}, {topic: 10, "jobs": 0})
     with (
         pytest.raises(TopicMismatch, match=rf"got irregulars\.{topic}/3, which ends at 4, before 10")

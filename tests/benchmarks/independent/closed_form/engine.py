@@ -63,7 +63,6 @@ class Fault:
     hang_at: int = -1  # compute index on the culprits' stage
 
     def on(self, iteration: int) -> bool:
-        """Whether it acts in an iteration."""
         return bool(self.active[iteration])
 
     def apply(self, strength: float, fabric: Fabric, iteration_time: float, compute_ops: float) -> None:
@@ -94,7 +93,6 @@ class Fault:
 
     @property
     def ranks_in_order(self) -> tuple[int, int]:
-        """Sender and receiver of a link."""
         a, b = self.ranks
         return (int(b), int(a)) if self.peer == a else (int(a), int(b))
 
@@ -254,7 +252,6 @@ class Engine:
         self._pairs = {k: v for k, v in self._pairs.items() if not k[-1]}
 
     def run(self, program: Program, iteration: int, clock: Floats, fault: Fault | None = None) -> Outcome:
-        """One iteration from `clock` (stage, lane)."""
         state = _Iteration(self, program, iteration, clock, fault)
         for number, step in enumerate(program.order):
             state.execute(number, step)
@@ -301,7 +298,6 @@ class _Iteration:
         return jitter
 
     def execute(self, number: int, step: Step) -> None:
-        """The step of that number in the program's order."""
         s, op = step.stage, step.operation
         if isinstance(op, Compute):
             self.t[s] = self.t[s] + self.durations[s][op.index]
@@ -443,7 +439,6 @@ class Job:
         return rows
 
     def run(self, fault: Fault | None = None, twin: Run | None = None) -> Run:
-        """All iterations; those before the fault are taken over from the twin (they are the same)."""
         run, clock, first = Run(fault), self.clock, 0
         if fault is not None and twin is not None and fault.iterations[0]:
             first = fault.iterations[0]

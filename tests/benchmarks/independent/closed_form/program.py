@@ -16,8 +16,6 @@ MessageKey = tuple[str, int, int, int]  # F or B, micro-batch, chunk, and stage 
 
 @dataclass
 class Compute:
-    """A piece of work on the GPU."""
-
     work: float  # seconds on a rank of factor 1
     micro: int = -1  # micro-batch whose length scales it; -1: none
     index: int = -1
@@ -54,8 +52,6 @@ class Exchange:
 
 @dataclass
 class World:
-    """An operator of all ranks."""
-
     operator: str
     size: int
     logged: bool = True
@@ -120,8 +116,6 @@ class Step(NamedTuple):
 
 
 class CollectiveRows(NamedTuple):
-    """The rows that one collective fills in a stage."""
-
     rows: slice
     kind: str
     stage: int
@@ -236,7 +230,6 @@ class _Sequencer:
         self.waiting: dict[int, World] = {}
 
     def run(self) -> list[Step]:
-        """All steps of all stages."""
         while any([self._advance(s) for s in range(len(self.stages))]):  # noqa: C419 -- each stage has its turn
             pass
         assert all(c == len(p) for c, p in zip(self.at, self.stages, strict=True)), "deadlock in a schedule"

@@ -91,7 +91,6 @@ def _schedule(pp: int, stage: int, micros: int, chunks: int) -> tuple[list[Pass]
     total = micros * chunks
 
     def unit(what: str, k: int) -> Pass:
-        """The k-th forward, or backward, pass."""
         chunk = (k // pp) % chunks
         micro = k // (pp * chunks) * pp + k % pp if chunks > 1 else k
         return what, micro, chunk if what == "F" else chunks - 1 - chunk

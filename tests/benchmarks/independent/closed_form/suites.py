@@ -11,10 +11,9 @@ for the effect that was drawn.
 
 Label: kind, device, ranks, iterations [first, past), effect (over the iterations on, training only, the first 5 left
 out where others are; null for a hang; 1 if healthy), noise (of the twin's training iterations from the sixth on,
-steps and waves of work included), hard and why_hard, healthy, what, logged, onset (lasting, while, fluctuating,
-start, hang), mode (clock, loader, cpu, network, stage, replica, hang), on (iterations, if fluctuating), direction,
-strength, peer, sender and receiver of a link, switch, host and nic, job (shape). `size_bytes` is the whole buffer,
-also for all_gather and reduce_scatter.
+steps and waves of work included), hard and why_hard, what, onset (lasting, while, fluctuating, start, hang), mode
+(clock, loader, cpu, network, stage, replica, hang), on (iterations, if fluctuating), direction and strength.
+`size_bytes` is the whole buffer, also for all_gather and reduce_scatter.
 
 Simplified: no contention between kinds of groups on one NIC; rings as slow as their slowest NIC; world operators are
 latency only; stalls of the network hit collectives, not messages; no gather beside the next iteration.
@@ -67,7 +66,6 @@ class _Drawn:
 
     @property
     def training(self) -> Flags:
-        """The iterations that train."""
         return np.array([phase == "train" for phase in self.phase])
 
     @property
@@ -164,17 +162,14 @@ def _label(drawn: _Drawn, run: Run, healthy: str | None, measurement: Measuremen
     what = fault.words if fault else healthy
     nuisances = "with " + ", ".join(drawn.nuisances) if drawn.nuisances else None
     label["hard"], label["why_hard"] = bool(why), "; ".join(why) or None
-    label["healthy"] = fault is None
     label["what"] = "; ".join(filter(None, [what, nuisances]))
-    label["logged"] = "all" if measurement.logged.all() else np.flatnonzero(measurement.logged).tolist()
-    label["job"] = _label_job(drawn, measurement)
     return label
 
 
 def _label_fault(label: Label, drawn: _Drawn, run: Run, fault: Fault, measurement: Measurement) -> list[str]:
     """Add what there is to say of a fault, and tell why it is hard."""
     why: list[str] = []
-    fabric, first = drawn.fabric, measurement.first_iteration
+    first = measurement.first_iteration
     label["iterations"] = [i + first for i in fault.iterations]
     if fault.mode == "hang":
         label["effect"] = None
@@ -196,39 +191,7 @@ def _label_fault(label: Label, drawn: _Drawn, run: Run, fault: Fault, measuremen
     label["onset"], label["mode"] = fault.onset, fault.mode
     label["direction"] = fault.direction if fault.network else None
     label["strength"] = round(fault.strength, 4)
-    label["peer"] = fault.peer
-    if fault.device == "link":
-        label["sender"], label["receiver"] = fault.ranks_in_order
-    if fault.device == "switch":
-        label["switch"] = f"leaf-{fabric.switch[fault.ranks[0]]}"
-    if fault.device in ("nic", "host"):
-        label["host"] = f"node-{fabric.host[fault.ranks[0]]}"
-        label["nic"] = f"mlx5_{fabric.nic_index[fault.ranks[0]]}"
     return why
-
-
-def _label_job(drawn: _Drawn, measurement: Measurement) -> Label:
-    layout, fabric, shape = drawn.fabric.layout, drawn.fabric, drawn.shape
-    return {
-        "suite": drawn.suite,
-        "dims": layout.dims,
-        "size": layout.size,
-        "style": shape.style,
-        "micros": shape.micros,
-        "chunks": shape.chunks,
-        "batched": shape.batched,
-        "overlap": shape.overlap,
-        "gradient": shape.gradient,
-        "gpus_per_host": fabric.gpus,
-        "gpus_per_nic": fabric.gpus_per_nic,
-        "rails": fabric.rails,
-        "clock": measurement.clock,
-        "iteration_values": measurement.iteration_values,
-        "dropped": measurement.dropped,
-        "round": [measurement.round_start, measurement.round_elapsed],
-        "iteration_s": drawn.pace,
-        "phases": {phase: drawn.phase.count(phase) for phase in sorted(set(drawn.phase))},
-    }
 
 
 def _untellable(drawn: _Drawn, fault: Fault, measurement: Measurement) -> list[str]:
@@ -253,15 +216,8 @@ def _untellable(drawn: _Drawn, fault: Fault, measurement: Measurement) -> list[s
 
 
 HEALTHY = (
-    "clean",
-    "stalls",
-    "checkpoints",
-    "evaluation",
-    "warm-up",
-    "new workload",
-    "host phases",
-    "sequence lengths",
-)
+    "clean", "stalls", "checkpoints", "evaluation", "warm-up", "new workload", "host phases", "sequence lengths",
+)  # fmt: skip
 MESSY = {"tidy": 0.1, "untidy": 0.5, "ddp": 0.3, "dims": 0.3, "large": 0.25}
 
 

@@ -17,7 +17,6 @@ Item = TypeVar("Item")
 
 
 def choose(rng: np.random.Generator, items: Sequence[Item]) -> Item:
-    """Any of the items, all alike in probability."""
     return items[int(rng.integers(len(items)))]
 
 
@@ -75,7 +74,6 @@ class Layout:
             self.lane_group[kind] = index
 
     def ranks_of(self, kind: str, stage: int) -> Ints:
-        """Ranks of all groups of a kind in a stage, one row a group."""
         return self.groups[kind] + stage * self.lanes
 
 
@@ -194,7 +192,6 @@ class Communicators:
 
 
 def communicators(layout: Layout) -> Communicators:
-    """Every communicator that the ranks of a layout form."""
     table = Communicators()
     for kind in layout.groups:
         table.base[kind] = len(table.names)

@@ -37,8 +37,6 @@ class Samples(NamedTuple):
 
 @dataclass
 class _Transfers:
-    """All transfers over NICs."""
-
     nic: Ints
     begin: Floats
     end: Floats
@@ -46,7 +44,6 @@ class _Transfers:
     rx: Floats
 
     def of(self, chosen: Ints) -> _Transfers:
-        """Those at these places."""
         floats = (x[chosen] for x in (self.begin, self.end, self.tx, self.rx))
         return _Transfers(self.nic[chosen], *floats)
 
@@ -146,7 +143,6 @@ class _Limit(NamedTuple):
 
 
 def _limits(nic: int, fabric: Fabric, fault: Fault | None) -> list[_Limit]:
-    """The limits of a NIC, tx and rx."""
     usual = fabric.health
     left = usual if fault is None or fault.health is None else fault.health
     limits = []
@@ -182,7 +178,6 @@ class _Log:
         self._parts: list[Columns] = []
 
     def add(self, rows: Rows) -> None:
-        """Note down an iteration."""
         measurement, program = self.measurement, rows.program
         static = program.static
         at = self._kept(rows)
@@ -256,7 +251,6 @@ def write(
     folder: Path, name: str, run: Run, fabric: Fabric, measurement: Measurement, label: Mapping[str, object],
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Write the trace directory of a job."""
     folder.mkdir(parents=True, exist_ok=True)
     log = _Log(fabric, measurement, rng)
     for rows in run.history:
@@ -304,7 +298,6 @@ def _operators_table(
 def _job(
     name: str, fabric: Fabric, measurement: Measurement, comms: Communicators, used: Ints, lost: Ints
 ) -> dict[str, object]:
-    """What job.json says."""
     job: dict[str, object] = {
         "job": name,
         "world_size": fabric.layout.size,

@@ -60,8 +60,6 @@ class Flow:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """A kernel on a stream of a rank."""
-
     rank: Rank
     stream: Hashable
     shares: tuple[Share, ...]
@@ -90,8 +88,6 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """Where a rank is in its program."""
-
     number: int
     iteration: int = -1
     place: int = 0

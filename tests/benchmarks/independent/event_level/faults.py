@@ -178,7 +178,6 @@ class Place:
 
 
 def draw_place(seed: int, kind: str, cluster: Cluster, job: Job, iterations: int) -> Place:
-    """Draw a place for a fault of this kind in a job."""
     rng = np.random.default_rng(seed)
     course = _draw_course(rng, kind)
     level, first, past = draw_levels(rng, course, iterations)

@@ -22,9 +22,8 @@ def healthy_label(draw: Draw, noise: Noise, twin: Engine) -> Label:
     """Return the label of a healthy job, which is also where any other begins."""
     return {
         "kind": None, "device": None, "ranks": [], "iterations": [0, 0], "effect": 1.0,
-        "noise": round(_variation(draw, noise, twin), 5), "hard": False, "healthy": True, "shape": draw.shape,
-        "transport": draw.transport, "ring": "coupled" if draw.job.coupled else "flows",
-        "world_size": draw.cluster.world, "what": f"healthy: {draw.healthy}",
+        "noise": round(_variation(draw, noise, twin), 5), "hard": False, "shape": draw.shape,
+        "what": f"healthy: {draw.healthy}",
     }  # fmt: skip
 
 
@@ -46,9 +45,7 @@ class Labeller:
     def label(self, strength: float) -> Label:
         fault, place, why = self._fault, self._place, []
         label = healthy_label(self._draw, self._noise, self._twin)
-        label.update(
-            kind=fault.kind, device=fault.device, ranks=list(fault.ranks), healthy=False, course=place.course
-        )
+        label.update(kind=fault.kind, device=fault.device, ranks=list(fault.ranks), course=place.course)
         if isinstance(fault, Hang):
             label.update(self._hang(fault))
             why += self._hang_doubts(fault)
@@ -60,8 +57,6 @@ class Labeller:
         if isinstance(fault, SlowResource):
             why += self._resource_doubts(fault)
         why += self._stage_doubts()
-        if fault.kind == "slow_link" and place.pair is not None:
-            label.update(pair=list(place.pair), direction="both" if place.direction == "both" else "one")
         if why:
             label.update(hard=True, why_hard="; ".join(why))
         return label

@@ -152,8 +152,6 @@ QUIET: Final = Want(
 
 @dataclass(frozen=True)
 class Style:
-    """What the log of a job is like."""
-
     is_clock_shared: bool
     start_unit: int  # ns, to which starts are rounded
     elapsed_unit: int
@@ -172,7 +170,6 @@ class Style:
 
 
 def draw_cluster(rng: np.random.Generator, kind: str | None) -> Cluster:
-    """Draw the machines of a job with a fault of this kind, or with none."""
     gpus = int(rng.choice([4, 8]))
     world = int(rng.choice([16, 32, 64, 128], p=[0.25, 0.4, 0.25, 0.1]))
     if kind == "slow_communicator/switch":
@@ -214,7 +211,6 @@ def is_affordable(rng: np.random.Generator, cluster: Cluster, shape: str) -> boo
 
 
 def draw_want(rng: np.random.Generator, healthy: str | None, iterations: int) -> Want:
-    """Draw the noise of a job, by what a healthy one is to show."""
     want = Want(
         rank_spread=rng.uniform(0.005, 0.015),
         iteration_sigma=float(rng.choice([0.003, 0.01, 0.02])),
@@ -250,7 +246,6 @@ def draw_want(rng: np.random.Generator, healthy: str | None, iterations: int) ->
 
 
 def draw_style(rng: np.random.Generator, cluster: Cluster, healthy: str | None, kind: str | None) -> Style:
-    """Draw what the log is like."""
     drop = float(rng.choice([0, 0, 0, 0.001, 0.01]))
     logged, are_losses_known = None, bool(rng.random() < 0.5)
     if kind == "hang" and rng.random() < 0.8:  # only then can it be known whether a rank arrived

@@ -51,7 +51,6 @@ class Clocks:
 def write(
     folder: Path, rng: np.random.Generator, job: Job, engine: Engine, noise: Noise, style: Style, label: Label
 ) -> None:
-    """Write the whole directory."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = engine.cluster
     clocks = Clocks(rng, cluster, style)

@@ -131,8 +131,6 @@ def _boundary_size(cluster: Cluster, grid: _Grid, slot: float, comm: float) -> f
 
 @dataclass(frozen=True, slots=True)
 class _Pipeline:
-    """Writes the programs of ranks in a pipeline."""
-
     grid: _Grid
     seconds: float
     chunks: int
@@ -216,7 +214,6 @@ class _Pipeline:
                 program.blocking("all_reduce", self.grid.tps[stage, replica], self.tp_size, piece.microbatch)
 
     def _step(self, program: Program) -> None:
-        """Reduce gradients and step the optimizer."""
         stage, _, shard = self.grid.place(program.rank)
         reduce, operator = self.grid.dps[stage, shard], "reduce_scatter" if self.is_sharded else "all_reduce"
         size = self.dp_size / self.buckets

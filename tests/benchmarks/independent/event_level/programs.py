@@ -44,8 +44,6 @@ class Put(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait until a kernel has ended."""
-
     handle: Handle
 
 
@@ -102,8 +100,6 @@ class Job:
 
 
 class Program:
-    """Collects the instructions of one rank."""
-
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
         self.instructions: Instructions = []
@@ -214,8 +210,6 @@ def _sharded(rng: np.random.Generator, cluster: Cluster, job: Job, width: int, s
 
 @dataclass(frozen=True, slots=True)
 class _Sharded:
-    """Writes the programs of sharded ranks."""
-
     seconds: float
     units: int
     width: int

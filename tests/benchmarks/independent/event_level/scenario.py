@@ -75,7 +75,6 @@ class Draw:
                 return
 
     def _build(self) -> Job:
-        """Return the job with the present share of communication."""
         self.cluster.link.clear()
         rng = np.random.default_rng(self._shape_seed)
         job = SHAPES[self.shape](rng, self.cluster, self.seconds, self._comm)

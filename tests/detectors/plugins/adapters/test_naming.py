@@ -18,65 +18,56 @@ from irregulars.errors import PluginError
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "text",
-    [
-        "river:anomaly.HalfSpaceTrees(n_trees=4)",
-        "river:drift.ADWIN(delta=0.01)",
-        "river:drift.ADWIN(delta=0.01) with level='operator'",
-        "sklearn:svm.OneClassSVM(nu=0.05) with columns='work_ns, communication_ns', refit=20",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "river:anomaly.HalfSpaceTrees(n_trees=4)",
+    "river:drift.ADWIN(delta=0.01)",
+    "river:drift.ADWIN(delta=0.01) with level='operator'",
+    "sklearn:svm.OneClassSVM(nu=0.05) with columns='work_ns, communication_ns', refit=20",
+])  # fmt: skip
 def test_a_line_of_settings_makes_a_detector_that_keeps_the_promises(text: str) -> None:
     load_detector(text, is_checked=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("river:drift.ADWIN", DetectorName("river:drift.ADWIN")),
-        (
-            "river:anomaly.HalfSpaceTrees(n_trees=5) with level='operator', warm_up=30",
-            DetectorName("river:anomaly.HalfSpaceTrees", {"n_trees": 5}, {"level": "operator", "warm_up": 30}),
-        ),
-        ("river:drift.ADWIN  with  hold=5", DetectorName("river:drift.ADWIN", {}, {"hold": 5})),
-        (
-            "river:drift.ADWIN() with (hold=5, warm_up=9)",
-            DetectorName("river:drift.ADWIN", {}, {"hold": 5, "warm_up": 9}),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "name"), [
+    ("river:drift.ADWIN", DetectorName("river:drift.ADWIN")),
+    (
+        "river:anomaly.HalfSpaceTrees(n_trees=5) with level='operator', warm_up=30",
+        DetectorName("river:anomaly.HalfSpaceTrees", {"n_trees": 5}, {"level": "operator", "warm_up": 30}),
+    ),
+    ("river:drift.ADWIN  with  hold=5", DetectorName("river:drift.ADWIN", {}, {"hold": 5})),
+    (
+        "river:drift.ADWIN() with (hold=5, warm_up=9)",
+        DetectorName("river:drift.ADWIN", {}, {"hold": 5, "warm_up": 9}),
+    ),
+])  # fmt: skip
 def test_options_of_the_model_and_of_the_adapter_are_told_apart(text: str, name: DetectorName) -> None:
     assert parse_detector(text) == name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "river:anomaly.HalfSpaceTree()",
-            r"must be an outlier or drift detector of river; did you mean HalfSpaceTrees\?",
-        ),
-        ("river:stats.Mean()", r"must be an outlier or drift detector of river; there is none in this module"),
-        ("river:nowhere.Thing", r"must be in river; got no module river.nowhere"),
-        ("river:ADWIN", r"detector must be river:module.Class; got 'river:ADWIN'"),
-        ("river:_hidden.Thing", r"detector must be river:module.Class"),
-        ("sklearn:ensemble.RandomForestClassifier", r"must be an outlier or drift detector of sklearn; "),
-        ("sklearn:base.OutlierMixin", r"must be an outlier or drift detector of sklearn"),
-        ("river:drift.ADWIN(speed=3)", r"must be constructible; got TypeError: .*speed"),
-        ("river:anomaly.ThresholdFilter()", r"must be an outlier or drift detector of river|must be constructible"),
-        ("river:drift.ADWIN with speed=3", r"adapter options must be of level, .*; got 'speed'"),
-        ("river:drift.ADWIN with level='job'", r"level must be operator or rank; got 'job'"),
-        ("river:drift.ADWIN with columns='smell'", r"columns must be of elapsed_ns, .*; got 'smell'"),
-        ("river:drift.ADWIN with warm_up=1", r"warm_up must be 2 to 64"),
-        ("river:drift.ADWIN with warm_up='20'", r"warm_up must be int; got '20'"),
-        ("river:drift.ADWIN with shared=1", r"shared must be bool; got 1"),
-        ("river:drift.ADWIN with hold=x", r"options must be \(name=value, …\) with plain values"),
-        ("peers with hold=3", r"options behind 'with' must be those of river or sklearn models"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    (
+        "river:anomaly.HalfSpaceTree()",
+        r"must be an outlier or drift detector of river; did you mean HalfSpaceTrees\?",
+    ),
+    ("river:stats.Mean()", r"must be an outlier or drift detector of river; there is none in this module"),
+    ("river:nowhere.Thing", r"must be in river; got no module river.nowhere"),
+    ("river:ADWIN", r"detector must be river:module.Class; got 'river:ADWIN'"),
+    ("river:_hidden.Thing", r"detector must be river:module.Class"),
+    ("sklearn:ensemble.RandomForestClassifier", r"must be an outlier or drift detector of sklearn; "),
+    ("sklearn:base.OutlierMixin", r"must be an outlier or drift detector of sklearn"),
+    ("river:drift.ADWIN(speed=3)", r"must be constructible; got TypeError: .*speed"),
+    ("river:anomaly.ThresholdFilter()", r"must be an outlier or drift detector of river|must be constructible"),
+    ("river:drift.ADWIN with speed=3", r"adapter options must be of level, .*; got 'speed'"),
+    ("river:drift.ADWIN with level='job'", r"level must be operator or rank; got 'job'"),
+    ("river:drift.ADWIN with columns='smell'", r"columns must be of elapsed_ns, .*; got 'smell'"),
+    ("river:drift.ADWIN with warm_up=1", r"warm_up must be 2 to 64"),
+    ("river:drift.ADWIN with warm_up='20'", r"warm_up must be int; got '20'"),
+    ("river:drift.ADWIN with shared=1", r"shared must be bool; got 1"),
+    ("river:drift.ADWIN with hold=x", r"options must be \(name=value, …\) with plain values"),
+    ("peers with hold=3", r"options behind 'with' must be those of river or sklearn models"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_one_line(text: str, message: str) -> None:
     with pytest.raises(PluginError, match=message) as caught:
         load_detector(text, is_checked=False)()
