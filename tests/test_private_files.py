@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_spool_is_its_agent_s_alone_also_one_that_was_left_open(tmp_path: Path) -> None:
+def test_a_spool_and_a_service_s_directory_are_ours_alone_also_one_that_was_left_open(tmp_path: Path) -> None:
     directory = tmp_path / "agent" / "spool"
     Spool(directory, 1 << 24, lambda _: None).append(1, [Message("commops", b"k", b"v")])
     assert {mode(path) for path in (directory, directory.parent)} == {0o700}
@@ -36,9 +36,6 @@ def test_a_spool_is_its_agent_s_alone_also_one_that_was_left_open(tmp_path: Path
     directory.chmod(0o755)
     Spool(directory, 1 << 24, lambda _: None)
     assert mode(directory) == 0o700
-
-
-def test_a_service_s_directory_is_ours_alone(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "a" / "b", "test-")
     data.take()
     data.release()
@@ -71,26 +68,21 @@ def test_a_secret_is_given_by_no_flag() -> None:
     assert "swordfish" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"kafka_cert_file": Path("c")}, "kafka_cert_file and kafka_key_file must be set together"),
-        ({"kafka_ca_file": Path("c")}, "kafka_tls must be true where kafka_ca_file is set"),
-        ({"kafka_mechanism": "OAUTHBEARER"}, "one of kafka_token_file and kafka_token_url must be set"),
-        ({"kafka_token_file": Path("t")}, "kafka_mechanism must be OAUTHBEARER where kafka_token_file is set"),
-        (
-            {"kafka_mechanism": "OAUTHBEARER", "kafka_token_url": "http://far.example:80/t", "kafka_user": "u",
-             "kafka_password": "swordfish"},
-            "kafka_token_url must be https://",
-        ),
-        ({"kafka_password": "swordfish"}, "kafka_user must be set where its password is"),
-        ({"kafka_user": "u", "kafka_password": "swordfish", "kafka_password_file": Path("p")}, "got both"),
-        ({"clickhouse_password": "swordfish", "clickhouse_password_file": Path("p")}, "got both"),
-    ],
-)  # fmt: skip
-def test_settings_that_do_not_fit_together_are_named_and_no_secret_with_them(
-    values: dict[str, object], said: str
-) -> None:
+@pytest.mark.parametrize(("values", "said"), [
+    ({"kafka_cert_file": Path("c")}, "kafka_cert_file and kafka_key_file must be set together"),
+    ({"kafka_ca_file": Path("c")}, "kafka_tls must be true where kafka_ca_file is set"),
+    ({"kafka_mechanism": "OAUTHBEARER"}, "one of kafka_token_file and kafka_token_url must be set"),
+    ({"kafka_token_file": Path("t")}, "kafka_mechanism must be OAUTHBEARER where kafka_token_file is set"),
+    (
+        {"kafka_mechanism": "OAUTHBEARER", "kafka_token_url": "http://far.example:80/t", "kafka_user": "u",
+         "kafka_password": "swordfish"},
+        "kafka_token_url must be https://",
+    ),
+    ({"kafka_password": "swordfish"}, "kafka_user must be set where its password is"),
+    ({"kafka_user": "u", "kafka_password": "swordfish", "kafka_password_file": Path("p")}, "got both"),
+    ({"clickhouse_password": "swordfish", "clickhouse_password_file": Path("p")}, "got both"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_are_named_and_no_secret_with_them(values: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         Settings(**values)  # type: ignore[arg-type]  # whatever a person may have written
     assert "swordfish" not in str(caught.value)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -17,11 +17,17 @@ from tests.conftest import ROOT
 from tests.infra.conftest import Run, refused
 
 
-def test_without_a_command_it_helps(run: Run) -> None:
+def test_without_a_command_it_helps_and_its_version_is_the_distribution_s(run: Run) -> None:
     status, out, _ = run()
     assert status == 0
     assert "  analyze " in out
     assert "names it." in out
+    assert run("--version")[1].startswith("irregulars 0.")
+    assert isinstance(cli.app, typer.Typer)
+    from importlib.metadata import entry_points
+
+    (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
+    assert script == "irregulars.__main__:main"
 
 
 def test_every_command_stands_in_one_group_and_daily_ones_come_first(run: Run) -> None:
@@ -34,38 +40,43 @@ def test_every_command_stands_in_one_group_and_daily_ones_come_first(run: Run) -
     assert places[0] < out.index("\n  demo ") < out.index("\n  doctor ") < places[1]
 
 
-def test_the_version_is_the_distributions(run: Run) -> None:
-    assert run("--version")[1].startswith("irregulars 0.")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["no-such-command"], "irregulars: No such command 'no-such-command'. See: irregulars --help"),
-        (["analyze"], "Missing argument 'SRC'. See: irregulars analyze --help"),
-        (["analyze", "/nowhere"], "/nowhere: must be a file or a directory of files; got nothing"),
-        (["analyze", "--delta", "1", "/nowhere"], "delta must be a number above 1; got 1.0 (flag for delta)"),
-        (["--set", "delta", "settings"], "flag --set must be key=value; got 'delta'"),
-        (["--set", "detla=2", "settings"], "got 'detla' (flag for detla); did you mean delta?"),
-        (
-            ["--config", "/nowhere.toml", "settings"],
-            "must be readable; got No such file or directory (/nowhere.toml)",
-        ),
-        (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
-        (["sql"], "question must be SQL or the name of a question; got none"),
-        (["sql", " "], "question must be SQL or the name of a question; got an empty text"),
-        (["sql", "no_such_question"], "question must be one of"),
-        (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
-        (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["no-such-command"], "irregulars: No such command 'no-such-command'. See: irregulars --help"),
+    (["analyze"], "Missing argument 'SRC'. See: irregulars analyze --help"),
+    (["analyze", "/nowhere"], "/nowhere: must be a file or a directory of files; got nothing"),
+    (["analyze", "--delta", "1", "/nowhere"], "delta must be a number above 1; got 1.0 (flag for delta)"),
+    (["--set", "delta", "settings"], "flag --set must be key=value; got 'delta'"),
+    (["--set", "detla=2", "settings"], "got 'detla' (flag for detla); did you mean delta?"),
+    (["--config", "/nowhere.toml", "settings"], "must be readable; got No such file or directory (/nowhere.toml)"),
+    (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
+    (["sql"], "question must be SQL or the name of a question; got none"),
+    (["sql", " "], "question must be SQL or the name of a question; got an empty text"),
+    (["sql", "no_such_question"], "question must be one of"),
+    (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
+    (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),
+])  # fmt: skip
 def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str], message: str) -> None:
     assert message in refused(run, *arguments)
 
 
-def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(InputError("first\nsecond")))
+def test_an_error_is_one_line_a_missing_extra_is_named_and_a_bug_keeps_its_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(error: BaseException) -> None:
+        monkeypatch.setattr("irregulars.infra.settings.load_settings", Mock(side_effect=error))
+
+    fail(InputError("first\nsecond"))
     assert run("settings") == (2, "", "irregulars: first second\n")
+    fail(ModuleNotFoundError("No module named 'faust.app'", name="faust.app"))
+    status, _, err = run("settings")
+    assert status == 2
+    assert err.startswith("irregulars: package faust.app must be installed; got none. Run in a checkout")
+    assert "pip install '.[worker]'" in err
+    assert "'irregulars[" not in err  # no index has us: somebody else might take the name
+    fail(ZeroDivisionError("a bug"))
+    monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
 
 
 @pytest.mark.parametrize(
@@ -108,30 +119,12 @@ def test_output_that_finds_no_room_is_one_line(arguments: list[str], is_buffered
 def test_a_pipe_that_nobody_reads_any_more_ends_without_a_word() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-m", "irregulars", "settings"]
-    environment = os.environ | {"PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        command, stdout=write_end, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=120
-    )
+        [sys.executable, "-m", "irregulars", "settings"], stdout=write_end, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": ""}, check=False, timeout=120,
+    )  # fmt: skip
     os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ModuleNotFoundError("No module named 'faust.app'", name="faust.app")
-    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(missing))
-    status, _, err = run("settings")
-    assert status == 2
-    assert err.startswith("irregulars: package faust.app must be installed; got none. Run in a checkout")
-    assert "pip install '.[worker]'" in err
-    assert "'irregulars[" not in err  # no index has us: somebody else might take the name
-
-
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(ZeroDivisionError("a bug")))
-    monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
-    with pytest.raises(ZeroDivisionError):
-        cli.main()
 
 
 def test_settings_shows_what_is_in_force_and_hides_passwords(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,23 +136,20 @@ def test_settings_shows_what_is_in_force_and_hides_passwords(run: Run, monkeypat
     assert "hush" not in run("settings")[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (
-            ["--help"],
-            "numpy pyarrow faust river sklearn clickhouse_connect confluent_kafka chdb torch pandas scipy "
-            "rich.table rich.console msgspec logging.config pydantic",
-        ),
-        # Pyarrow imports pandas unasked.
-        (
-            ["analyze", "tests/recordings/gloo-slow-link"],
-            "pandas sklearn scipy faust aiokafka river torch clickhouse_connect confluent_kafka chdb "
-            "logging.config rich.table rich.markdown pydantic pyarrow.compute tomllib "
-            "irregulars.producers.iteration_inference.inference irregulars.detectors.plugins.loading",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "heavy"), [
+    (
+        ["--help"],
+        "numpy pyarrow faust river sklearn clickhouse_connect confluent_kafka chdb torch pandas scipy "
+        "rich.table rich.console msgspec logging.config pydantic",
+    ),
+    # Pyarrow imports pandas unasked.
+    (
+        ["analyze", "tests/recordings/gloo-slow-link"],
+        "pandas sklearn scipy faust aiokafka river torch clickhouse_connect confluent_kafka chdb "
+        "logging.config rich.table rich.markdown pydantic pyarrow.compute tomllib "
+        "irregulars.producers.iteration_inference.inference irregulars.detectors.plugins.loading",
+    ),
+])  # fmt: skip
 def test_a_command_imports_nothing_heavy_that_it_does_without(arguments: list[str], heavy: str) -> None:
     code = (
         "import sys\nfrom irregulars.infra import cli\n"
@@ -195,18 +185,3 @@ def test_every_command_helps_with_an_example(run: Run, command: str) -> None:
     status, out, _ = run(command, "--help")
     assert status == 0
     assert "Example" in out
-
-
-def test_the_command_is_installed() -> None:
-    assert isinstance(cli.app, typer.Typer)
-    from importlib.metadata import entry_points
-
-    (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
-    assert script == "irregulars.__main__:main"
-
-
-def _raiser(error: BaseException) -> Callable[..., object]:
-    def raise_it(*_: object, **__: object) -> object:
-        raise error
-
-    return raise_it

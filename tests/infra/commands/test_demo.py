@@ -10,9 +10,7 @@ from tests.infra.conftest import Run, refused
 from tests.infra.showing.made_up_verdicts import verdict_of
 
 
-def test_a_live_demo_without_torch_is_refused_before_any_service_starts(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_demo_without_torch_is_refused_before_it_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch must be installed for --live; got none. Run in a checkout" in refused(run, "demo", "--live")
 
@@ -24,28 +22,22 @@ def test_a_line_of_progress_fits_its_terminal(width: int, is_terminal: bool) -> 
     assert len(line) <= min(width, 100)
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("slow_rank:rank=64,from=60,factor=3", "rank must be below 64; got 64"),
-        ("slow_rank:rank=5,from=110,factor=3", "from must be below 110, the iterations of the job; got 110"),
-        ("slow_rnak:rank=5,from=60,factor=3", "did you mean slow_rank?"),
-        ("slow_rank:rnak=5,from=60,factor=3", "did you mean rank?"),
-        ("slow_link:src=0,dst=1,from=60,factor=3", "slow_link must name two ranks on different hosts"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "said"), [
+    ("slow_rank:rank=64,from=60,factor=3", "rank must be below 64; got 64"),
+    ("slow_rank:rank=5,from=110,factor=3", "from must be below 110, the iterations of the job; got 110"),
+    ("slow_rnak:rank=5,from=60,factor=3", "did you mean slow_rank?"),
+    ("slow_rank:rnak=5,from=60,factor=3", "did you mean rank?"),
+    ("slow_link:src=0,dst=1,from=60,factor=3", "slow_link must name two ranks on different hosts"),
+])  # fmt: skip
 def test_an_impossible_fault_is_refused_before_any_service_starts(run: Run, fault: str, said: str) -> None:
     # With services, it would say on standard output that it starts the broker.
     assert said in refused(run, "demo", "--fault", fault)
 
 
-def test_a_hang_is_not_told_in_numbers_that_are_not_known() -> None:
+def test_a_hang_is_not_told_in_unknown_numbers_and_a_standstill_with_how_long_it_lasts() -> None:
     told = _cost(verdict_of(kind="hang", delta=float("nan"), lost_s=0.0, severity="page"))
     assert told == "it never ended, and all 4 GPUs wait (page)"
     assert _cost(verdict_of()) == "2.00 times the usual time, 1.0 s lost (ticket)"
-
-
-def test_a_standstill_is_said_and_how_long_it_lasts() -> None:
     still = _Standstill()
     assert [still.remark(ended, now_s) for ended, now_s in ((0, 0.0), (0, 9.0), (60, 20.0), (60, 22.0))] == [""] * 4
     assert still.remark(60, 27.0).startswith(

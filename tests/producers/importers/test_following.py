@@ -246,11 +246,23 @@ def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: 
 # --- misuse ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_following_needs_is_said(folder: Path) -> None:
+def test_what_following_needs_is_said_and_so_is_whatever_stops_its_thread(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(InputError, match="kind must be one of"):
         opened("nsight", folder)
     with pytest.raises(InputError, match="world_size must be given to follow nccl-inspector"):
         opened("nccl-inspector", folder, world_size=None)
+
+    class Broken:
+        def read(self) -> None:
+            raise ZeroDivisionError("by zero")
+
+    source = FollowingSource(Broken())
+    with pytest.raises(InputError, match=r"followed files must be readable; got ZeroDivisionError: by zero"):
+        drain(source)
+    source.close()
+    assert caplog.messages == ["event=follower_failed"]
 
 
 # --- directories as they are in the field ---------------------------------------------------------------------------
@@ -287,9 +299,7 @@ def test_a_log_that_grows_beside_traces_does_not_hold_them_up(folder: Path) -> N
         source.close()
 
 
-def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_that_never_rests_holds_others_up_for_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "MOST_WAIT_S", 0.5)
     captures(folder, 0, 3)
     with growing(folder / "rank-7.json"):
@@ -303,9 +313,7 @@ def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
 
 
 @pytest.mark.parametrize("at", [-(10**18), 10**18])
-def test_a_file_with_an_older_or_a_later_time_is_read_when_it_is_moved_in(
-    folder: Path, tmp_path: Path, at: int
-) -> None:
+def test_a_file_of_an_older_or_later_time_is_read_when_it_is_moved_in(folder: Path, tmp_path: Path, at: int) -> None:
     captures(folder, 0, 3)
     late = next(folder.glob("rank-1*")).rename(tmp_path / "rank-1.json.gz")
     source = opened("kineto", folder, ends_when_idle=False)
@@ -330,18 +338,6 @@ def test_a_file_that_vanishes_while_it_is_read_is_passed_over(folder: Path, capl
     assert piece is not None
     assert list(piece.ranks) == [0]
     assert len(messages(caplog, "file_refused")) == 1
-
-
-def test_whatever_stops_the_thread_is_told_to_who_polls(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def read(self) -> None:
-            raise ZeroDivisionError("by zero")
-
-    source = FollowingSource(Broken())
-    with pytest.raises(InputError, match=r"followed files must be readable; got ZeroDivisionError: by zero"):
-        drain(source)
-    source.close()
-    assert caplog.messages == ["event=follower_failed"]
 
 
 @pytest.mark.parametrize("kind", ["kineto", "nccl-inspector"])

@@ -37,13 +37,10 @@ def test_an_answer_in_pieces_is_put_together() -> None:
         assert len(read_answer(ask(server)).communicators) == 3
 
 
-@pytest.mark.parametrize(
-    ("command", "reply", "error"),
-    [
-        ("SET FORMAT JSON", b"ERROR: Unknown\n", r": RAS must answer in JSON, .* since 2\.28\.7; got b'ERROR"),
-        *(("CLIENT PROTOCOL 2", one, " must") for one in (b"HTTP/1.1 400 Bad Request\r\n", b"\n", b"\0" * 3000)),
-    ],
-)
+@pytest.mark.parametrize(("command", "reply", "error"), [
+    ("SET FORMAT JSON", b"ERROR: Unknown\n", r": RAS must answer in JSON, .* since 2\.28\.7; got b'ERROR"),
+    *(("CLIENT PROTOCOL 2", one, " must") for one in (b"HTTP/1.1 400 Bad Request\r\n", b"\n", b"\0" * 3000)),
+])  # fmt: skip
 def test_nccl_without_json_and_what_is_no_ras_are_named(command: str, reply: bytes, error: str) -> None:
     with PlayedServer(PlayedJob()) as server:
         server.replies[command] = reply
@@ -51,16 +48,13 @@ def test_nccl_without_json_and_what_is_no_ras_are_named(command: str, reply: byt
             ask(server)
 
 
-def test_nobody_there_is_no_error_of_ours() -> None:
+def test_nobody_there_or_one_who_ends_before_the_answer_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RasAway, match="refused"):
         RasClient("127.0.0.1", port).ask()
     with pytest.raises(RasAway):
         RasClient("no-such-host.invalid", port).ask()
-
-
-def test_a_service_that_ends_before_it_answers_is_away() -> None:
     with PlayedServer() as server, pytest.raises(RasAway, match="closed the connection"):
         ask(server)
 

@@ -45,11 +45,6 @@ def test_state_is_read_with_its_units(nvml: NvmlStub) -> None:
     assert gpu.uuid == "GPU-stub-1"
 
 
-def test_without_an_energy_counter_the_power_of_the_moment_is_taken(nvml: NvmlStub) -> None:
-    nvml.set(0, power=312_500)
-    assert read()[0].health["power_w"] == 312.5
-
-
 def test_new_ecc_errors_are_told_and_a_reset_begins_anew(nvml: NvmlStub) -> None:
     nvml.set(0, ecc_corrected=7, ecc_uncorrected=0)
     gpu = Gpu(0)
@@ -101,9 +96,7 @@ def test_without_counters_nvmls_own_twenty_milliseconds_are_a_sample_of_that_len
     assert rows[0][0] <= rows[1][0] <= rows[2][0]
 
 
-def test_a_counter_without_permission_is_named_once_and_the_rest_goes_on(
-    nvml: NvmlStub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_counter_without_permission_is_named_once_alone(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     nvml.set(0, sm_clock=1000, reasons=4, fail_reasons=FORBIDDEN)
     readings = read(times=3)
     assert [reading.health["sm_clock_mhz"] for reading in readings] == [1000] * 3
@@ -162,9 +155,7 @@ def test_samples_belong_to_the_rank_that_uses_the_gpu(two_gpus: NvmlStub) -> Non
     assert {(h.owner, h.device, h.values["sm_clock_mhz"]) for h in taken.health} == {(OWNER, "gpu1", 1001)}
 
 
-def test_a_gpu_that_vanishes_is_named_once_and_the_others_go_on(
-    two_gpus: NvmlStub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_that_vanishes_is_named_once_others_go_on(two_gpus: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     feed = GpuFeed(roster({0: Owner("job", 0, 4), 1: OWNER}), 0.005)
     taken = Taken(feed)
     wait_for(lambda: taken.has(lambda t: {h.device for h in t.health} == {"gpu0", "gpu1"}))
@@ -188,10 +179,12 @@ def test_a_critical_error_is_a_row_of_its_own(two_gpus: NvmlStub, caplog: pytest
     assert lines(caplog, "gpu_xid") == ["event=gpu_xid device=gpu0 xid=79"]
 
 
-def test_a_driver_without_gpus_is_one_line(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_gpus_and_no_driver_are_one_line(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     nvml.reset(gpus=0)
     assert count_gpus() == 0
     assert lines(caplog, "no_gpus") == ["event=no_gpus reason='the driver finds none'"]
+    done = subprocess.run([sys.executable, "-c", NO_DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("0\n", "event=no_gpus reason='NVML Shared Library Not Found'\n")
 
 
 NO_DRIVER = """
@@ -206,11 +199,6 @@ ctypes.CDLL = nowhere
 from irregulars.producers.node.gpu import count_gpus
 print(count_gpus())
 """
-
-
-def test_no_driver_is_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("0\n", "event=no_gpus reason='NVML Shared Library Not Found'\n")
 
 
 REAL = """
@@ -242,11 +230,15 @@ def test_a_real_gpu_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rates) >= {"pcie"}
 
 
-def test_a_reading_holds_nothing_that_was_not_said(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
+def test_power_is_that_of_the_moment_without_an_energy_counter(
+    nvml: NvmlStub, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL)
     (reading,) = read()
     assert reading.health == {}
     assert [path for path, rows in reading.rates.items() if rows] == []
+    nvml.set(0, power=312_500)
+    assert read()[0].health["power_w"] == 312.5
 
 
 def test_all_bits_set_is_no_count_and_told_once_until_it_has_passed(caplog: pytest.LogCaptureFixture) -> None:

@@ -49,18 +49,15 @@ def nowhere() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"compression": "gzip"}, "compression must be zstd or lz4; got 'gzip'"),
-        ({"queue_messages": 0}, "queue_messages must be at least 1; got 0"),
-        ({"queue_bytes": 1000}, "queue_bytes must be at least 2097152; got 1000"),
-        ({"heartbeat_s": 0.0}, "heartbeat_s must be above 0 and finite; got 0.0"),
-        ({"broker_wait_s": float("inf")}, "broker_wait_s must be above 0 and finite; got inf"),
-        ({"linger_ms": -1.0}, "linger_ms must be at least 0 and below broker_wait_s; got -1.0"),
-        ({"linger_ms": 2000.0, "broker_wait_s": 1.0}, "linger_ms must be at least 0 and below broker_wait_s"),
-    ],
-)
+@pytest.mark.parametrize(("values", "text"), [
+    ({"compression": "gzip"}, "compression must be zstd or lz4; got 'gzip'"),
+    ({"queue_messages": 0}, "queue_messages must be at least 1; got 0"),
+    ({"queue_bytes": 1000}, "queue_bytes must be at least 2097152; got 1000"),
+    ({"heartbeat_s": 0.0}, "heartbeat_s must be above 0 and finite; got 0.0"),
+    ({"broker_wait_s": float("inf")}, "broker_wait_s must be above 0 and finite; got inf"),
+    ({"linger_ms": -1.0}, "linger_ms must be at least 0 and below broker_wait_s; got -1.0"),
+    ({"linger_ms": 2000.0, "broker_wait_s": 1.0}, "linger_ms must be at least 0 and below broker_wait_s"),
+])  # fmt: skip
 def test_a_setting_that_breaks_its_rule_is_refused(values: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         AgentSettings("127.0.0.1:9092", **values)
@@ -71,15 +68,12 @@ def test_settings_do_not_print_credentials() -> None:
     assert "swordfish" not in repr(settings)
 
 
-@pytest.mark.parametrize(
-    ("kafka", "text"),
-    [
-        ({"partitioner": "random"}, "must not hold 'partitioner'"),
-        ({"no.such.setting": "1"}, 'No such configuration property: "no.such.setting"'),
-        ({"security.protocol": "smoke"}, "security.protocol"),
-    ],
-)
-def test_settings_that_librdkafka_can_not_take_are_refused(
+@pytest.mark.parametrize(("kafka", "text"), [
+    ({"partitioner": "random"}, "must not hold 'partitioner'"),
+    ({"no.such.setting": "1"}, 'No such configuration property: "no.such.setting"'),
+    ({"security.protocol": "smoke"}, "security.protocol"),
+])  # fmt: skip
+def test_settings_that_librdkafka_refuses_are_ours(
     trace: Trace, nowhere: str, kafka: dict[str, str], text: str
 ) -> None:
     source = CountsCloses(trace, 0)
@@ -144,10 +138,12 @@ def samples(first: int) -> Batch:
     return Batch(header, own)
 
 
-def test_no_heartbeats_are_sent_of_attempts_before_the_newest() -> None:
+def test_no_heartbeats_are_sent_of_earlier_attempts_or_ranks_that_are_gone() -> None:
     """As of a job whose processes were killed and started again several times."""
     killed = [Announcement("job", attempt, rank, 2, 2, ()) for attempt in range(5) for rank in range(2)]
     assert [(one.attempt, one.rank) for one in beats_of(killed, heartbeat_s=1e9)] == [(4, 0), (4, 1)]
+    beats = beats_of([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
+    assert [one.state for one in beats] == ["running"]
 
 
 def test_a_name_that_no_message_can_carry_is_refused_in_one_line() -> None:
@@ -155,23 +151,12 @@ def test_a_name_that_no_message_can_carry_is_refused_in_one_line() -> None:
         beats_of([Announcement("j" * 70_000, 0, 0, 2, 2, ())])
 
 
-def test_a_heartbeat_that_says_no_more_than_the_batches_is_left_out() -> None:
+def test_a_heartbeat_says_at_once_what_no_batch_can_and_nothing_more() -> None:
     assert progress_of([samples(0)], [samples(2)], [samples(4)]) == [SourceProgress(0)]
-
-
-def test_what_only_a_heartbeat_can_say_is_said_at_once() -> None:
     lost = Heartbeat("job", 0, 0, {"bandwidth": SourceProgress(2, 9, lost_rows=5)})
     expected = [SourceProgress(0), SourceProgress(2, 9, lost_rows=5)]
     assert progress_of([samples(0)], [lost], [samples(2)], []) == expected
-
-
-def test_a_rank_that_says_nothing_new_is_heard_of_each_tenth_time() -> None:
     assert len(progress_of(*[[]] * 20)) == 3
-
-
-def test_a_rank_that_is_gone_sends_nothing_more_and_is_told_of_no_end() -> None:
-    beats = beats_of([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
-    assert [one.state for one in beats] == ["running"]
 
 
 class Away(Keeps):
@@ -186,9 +171,7 @@ class Away(Keeps):
     [(Keeps, 0.02, 0), (Away, 0.1, 7), (Keeps, 30, 22)],
     ids=["all is well", "Kafka is away", "the host is suspended each time"],
 )
-def test_ranks_are_announced_again_where_nothing_came_of_them_for_long(
-    kind: type[Keeps], hours: float, again: int
-) -> None:
+def test_ranks_are_announced_again_where_nothing_came_for_long(kind: type[Keeps], hours: float, again: int) -> None:
     """A worker forgets a rank of which nothing came for a day: all its rows went to the dead letters from then on."""
     settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
     kept, seconds, moments = kind(), itertools.count(), itertools.count(step=hours)

@@ -92,13 +92,10 @@ BROKEN_BODIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda b: b[:-1], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:40] + b"?" + b[41:],
-        *(lambda _, body=body: segment_of(body) for body in BROKEN_BODIES),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("spoil", [
+    lambda b: b[:-1], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:40] + b"?" + b[41:],
+    *(lambda _, body=body: segment_of(body) for body in BROKEN_BODIES),
+])  # fmt: skip
 def test_a_segment_that_is_not_whole_is_named_and_left_out(
     spoil: object, tmp_path: Path, dropped: Dropped, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,7 +139,7 @@ def test_half_a_segment_goes_and_what_is_not_of_the_spool_is_left_alone(tmp_path
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_disk_that_takes_nothing_is_named_once_and_messages_are_dropped(
+def test_a_disk_that_takes_nothing_is_named_once_and_one_without_a_place_refused(
     tmp_path: Path, dropped: Dropped, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool = Spool(tmp_path / "spool", 1 << 20, dropped)
@@ -153,9 +150,6 @@ def test_a_disk_that_takes_nothing_is_named_once_and_messages_are_dropped(
     assert len([text for text in caplog.messages if "event=spool_unwritable" in text]) == 1
     (tmp_path / "spool").mkdir()
     assert spool.append(3, [message(3)])
-
-
-def test_a_directory_that_cannot_be_made_is_an_input_error(tmp_path: Path, dropped: Dropped) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"spool directory must be one that we can write; got .*file/spool"):
         Spool(tmp_path / "file" / "spool", 1 << 20, dropped)

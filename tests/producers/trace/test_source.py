@@ -71,17 +71,12 @@ def test_the_pace_starts_anew_where_it_resumes(trace: Trace) -> None:
     assert polled_rows(source) == [3]
 
 
-@pytest.mark.parametrize(
-    ("speed", "position", "message"),
-    [
-        *((0, text, "position must") for text in ("", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0")),
-        (0, "announcements=1 rows=5", "got 'announcements=1 rows=5', and it has announcements=1 rows=4"),
-        *((speed, None, "speed must be a number of at least 0; got") for speed in (-1.0, math.nan, math.inf)),
-    ],
-)
-def test_a_strange_speed_or_position_is_refused(
-    trace: Trace, speed: float, position: str | None, message: str
-) -> None:
+@pytest.mark.parametrize(("speed", "position", "message"), [
+    *((0, text, "position must") for text in ("", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0")),
+    (0, "announcements=1 rows=5", "got 'announcements=1 rows=5', and it has announcements=1 rows=4"),
+    *((speed, None, "speed must be a number of at least 0; got") for speed in (-1.0, math.nan, math.inf)),
+])  # fmt: skip
+def test_an_odd_speed_or_position_is_refused(trace: Trace, speed: float, position: str | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TraceSource(trace, speed, position=position)
 
@@ -90,22 +85,11 @@ RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-slow-nic"
 BY_NS = -123_456_789_012_345
 
 
-def test_it_begins_and_ends_as_much_later() -> None:
+def test_a_moved_trace_begins_and_ends_as_much_later_and_what_is_not_known_stays_so() -> None:
     trace = read_trace(RECORDING)
     begin_ns, end_ns = span_ns(trace) or (0, 0)
     assert 0 < begin_ns < end_ns
     assert span_ns(moved(trace, BY_NS)) == (begin_ns + BY_NS, end_ns + BY_NS)
-
-
-def test_it_has_the_same_verdicts_with_the_same_names() -> None:
-    trace = read_trace(RECORDING)
-    before, after = (analyze(one).verdicts for one in (trace, moved(trace, BY_NS)))
-    assert [one.verdict_id for one in before] == [one.verdict_id for one in after] != []
-    said = [[(one.kind, one.iterations, one.suspects, one.lost_s) for one in found] for found in (before, after)]
-    assert said[0] == said[1]
-
-
-def test_what_is_not_known_stays_so() -> None:
     trace = read_trace(RECORDING)
     batch = trace.commops[0]
     starts_ns = batch.columns["start_ns"].copy()
@@ -115,3 +99,11 @@ def test_what_is_not_known_stays_so() -> None:
     assert found.columns["start_ns"][0] == UNKNOWN
     assert np.array_equal(found.columns["start_ns"][1:], starts_ns[1:] + BY_NS)
     assert found.columns["elapsed_ns"] is batch.columns["elapsed_ns"]
+
+
+def test_it_has_the_same_verdicts_with_the_same_names() -> None:
+    trace = read_trace(RECORDING)
+    before, after = (analyze(one).verdicts for one in (trace, moved(trace, BY_NS)))
+    assert [one.verdict_id for one in before] == [one.verdict_id for one in after] != []
+    said = [[(one.kind, one.iterations, one.suspects, one.lost_s) for one in found] for found in (before, after)]
+    assert said[0] == said[1]

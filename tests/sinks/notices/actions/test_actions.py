@@ -33,13 +33,11 @@ OUT_OF_SERVICE = ("cordon ", "keep ", "does not run on", "before it takes work a
 IN_SERVICE = ("drain nothing", "nothing yet", "nothing now", "confirm before", "take work again if")
 ENDS = ("recovered", "finished", "restarted", "silent", None)
 STATES = [("open", None), *(("closed", reason) for reason in ENDS)]
+ALL = ["cordon", "drain", "checkpoint_now"]
 
 
 def named(actions: tuple[Action, ...], state: str = "proposed") -> list[str]:
     return [one.action for one in actions if one.state == state]
-
-
-# --- one source of truth --------------------------------------------------------------------------------------------
 
 
 def every(kind: str) -> Iterator[Verdict]:
@@ -75,38 +73,23 @@ def test_no_host_is_taken_out_of_service_where_none_is_at_fault(kind: str, devic
         assert set(plan_of(verdict).actions) <= {"test_device", "replan_stages"}
 
 
-@given(verdicts())
-def test_below_sure_a_device_is_only_tested(verdict: Verdict) -> None:
-    suspects = tuple(replace(one, probability=0.49) for one in verdict.suspects)
-    assert set(plan_of(replace(verdict, suspects=suspects)).actions) <= {"test_device"}
-
-
 @given(verdicts(events=("opened", "changed", "raised", "closed")))
-def test_any_notice_has_actions_of_its_first_suspect_alone(verdict: Verdict) -> None:
+def test_any_notice_has_actions_of_its_first_suspect_alone_and_below_sure_only_its_test(verdict: Verdict) -> None:
     actions = actions_of(notice_of(verdict, "resolved" if verdict.state == "closed" else "updated"))
     assert {one.suspect for one in actions} <= set(verdict.suspects[:1])
     assert len({one.action_id for one in actions}) == len(actions)
     assert all(one.reason.isprintable() for one in actions)
+    suspects = tuple(replace(one, probability=0.49) for one in verdict.suspects)
+    assert set(plan_of(replace(verdict, suspects=suspects)).actions) <= {"test_device"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("slow_rank", ["cordon", "drain", "checkpoint_now"]),
-        ("slow_nic", ["cordon", "drain", "checkpoint_now"]),
-        ("slow_link", ["test_device"]),
-        ("slow_communicator", ["test_device"]),
-        ("slow_stage", ["replan_stages"]),
-        ("imbalance", []),
-        ("hang", ["cordon"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "names"), [
+    ("slow_rank", ALL), ("slow_nic", ALL), ("slow_link", ["test_device"]), ("slow_communicator", ["test_device"]),
+    ("slow_stage", ["replan_stages"]), ("imbalance", []), ("hang", ["cordon"]),
+])  # fmt: skip
 def test_each_kind_has_its_actions(kind: str, names: list[str]) -> None:
     assert named(actions_of(notice_of(replace(VERDICT, kind=kind)))) == names
     assert actions_of(notice_of(replace(VERDICT, kind=kind, suspects=()))) == ()
-
-
-# --- what an action says --------------------------------------------------------------------------------------------
 
 
 def test_an_action_says_what_it_rests_on_costs_and_until_when() -> None:
@@ -136,9 +119,6 @@ def test_ids_stay_while_the_device_does_and_differ_otherwise() -> None:
     assert ids[0] == "cordon-8e4b3e985e2f-2c44ba49"  # consumers find what they did by it: it must never change
 
 
-# --- undoing --------------------------------------------------------------------------------------------------------
-
-
 def test_a_verdict_that_changes_to_another_device_withdraws_what_it_said() -> None:
     first = actions_of(notice_of())
     other = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, host="node-2"), GPU))
@@ -161,22 +141,11 @@ def test_a_muted_notice_takes_back_and_proposes_nothing_new() -> None:
     assert {one.expires_at_ns for one in same} == {None}, "what was not begun is not begun under a mute"
 
 
-def test_a_verdict_that_grows_unsure_withdraws_all_but_the_test() -> None:
-    unsure = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, probability=0.4),))
-    second = actions_of(notice_of(unsure, "updated", remember(actions_of(notice_of()))))
-    assert (named(second), named(second, "withdrawn")) == (["test_device"], ["cordon", "drain", "checkpoint_now"])
-
-
 @pytest.mark.parametrize("is_remembered", [True, False])
-@pytest.mark.parametrize(
-    ("reason", "proposed", "withdrawn"),
-    [
-        ("recovered", ["test_device"], ["cordon", "drain", "checkpoint_now"]),
-        ("finished", ["cordon", "test_device"], ["drain", "checkpoint_now"]),
-        ("restarted", ["cordon", "test_device"], ["drain", "checkpoint_now"]),
-        ("silent", ["cordon", "test_device"], ["drain", "checkpoint_now"]),
-    ],
-)
+@pytest.mark.parametrize(("reason", "proposed", "withdrawn"), [
+    ("recovered", ["test_device"], ALL),
+    *((reason, ["cordon", "test_device"], ALL[1:]) for reason in ("finished", "restarted", "silent")),
+])  # fmt: skip
 def test_a_host_is_given_back_only_if_it_was_seen_to_be_as_usual_again(
     reason: str, proposed: list[str], withdrawn: list[str], is_remembered: bool
 ) -> None:
@@ -186,24 +155,25 @@ def test_a_host_is_given_back_only_if_it_was_seen_to_be_as_usual_again(
     assert (named(found), named(found, "withdrawn")) == (proposed, withdrawn)
 
 
+def test_a_verdict_that_grows_unsure_is_called_off_or_closes_on_another_device_withdraws_all_of_the_first() -> None:
+    reference = remember(actions_of(notice_of()))
+    unsure = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, probability=0.4),))
+    # Told of node-1, then closed with node-2 as the suspect, with nothing in between
+    other = replace(VERDICT, state="closed", close_reason="recovered", suspects=(replace(GPU, host="node-2"),))
+    for verdict, event, proposed in (
+        (unsure, "updated", ["test_device"]), (VERDICT, "resolved", []), (other, "resolved", ["test_device"]),
+    ):  # fmt: skip
+        found = actions_of(notice_of(verdict, event, reference))
+        assert (named(found), named(found, "withdrawn")) == (proposed, ALL)
+        assert {one.suspect.host for one in found if one.state == "withdrawn"} == {"node-1"}
+        assert event == "updated" or verdict is other or found[0].reason == "the incident was called off (job llama)"
+
+
 def test_where_people_called_such_verdicts_wrong_a_device_is_only_tested() -> None:
     sure = notice_of(replace(VERDICT, suspects=(replace(GPU, probability=0.9),)))
     assert "drain" in {one.action for one in actions_of(sure)}
     doubted = replace(sure, record=TrackRecord(0, 5, -3.0))
     assert {one.action for one in actions_of(doubted)} == {"test_device"}
-
-
-def test_an_incident_that_people_call_off_withdraws_everything() -> None:
-    found = actions_of(notice_of(VERDICT, "resolved", remember(actions_of(notice_of()))))
-    assert (named(found), named(found, "withdrawn")) == ([], ["cordon", "drain", "checkpoint_now"])
-    assert found[0].reason == "the incident was called off (job llama)"
-
-
-def test_the_end_withdraws_what_was_proposed_on_another_device() -> None:
-    """Told of node-1, then closed with node-2 as the suspect, with nothing in between."""
-    closed = replace(VERDICT, state="closed", close_reason="recovered", suspects=(replace(GPU, host="node-2"),))
-    found = actions_of(notice_of(closed, "resolved", remember(actions_of(notice_of()))))
-    assert {one.suspect.host for one in found if one.state == "withdrawn"} == {"node-1"}
 
 
 def test_what_is_remembered_is_short_however_many_ranks_hang() -> None:
@@ -243,16 +213,11 @@ def test_names_that_are_not_known_yet_are_let_pass() -> None:
     assert (found.kind, found.actions[0].action) == ("custom", "reboot")
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"version": 2}, "version"),
-        ({"schema": "alerts"}, "schema must be 'actions'"),
-        ({"verdict_id": None}, "verdict_id must be text that is not empty; got None"),
-        ({"actions": [3]}, r"actions\[0\] must be an object"),
-        ({"actions": None}, "actions must be a list"),
-    ],
-)
+@pytest.mark.parametrize(("change", "text"), [
+    ({"version": 2}, "version"), ({"schema": "alerts"}, "schema must be 'actions'"),
+    ({"verdict_id": None}, "verdict_id must be text that is not empty; got None"),
+    ({"actions": [3]}, r"actions\[0\] must be an object"), ({"actions": None}, "actions must be a list"),
+])  # fmt: skip
 def test_a_message_that_breaks_its_schema_is_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(RecordError, match=text):
         decode_actions(json.dumps(message() | change).encode())

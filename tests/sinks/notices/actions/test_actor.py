@@ -69,7 +69,7 @@ def test_without_do_it_nothing_is_touched_and_all_is_said_once() -> None:
     )
 
 
-def test_the_same_messages_twice_and_a_death_in_between_do_nothing_twice() -> None:
+def test_messages_that_come_twice_or_late_and_a_death_in_between_do_nothing_twice() -> None:
     scene = Scene("node-1")
     scene.act(on("node-1"), on("node-1"))
     scene.restart()
@@ -79,14 +79,8 @@ def test_the_same_messages_twice_and_a_death_in_between_do_nothing_twice() -> No
     scene.restart()
     scene.act()
     scene.restart()
-    scene.act()
+    scene.act(on("node-1"))
     assert scene.nodes.calls == ["cordon node-1", "release node-1"]
-
-
-def test_an_older_revision_that_comes_late_does_not_cordon_again() -> None:
-    scene = Scene("node-1")
-    scene.act(on("node-1", **RECOVERED), on("node-1"))
-    assert scene.nodes.calls == []
 
 
 def test_at_most_so_many_nodes_are_cordoned_and_the_next_when_one_is_free() -> None:
@@ -99,42 +93,29 @@ def test_at_most_so_many_nodes_are_cordoned_and_the_next_when_one_is_free() -> N
     assert scene.nodes.calls == ["cordon node-1", "release node-1", "cordon node-2"]
 
 
-def test_what_somebody_gives_back_by_hand_is_not_taken_again() -> None:
+def changed(device: str = "gpu") -> Verdict:
+    return replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device=device),))
+
+
+@pytest.mark.parametrize("device", ["gpu", "host"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("others", [(), ("v2",)])  # incidents that accuse the node too
+def test_what_somebody_gives_back_by_hand_is_taken_by_another_incident_alone(
+    device: str, is_restarted: bool, others: tuple[str, ...]
+) -> None:
     scene = Scene("node-1")
-    scene.act(on("node-1"))
+    for verdict_id in ("v1", *others):
+        scene.act(on("node-1", verdict_id))
+    if is_restarted:
+        scene.restart()
+        scene.act()
     scene.nodes.owners["node-1"] = None
-    scene.act(replace(on("node-1"), revision=2, lost_s=2e4))
+    scene.act()
+    scene.act(changed(device))
     assert scene.nodes.calls == ["cordon node-1"]
     assert "left       node-1: it was done before, and undone by somebody  [v1]" in scene.lines
-
-
-def test_what_somebody_gives_back_is_not_taken_for_another_device_of_it_either() -> None:
-    scene = Scene("node-1")
-    scene.act(on("node-1"))
-    scene.nodes.owners["node-1"] = None
-    scene.act(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device="host"),)))
-    assert scene.nodes.calls == ["cordon node-1"]
-    scene.act(on("node-1", "v2"))  # another incident does
+    scene.act(on("node-1", "v3"))
     assert scene.nodes.calls == ["cordon node-1"] * 2
-
-
-def test_who_gives_a_node_back_that_two_incidents_accuse_keeps_it_from_both() -> None:
-    scene = Scene("node-1")
-    scene.act(on("node-1", "v1"))
-    scene.act(on("node-1", "v2"))
-    scene.nodes.owners["node-1"] = None
-    scene.act()
-    assert scene.nodes.calls == ["cordon node-1"]
-
-
-def test_a_cordon_that_a_consumer_finds_is_not_begun_again_once_somebody_gave_the_node_back() -> None:
-    scene = Scene("node-1")
-    scene.act(on("node-1"))
-    scene.restart()
-    scene.act()
-    scene.nodes.owners["node-1"] = None
-    scene.act()
-    assert scene.nodes.calls == ["cordon node-1"]
 
 
 @pytest.mark.parametrize("device", ["gpu", "host"])
@@ -144,7 +125,7 @@ def test_what_nodes_show_to_be_undone_is_not_begun_again(device: str) -> None:
     scene.nodes.undone = {"node-1": str(scene.nodes.owners["node-1"])}
     scene.nodes.owners["node-1"] = None
     scene.restart()
-    scene.act(replace(VERDICT, verdict_id="v1", revision=2, suspects=(replace(GPU, device=device),)))
+    scene.act(changed(device))
     assert scene.nodes.calls == ["cordon node-1"]
 
 
@@ -247,18 +228,14 @@ def test_a_node_that_was_cordoned_though_the_answer_got_lost_counts() -> None:
     assert scene.nodes.calls == ["cordon node-1"]
 
 
-def test_a_message_that_cannot_be_read_is_said_and_passed_over() -> None:
+def test_a_message_that_cannot_be_read_is_passed_over_and_a_new_owner_of_the_topic_knows_none() -> None:
     scene = Scene("node-1")
     scene.say(b"?")
-    scene.act(on("node-1"))
-    assert scene.lines[0].startswith("skipped    message at offset 7: message must be JSON")
-    assert scene.nodes.calls == ["cordon node-1"]
-
-
-def test_a_new_owner_of_the_topic_forgets_what_it_knew() -> None:
-    """It reads all anew: what was deleted meanwhile must not count."""
-    scene = Scene("node-1")
     scene.tell(on("node-1"))
+    assert scene.lines[0].startswith("skipped    message at offset 7: message must be JSON")
+    # It reads all anew: what was deleted meanwhile must not count.
     scene.actor.apply(Polled((), is_current=False, is_new_owner=True))
     scene.act()
     assert scene.nodes.calls == []
+    scene.act(on("node-1"))
+    assert scene.nodes.calls == ["cordon node-1"]

@@ -79,15 +79,15 @@ def test_a_cordoned_node_is_marked_and_given_back_as_it_was(server: KubernetesSe
     assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, {})
 
 
-def test_all_pages_of_marked_nodes_are_read(nodes: KubernetesNodes) -> None:
+def test_all_pages_of_marked_nodes_are_read_and_a_node_that_there_is_not_is_named(nodes: KubernetesNodes) -> None:
     for host in ("node-1", "node-2", "node-3"):
         nodes.cordon(proposal(host))
+    assert nodes.cordon(proposal("node-77")) == "Kubernetes knows no node node-77"
+    nodes.accuse({"node-77": proposal("node-77")})
     assert set(nodes.marked().cordoned) == {"node-1", "node-2", "node-3"}
 
 
-def test_a_node_that_somebody_else_cordoned_is_never_touched(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_a_node_that_others_cordoned_is_never_touched(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     server.change("node-1", {"spec": {"unschedulable": True}})
     before = server.nodes["node-1"]
     assert nodes.cordon(proposal()) == "it is cordoned already, and not by us"
@@ -103,35 +103,25 @@ def test_who_takes_the_mark_off_takes_the_node_over(server: KubernetesServer, no
     assert server.nodes["node-1"]["spec"]["unschedulable"] is True
 
 
-def test_who_uncordons_by_hand_is_seen_to_have_done_so(server: KubernetesServer, nodes: KubernetesNodes) -> None:
+def test_who_uncordons_is_seen_and_a_later_cordon_theirs(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     one = proposal()
     nodes.cordon(one)
     server.change("node-1", {"spec": {"unschedulable": None}})
-    found = nodes.marked()
-    assert (found.cordoned, found.undone) == ({}, {"node-1": one.action.action_id})
-
-
-def test_a_cordon_that_a_person_puts_on_a_node_that_they_gave_back_is_theirs(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
-    one = proposal()
-    nodes.cordon(one)
-    server.change("node-1", {"spec": {"unschedulable": None}})
+    undone = {"node-1": one.action.action_id}
+    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, undone)
     nodes.accuse({"node-1": one})
-    assert server.nodes["node-1"]["metadata"]["annotations"] == {
-        UNDONE: one.action.action_id,
-        VERDICT: "llama:0:60:0",
-    }
-    assert nodes.marked().undone == {"node-1": one.action.action_id}
+    marks = {UNDONE: one.action.action_id, VERDICT: "llama:0:60:0"}
+    assert server.nodes["node-1"]["metadata"]["annotations"] == marks
+    assert nodes.marked().undone == undone
     server.change("node-1", {"spec": {"unschedulable": True}})
-    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, {"node-1": one.action.action_id})
+    assert (nodes.marked().cordoned, nodes.marked().undone) == ({}, undone)
     nodes.release("node-1", "recovered")
     nodes.accuse({})
     assert server.nodes["node-1"]["spec"]["unschedulable"] is True
     assert server.nodes["node-1"]["metadata"]["annotations"] == {}
 
 
-def test_a_write_of_somebody_else_in_between_is_not_overwritten(
+def test_a_write_in_between_is_not_overwritten_and_after_five_it_is_tried_later(
     server: KubernetesServer, nodes: KubernetesNodes
 ) -> None:
     others: list[dict[str, Any]] = [{"metadata": {"labels": {"pool": "b"}}}, {"spec": {"unschedulable": True}}]
@@ -140,24 +130,12 @@ def test_a_write_of_somebody_else_in_between_is_not_overwritten(
     node = server.nodes["node-1"]
     assert node["metadata"]["labels"] == CLEAN | {"pool": "b"}
     assert "annotations" not in node["metadata"]
+    server.before_patch = lambda: server.change("node-2", {"metadata": {"labels": {"pool": "c"}}})
+    with pytest.raises(ServiceUnavailable, match="node node-2 must stay as it is for a moment; got 5 changes"):
+        nodes.cordon(proposal("node-2"))
 
 
-def test_a_node_that_never_stands_still_is_tried_again_later(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
-    server.before_patch = lambda: server.change("node-1", {"metadata": {"labels": {"pool": "c"}}})
-    with pytest.raises(ServiceUnavailable, match="node node-1 must stay as it is for a moment; got 5 changes"):
-        nodes.cordon(proposal())
-
-
-def test_a_node_that_there_is_not_is_named(nodes: KubernetesNodes) -> None:
-    assert nodes.cordon(proposal("node-77")) == "Kubernetes knows no node node-77"
-    nodes.accuse({"node-77": proposal("node-77")})
-
-
-def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_an_accused_node_shows_it_beside_other_conditions(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     nodes.accuse({"node-1": proposal()})
     found = conditions(server)
     assert found["Ready"] == READY
@@ -170,9 +148,7 @@ def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
     assert server.nodes["node-1"]["metadata"]["labels"] == CLEAN
 
 
-def test_a_condition_that_conflicts_with_another_write_is_written_later(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_a_condition_that_conflicts_is_written_later(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     # The server's own retries of a patch without a version are over: much is written at the same time.
     server.fail_patches = 409
     with pytest.raises(ServiceUnavailable, match="got status 409"):
@@ -203,17 +179,14 @@ def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, no
     assert set(nodes.marked().cordoned) == {"node-1"}
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "text"),
-    [
-        (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/kit/kubernetes/components/actor"),
-        (403, ServiceRefused, r"status 403"),
-        (415, ServiceRefused, r"status 415"),
-        (409, ServiceUnavailable, r"must answer now; got status 409"),
-        (429, ServiceUnavailable, r"must answer now; got status 429"),
-        (503, ServiceUnavailable, r"status 503"),
-    ],
-)
+@pytest.mark.parametrize(("status", "error", "text"), [
+    (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/kit/kubernetes/components/actor"),
+    (403, ServiceRefused, r"status 403"),
+    (415, ServiceRefused, r"status 415"),
+    (409, ServiceUnavailable, r"must answer now; got status 409"),
+    (429, ServiceUnavailable, r"must answer now; got status 429"),
+    (503, ServiceUnavailable, r"status 503"),
+])  # fmt: skip
 def test_a_server_that_refuses_is_told_from_one_that_is_away(
     server: KubernetesServer, nodes: KubernetesNodes, status: int, error: type[ServiceError], text: str
 ) -> None:
@@ -222,37 +195,28 @@ def test_a_server_that_refuses_is_told_from_one_that_is_away(
         nodes.marked()
 
 
-def test_a_server_that_is_away_is_said_without_the_token(access: ApiAccess) -> None:
-    nodes = KubernetesNodes(KubernetesApi(replace(access, server="https://127.0.0.1:1")))
-    with pytest.raises(ServiceUnavailable, match=r"Kubernetes at https://127.0.0.1:1 must answer") as caught:
-        nodes.marked()
-    assert TOKEN not in str(caught.value)
-
-
-def test_a_server_whose_certificate_is_not_known_gets_no_token(access: ApiAccess, tmp_path: Path) -> None:
+def test_a_server_that_is_away_or_not_trusted_gets_no_token(access: ApiAccess, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger", "stranger").certificate
-    with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        KubernetesNodes(KubernetesApi(replace(access, ca_file=stranger))).marked()
+    for change, text in (
+        ({"server": "https://127.0.0.1:1"}, r"Kubernetes at https://127.0.0.1:1 must answer"),
+        ({"ca_file": stranger}, "CERTIFICATE_VERIFY_FAILED"),
+    ):
+        with pytest.raises(ServiceUnavailable, match=text) as caught:
+            KubernetesNodes(KubernetesApi(replace(access, **change))).marked()
+        assert TOKEN not in str(caught.value)
 
 
-def test_a_renewed_token_is_read(access: ApiAccess, nodes: KubernetesNodes) -> None:
+def test_the_token_is_read_anew_and_waited_for_once_it_was_there(access: ApiAccess, nodes: KubernetesNodes) -> None:
     assert access.token_file is not None
     access.token_file.write_text("an old one")
     with pytest.raises(ServiceRefused, match="status 401: Unauthorized"):
         nodes.marked()
     access.token_file.write_text(TOKEN)
     assert nodes.marked().cordoned == {}
-
-
-def test_a_token_that_is_being_exchanged_is_waited_for_and_one_that_was_never_there_is_an_error(
-    access: ApiAccess, nodes: KubernetesNodes
-) -> None:
-    assert access.token_file is not None
     access.token_file.unlink()
-    with pytest.raises(ServiceUnavailable, match="--token-file must be a readable file; got No such file"):
-        nodes.marked()
-    with pytest.raises(InputError, match="--token-file must be a readable file; got No such file"):
-        KubernetesApi(access)
+    for error, ask in ((ServiceUnavailable, nodes.marked), (InputError, lambda: KubernetesApi(access))):
+        with pytest.raises(error, match="--token-file must be a readable file; got No such file"):
+            ask()
 
 
 def test_a_pod_s_service_account_is_the_default() -> None:
@@ -263,15 +227,12 @@ def test_a_pod_s_service_account_is_the_default() -> None:
     assert given == ApiAccess("https://api:6443", Path("t"), None)
 
 
-@pytest.mark.parametrize(
-    ("server", "text"),
-    [
-        (None, "--server must be given outside of a pod"),
-        ("http://api:6443", "--server must be https://…, as the token goes there"),
-        ("https://me:secret@api", "without credentials; got https://…"),
-        ("api:6443", "--server must be https://host:port"),
-    ],
-)
+@pytest.mark.parametrize(("server", "text"), [
+    (None, "--server must be given outside of a pod"),
+    ("http://api:6443", "--server must be https://…, as the token goes there"),
+    ("https://me:secret@api", "without credentials; got https://…"),
+    ("api:6443", "--server must be https://host:port"),
+])  # fmt: skip
 def test_a_server_that_cannot_be_one_is_refused(server: str | None, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught:
         api_access({}, server, None, None)

@@ -42,19 +42,17 @@ def test_no_more_nodes_than_allowed_and_the_costliest_first() -> None:
     assert hosts(plan(*messages, most=0)) == []
 
 
-def test_a_node_of_two_incidents_stands_where_the_costlier_one_does() -> None:
+def test_a_node_of_two_incidents_is_cordoned_once_where_the_costlier_one_stands() -> None:
     costly, cheap = message("node-1", "v1", delta=4.0), message("node-1", "v2", delta=1.1)
     assert hosts(plan(costly, cheap, message("node-2", "v3", delta=2.0))) == ["node-1"]
+    assert hosts(plan(message("node-1", "v1"), message("node-1", "v2"), most=5)) == ["node-1"]
 
 
-def test_what_was_begun_stays_when_its_time_is_over_or_it_grew_improbable() -> None:
+def test_what_was_begun_stays_while_no_message_ends_it() -> None:
     first = message()
     marks = {"node-1": first.actions[0].action_id}
     assert plan(first, marks=marks, now_ns=NOW_NS + 30 * 24 * HOUR_NS).release == {}
     assert plan(message(probability=0.6), marks=marks).release == {}
-
-
-def test_an_incident_that_nobody_tells_of_any_more_changes_nothing() -> None:
     assert plan(message("node-2", "v2"), marks={"node-1": message().actions[0].action_id}).release == {}
 
 
@@ -74,22 +72,15 @@ def test_a_node_that_another_incident_accuses_too_is_kept() -> None:
     assert list(plan(closed, both_closed, marks=marks).release) == ["node-1"]
 
 
-def test_two_incidents_of_one_node_cordon_it_once() -> None:
-    assert hosts(plan(message("node-1", "v1"), message("node-1", "v2"), most=5)) == ["node-1"]
-
-
-@pytest.mark.parametrize(
-    ("one", "now_ns", "reason"),
-    [
-        (message(probability=0.89), NOW_NS, "improbable"),
-        (message(), NOW_NS + HOUR_NS + 1, "expired"),
-        (message(time_ns=None), NOW_NS, "expired"),
-        (message(), NOW_NS - HOUR_NS, "future"),
-        (message(host=None), NOW_NS, "unusable"),
-        (message(host="node-[0-99]"), NOW_NS, "unusable"),
-        (message(host="ALL"), NOW_NS, "unusable"),
-    ],
-)
+@pytest.mark.parametrize(("one", "now_ns", "reason"), [
+    (message(probability=0.89), NOW_NS, "improbable"),
+    (message(), NOW_NS + HOUR_NS + 1, "expired"),
+    (message(time_ns=None), NOW_NS, "expired"),
+    (message(), NOW_NS - HOUR_NS, "future"),
+    (message(host=None), NOW_NS, "unusable"),
+    (message(host="node-[0-99]"), NOW_NS, "unusable"),
+    (message(host="ALL"), NOW_NS, "unusable"),
+])  # fmt: skip
 def test_what_is_not_begun_has_a_reason(one: ActionsMessage, now_ns: int, reason: str) -> None:
     found = plan(one, now_ns=now_ns)
     assert (hosts(found), [why for _, why in found.left]) == ([], [reason])

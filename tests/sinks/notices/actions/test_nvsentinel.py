@@ -84,22 +84,19 @@ def test_events_stand_in_a_file_of_ours_one_a_line(tmp_path: Path) -> None:
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
 
 
-def test_accusations_that_an_earlier_consumer_gave_are_known_and_not_given_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [[b"?", message()], []])
+def test_a_node_is_healthy_again_if_its_accusation_is_known_or_not(tmp_path: Path, before: list[bytes]) -> None:
+    """The probability that was enough then may be another one, and the topic keeps a month.
+
+    What an earlier consumer gave is not given again.
+    """
     place = tmp_path / "events.jsonl"
     closed = notice_of(replace(VERDICT, time_ns=time_ns(), **RECOVERED), "resolved")
-    feed = MemoryFeed([b"?", message(), encode_actions(closed)], done=2)
+    feed = MemoryFeed([*before, encode_actions(closed)], done=len(before))
     run(feed, str(place))
     (event,) = [json.loads(line) for line in place.read_text().splitlines()]
     assert event["data"]["healthEvent"]["isHealthy"] is True
     assert feed.committed == 1
-
-
-def test_a_node_is_healthy_again_though_nobody_knows_any_more_that_it_was_accused(tmp_path: Path) -> None:
-    """The probability that was enough then may be another one, and the topic keeps a month."""
-    place = tmp_path / "events.jsonl"
-    run(feed_of(encode_actions(notice_of(replace(VERDICT, time_ns=time_ns(), **RECOVERED), "resolved"))), str(place))
-    (event,) = [json.loads(line) for line in place.read_text().splitlines()]
-    assert event["data"]["healthEvent"]["isHealthy"] is True
 
 
 def test_an_endpoint_gets_cloud_events(endpoint: Endpoint) -> None:
@@ -147,19 +144,19 @@ def test_an_event_that_is_refused_is_skipped_and_keeps_no_other_from_its_place(
     assert line == f"irregulars: event {endpoint.requests[0].json()['id']} skipped: refused with status {status}"
 
 
-def test_an_endpoint_that_refuses_one_event_after_another_is_at_fault_itself(endpoint: Endpoint) -> None:
+def test_an_endpoint_that_refuses_three_events_in_turn_is_at_fault_itself(endpoint: Endpoint) -> None:
+    endpoint.statuses = [422, 422, 202, 422, 422, 202]
+    feed = feed_of(*map(message, range(1, 7)))
+    run(feed, endpoint.place)
+    assert (len(endpoint.requests), feed.committed) == (
+        6,
+        6,
+    )  # refused among others that are taken: they don't add up
     endpoint.statuses = [422, 422, 422]
     feed = feed_of(message(), message(2), message(3))
     with pytest.raises(ServiceRefused, match="must take events; got status 422"):
         run(feed, endpoint.place)
     assert feed.committed == 2  # the third comes again once the endpoint is repaired
-
-
-def test_events_that_are_refused_among_others_that_are_taken_do_not_add_up(endpoint: Endpoint) -> None:
-    endpoint.statuses = [422, 422, 202, 422, 422, 202]
-    feed = feed_of(*map(message, range(1, 7)))
-    run(feed, endpoint.place)
-    assert (len(endpoint.requests), feed.committed) == (6, 6)
 
 
 def test_an_event_that_is_refused_again_and_again_counts_once(endpoint: Endpoint) -> None:
@@ -191,14 +188,11 @@ def test_an_address_that_nobody_listens_at_is_away() -> None:
         run(feed_of(message()), "http://127.0.0.1:1/x")
 
 
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        ("/nowhere/at/all", "--output must be a file that can be written; got .*No such file"),
-        ("ftp://x/y", "--output must be http://… or https://…"),
-        ("https://me:secret@x/y", "without credentials"),
-    ],
-)
+@pytest.mark.parametrize(("place", "text"), [
+    ("/nowhere/at/all", "--output must be a file that can be written; got .*No such file"),
+    ("ftp://x/y", "--output must be http://… or https://…"),
+    ("https://me:secret@x/y", "without credentials"),
+])  # fmt: skip
 def test_a_place_that_cannot_be_one_is_refused(place: str, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught, open_output(place):
         pass
@@ -225,7 +219,7 @@ def of(verdict: Verdict) -> list[dict[str, Any]]:
     return [one["data"]["healthEvent"] for one in events_of(notice_of(verdict))]
 
 
-def test_an_accused_gpu_is_unhealthy_and_only_stored() -> None:
+def test_an_accused_gpu_is_unhealthy_and_only_stored_unless_nvsentinel_is_asked_to_act() -> None:
     (event,) = events_of(notice_of())
     assert (event["specversion"], event["type"]) == ("1.0", "com.nvidia.nvsentinel.health.v1")
     assert (event["source"], event["data"]["metadata"]) == ("nvsentinel://west/healthevents", {"cluster": "west"})
@@ -239,9 +233,6 @@ def test_an_accused_gpu_is_unhealthy_and_only_stored() -> None:
     assert event["time"] == health["generatedTimestamp"] == "2026-11-18T11:06:40.000000000Z"
     assert all(isinstance(value, str) for value in health["metadata"].values())
     json.dumps(event, allow_nan=False)
-
-
-def test_only_who_is_asked_to_lets_nvsentinel_act() -> None:
     (event,) = events_of(notice_of(), made=HealthEvents("west", 0.9, is_executed=True))
     assert event["data"]["healthEvent"]["processingStrategy"] == "EXECUTE_REMEDIATION"
 
@@ -294,14 +285,12 @@ def test_a_device_is_not_healthy_while_its_incident_accuses_another_one_of_the_h
     assert [(one["isHealthy"], one["componentClass"]) for one in healthy] == [(True, "GPU"), (True, "Node")]
 
 
-@pytest.mark.parametrize("kind", ["slow_link", "slow_communicator", "slow_stage", "imbalance"])
-def test_kinds_that_accuse_no_host_give_no_event(kind: str) -> None:
-    assert of(replace(VERDICT, kind=kind)) == []
-
-
-def test_what_is_improbable_or_over_or_has_no_host_gives_no_event() -> None:
-    assert of(replace(VERDICT, suspects=(replace(GPU, probability=0.8),))) == []
-    assert of(replace(VERDICT, suspects=(replace(GPU, host=None),))) == []
+@pytest.mark.parametrize("changes", [
+    *({"kind": kind} for kind in ("slow_link", "slow_communicator", "slow_stage", "imbalance")),
+    {"suspects": (replace(GPU, probability=0.8),)}, {"suspects": (replace(GPU, host=None),)},
+])  # fmt: skip
+def test_what_accuses_no_host_or_is_improbable_or_over_gives_no_event(changes: dict[str, Any]) -> None:
+    assert of(replace(VERDICT, **changes)) == []
     assert events_of(notice_of(), now_ns=NOW_NS + 2 * HOUR_NS) == []
 
 
