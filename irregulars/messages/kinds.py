@@ -46,6 +46,8 @@ CAUSES: Final[Mapping[str, str]] = {
     "io_wait": "host",
     "python": "software",
     "other": "unknown",
+    "gpu_kernels": "unknown",  # a slower GPU, or more work: rates of multiplications tell
+    "gpu_idle": "software",
 }
 """Causes that a verdict may name, and the layer of each: those of `messages.records.PAUSES`."""
 

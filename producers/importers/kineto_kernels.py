@@ -8,21 +8,32 @@ first has an issue latency.
 from __future__ import annotations
 
 import math
+import re
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from irregulars.detectors.path.rank_metrics import Profile, gpu_times, measure_windows
 from irregulars.errors import InputError
-from irregulars.messages.bounds import MOST_EXACT
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
+from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.records import PAUSES, UNKNOWN
+from irregulars.producers.importers.imported import RankRows
 from irregulars.producers.importers.kineto_trace import COLLECTIVE, OF_THE_CPU, STEP, is_time, thread_of, to_ns
 
 Array = np.ndarray
-# Texts of which each event that matters here has one: all kernels and launches, multiplications, steps.
-KERNELS_WANTED: Final = (b"correlation", b'mm"', b"ProfilerStep#")
+# Texts of which each event that matters here has one: all kernels and launches, multiplications, steps, loading.
+KERNELS_WANTED: Final = (b"correlation", b'mm"', b"ProfilerStep#", b"DataLoader")
+_LOADS: Final = re.compile(r"enumerate\(DataLoader\)#\w+\.__next__")
+# Classes of kernels by their names: the first that fits; the others are of none
+_SORTS: Final = {
+    "copy": "memcpy|memset|copy|transpose|nchwtonhwc|nhwctonchw|catarray", "attention": "flash|fmha|attention|sdpa",
+    "convolution": "conv|implicit_gemm|wgrad|dgrad|fprop|scudnn", "gemm": "gemm|gemv|cublas|nvjet|cijk|matmul|splitk",
+    "norm": "norm|bn_", "softmax": "softmax", "optimizer": "multi_tensor|adam", "embedding": "embedding|index|gather",
+    "elementwise": "elementwise", "reduce": "reduce", "triton": "triton", "": "",
+}  # fmt: skip
 # Multiplications, with the place of the first matrix among their inputs; `linear` and `matmul` call them
 _KINDS: Final = {"mm": 0, "_scaled_mm": 0, "_int_mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1}
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
@@ -30,27 +41,8 @@ _MOST_EVENTS: Final = 4_000_000
 _MOST_NAMES: Final = 1 << 16  # of kernels; the others count as one
 
 
-@dataclass(frozen=True, slots=True)
-class KernelWindow:
-    """The kernels of one trace, and how long each step took on the CPU.
-
-    Attributes
-    ----------
-    kernels
-        Columns as `sample_kernels` reads them.
-    kinds
-        Kinds of multiplications.
-    step_s
-        Of each mark, s.
-    """
-
-    kernels: Mapping[str, Array]
-    kinds: tuple[str, ...]
-    step_s: Array
-
-
 class KernelParser:
-    """Gather the kernels of one trace: `add` each event, then `window` once."""
+    """Gather the kernels of one trace: `add` each event, then `profile` once."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -60,6 +52,7 @@ class KernelParser:
         self._calls = array("q")  # start, end, thread, kind
         self._flops = array("d")
         self._steps: dict[int, tuple[int, int]] = {}
+        self._loads = array("q")  # start, end
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in an event; InputError if there are more than a trace can have."""
@@ -91,26 +84,39 @@ class KernelParser:
                 self._flops.append(flops_of(arguments.get("Input Dims"), _KINDS[kind]))
             elif (step := STEP.match(name)) is not None:
                 self._steps.setdefault(int(step[1]), (start_ns, end_ns))
+            elif _LOADS.match(name):
+                self._loads.extend((start_ns, end_ns))
 
     def _thread(self, event: Mapping[str, Any]) -> int:
         return self._threads.setdefault(thread_of(event.get("tid")), len(self._threads))
 
-    def window(self) -> KernelWindow:
-        """Return the kernels gathered so far, and the steps around them."""
+    def profile(self, base_ns: int = 0) -> Profile:
+        """Return the kernels gathered so far, and the steps around them; `base_ns`: since when their times count."""
+
+        def since(times_ns: Array) -> Array:
+            return np.minimum(times_ns, LATEST_NS - base_ns) + base_ns
+
         start_ns, end_ns, name, correlation, is_communication = _columns(self._kernels, 5)
         launch_ns, thread = self._launches_of(correlation)
-        steps = np.array([(*span, step) for step, span in self._steps.items()], np.int64).reshape(-1, 3)
+        steps = np.array(
+            [(*span, step) for step, span in self._steps.items() if span[1] > span[0]], np.int64
+        ).reshape(-1, 3)
+        sorts = [next(at for at, of in enumerate(_SORTS.values()) if re.search(of, one, re.I)) for one in self._names]
         # Steps on whichever thread they were marked: the backward pass launches from another one.
         step = _around(steps[:, 0], steps[:, 1], np.zeros(len(steps), np.int64), launch_ns, np.zeros_like(launch_ns))
         begin, past, of_thread, kind = _columns(self._calls, 4)
         call = _around(begin, past, of_thread, launch_ns, thread)
         kernels = {
-            "start_ns": start_ns, "end_ns": end_ns, "name": name, "is_communication": is_communication != 0,
+            "start_ns": since(start_ns), "end_ns": since(end_ns), "name": name,
+            "is_communication": is_communication != 0,
             "latency_ns": _latencies(start_ns, launch_ns, correlation), "step": _taken(steps[:, 2], step, UNKNOWN),
             "call": call, "kind": _taken(kind, call, UNKNOWN),
             "flops": _taken(np.array(self._flops, np.float64), call, math.nan),
+            # Kernels that communicate wait, and are of no class.
+            "sort": np.where(is_communication, UNKNOWN, np.array([*sorts, UNKNOWN])[np.minimum(name, len(sorts))]),
         }  # fmt: skip
-        return KernelWindow(kernels, tuple(_KINDS), (steps[:, 1] - steps[:, 0])[steps[:, 1] > steps[:, 0]] / 1e9)
+        loads_ns = since(_columns(self._loads, 2).T)
+        return Profile(kernels, (*_KINDS,), (*_SORTS,)[:-1], steps[:, 2], (steps[:, 1] - steps[:, 0]) / 1e9, loads_ns)
 
     def _launches_of(self, correlation: Array) -> tuple[Array, Array]:
         """Return time and thread of the launch of each kernel; `UNKNOWN` where it is not in the trace."""
@@ -120,6 +126,25 @@ class KernelParser:
         at[at == len(number)] = 0
         at = np.where(_taken(number, at, -1) == correlation, at, UNKNOWN)
         return _taken(launched_ns[first], at, UNKNOWN), _taken(thread[first], at, UNKNOWN)
+
+
+def measure(rank: int, rows: RankRows, profiles: Sequence[Profile]) -> list[DeviceEvent]:
+    """Add to a rank's rows where the time of its iterations went, as pauses; return its metrics, as events."""
+    number, start_ns, elapsed_ns = rows.spans()
+    profiles = [one for one in profiles if len(one.kernels["start_ns"])]
+    if not len(number) or not profiles:
+        return []
+    kernels = {name: np.concatenate([one.kernels[name] for one in profiles]) for name in profiles[0].kernels}
+    for cause, lost_ns in zip(
+        ("gpu_kernels", "gpu_idle"), gpu_times(kernels, start_ns, start_ns + elapsed_ns), strict=True
+    ):
+        for row in zip(number.tolist(), start_ns.tolist(), lost_ns.tolist(), strict=True):
+            rows.add_pause(row[0], PAUSES.index(cause), row[1], int(row[2]))
+    loads_ns = np.concatenate([one.loads_ns for one in profiles])
+    at = np.maximum(np.searchsorted(start_ns, loads_ns[:, 0], side="right") - 1, 0)
+    for of, begin_ns, end_ns in zip(number[at].tolist(), *loads_ns.T.tolist(), strict=True):
+        rows.add_pause(of, PAUSES.index("data_loader"), begin_ns, end_ns - begin_ns)
+    return [event for one in profiles for event in measure_windows(rank, one, number, start_ns)]
 
 
 def flops_of(shapes: Any, first: int) -> float:

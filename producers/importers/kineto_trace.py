@@ -254,8 +254,7 @@ class TraceParser:
 
     def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
         """Return the contents of the trace; `unreadable`: number of wanted events that were no JSON."""
-        base_ns = properties.get("baseTimeNanoseconds")
-        self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
+        self._base_ns = base_of(properties)
         told = properties.get("distributedInfo")
         told = told if isinstance(told, dict) else {}
         own = set()  # ranks that calls name: their place in their group, and the group's ranks
@@ -387,6 +386,12 @@ def thread_of(value: object) -> object:
 def is_time(value: object) -> TypeGuard[float]:
     """Whether a value can be µs since some moment."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_US
+
+
+def base_of(properties: Mapping[str, Any]) -> int:
+    """Return the moment since which a trace counts its times, ns since the epoch."""
+    base_ns = properties.get("baseTimeNanoseconds")
+    return base_ns if type(base_ns) is int and 0 <= base_ns < LATEST_NS else 0
 
 
 def to_ns(value_us: Any) -> int:
