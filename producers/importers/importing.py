@@ -34,7 +34,7 @@ from irregulars.producers.importers.inspector_job import OperationTable, job_of_
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_kernels import KERNELS_WANTED, KernelParser, measure
-from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser, base_of
+from irregulars.producers.importers.kineto_trace import WANTED, Capture, EventReader, TraceParser, base_of
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
 from irregulars.producers.importers.watchdog import NOTE_SIZE, WatchdogLog
@@ -227,11 +227,11 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
         rule = "distributedInfo.rank must be a rank, or the file's name end in one, as rank-3.json"
         raise InputError(f"{files[0]}: {rule}; got neither")
     imported = job_of_captures(captures, job, is_whole=is_whole)
-    rank_of = {read[at][0]: rank for rank, at in of_rank}
-    profiles, without = read_each(list(rank_of), read_kernels, in_parallel=True)
-    own = {rank: [one for path, one in profiles if rank_of[path] == rank] for rank in imported.ranks}
-    events = {rank: measure(rank, imported.ranks[rank], those) for rank, those in own.items()}
-    left_out, notes = (*broken, *without, *who.left_out), (*who.notes, *imported.notes)
+    profiles: dict[int, list[Profile]] = {}
+    for rank, at in of_rank:
+        profiles.setdefault(rank, []).extend(filter(None, [read[at][1].profile]))
+    events = {rank: measure(rank, imported.ranks[rank], own) for rank, own in profiles.items()}
+    left_out, notes = (*broken, *who.left_out), (*who.notes, *imported.notes)
     return replace(imported, left_out=left_out, notes=notes, events=events)
 
 
@@ -242,29 +242,17 @@ def traces_among(files: list[Path]) -> list[Path]:
 
 def read_capture(path: Path) -> Capture:
     """Read one trace block by block: it is never in memory as a whole."""
-    parser = TraceParser()
-    with naming(path):
-        with open_plain(path) as stream:
-            refuse_other_tools(stream.read(HEAD_BYTES))
-            stream.seek(0)
-            reader = EventReader(stream, WANTED)
-            for event in reader.read():
-                parser.add(event)
-            properties = reader.properties()
-        if parser.needs_launches:
-            with open_plain(path) as stream:
-                parser.add_launches(EventReader(stream, LAUNCHES).read())
-        return parser.capture(properties, reader.unreadable)
-
-
-def read_kernels(path: Path) -> Profile:
-    """Read the kernels of one trace, in the same way."""
-    parser = KernelParser()
+    parser, kernels = TraceParser(), KernelParser()
     with naming(path), open_plain(path) as stream:
-        reader = EventReader(stream, KERNELS_WANTED)
+        refuse_other_tools(stream.read(HEAD_BYTES))
+        stream.seek(0)
+        reader = EventReader(stream, (*WANTED, *KERNELS_WANTED))
         for event in reader.read():
             parser.add(event)
-        return parser.profile(base_of(reader.properties()))
+            kernels.add(event)
+        properties = reader.properties()
+        capture = parser.capture(properties, kernels.launches(parser.unknown()), reader.unreadable)
+        return replace(capture, profile=kernels.profile(base_of(properties)))
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

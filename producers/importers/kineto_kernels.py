@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -117,6 +117,12 @@ class KernelParser:
         }  # fmt: skip
         loads_ns = since(_columns(self._loads, 2).T)
         return Profile(kernels, (*_KINDS,), (*_SORTS,)[:-1], steps[:, 2], (steps[:, 1] - steps[:, 0]) / 1e9, loads_ns)
+
+    def launches(self, numbers: Collection[int]) -> dict[int, tuple[int, object]]:
+        """Return time and thread of the launches with some correlations."""
+        own, threads = _columns(self._launches, 3), [*self._threads]
+        rows = own[:, np.isin(own[0], [*numbers])].T.tolist() if numbers else ()
+        return {number: (launched_ns, threads[thread]) for number, launched_ns, thread in rows}
 
     def _launches_of(self, correlation: Array) -> tuple[Array, Array]:
         """Return time and thread of the launch of each kernel; `UNKNOWN` where it is not in the trace."""

@@ -25,6 +25,7 @@ from typing import IO, Any, Final, NamedTuple, TypeGuard
 import numpy as np
 import orjson
 
+from irregulars.detectors.path.rank_metrics import Profile
 from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
@@ -65,13 +66,11 @@ WANTED: Final = (
     b"deep_ep", b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
 )  # fmt: skip
 
-# Texts of events of kernels' launches; wanted only where the call of a kernel is not known
-LAUNCHES: Final = (b"Launch",)
 # Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
 # ``multimem_all_reduce_kernel`` that of PyTorch's symmetric memory. Inductor (``triton_*``) names kernels after the
 # operators around them. ``deep_ep`` exchanges what experts get: such kernels are counted.
 COLLECTIVE: Final = re.compile(
-    r"(?!triton_).*(ccl|deep_ep|(all|device)_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)",
+    r"(?!triton_).*(ccl|deep_ep|(all_?|device_)reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)",
     re.IGNORECASE | re.DOTALL,
 )
 _NOTE: Final = re.compile(r"(\w{0,8}ccl|gloo|mpi|ucc):\w")
@@ -117,6 +116,7 @@ class Capture:
     steps: list[TimedSpan]
     calls: list[Call]
     skipped: dict[str, int] = field(default_factory=dict)
+    profile: Profile | None = None
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
@@ -148,7 +148,6 @@ class TraceParser:
         self._gloo: list[TimedSpan] = []
         self._pairs: list[TimedSpan] = []  # c10d::send and c10d::recv_, with the peer
         self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
-        self._launches: dict[int, tuple[int, object]] = {}
         self._kept = self._timeless = 0
         self._texts: dict[str, str] = {}
         self._text_length = 0
@@ -232,28 +231,21 @@ class TraceParser:
         self._texts[text] = text
         return text
 
-    @property
-    def needs_launches(self) -> bool:
-        """Whether the calls of some kernels are not known, so that the trace must be read again for `LAUNCHES`."""
-        return bool(self._notes or self._steps) and any(True for _ in self._unknown())
-
-    def _unknown(self) -> Iterator[Kernel]:
-        return (one for one in self._kernels if self._issue(one) is None or self._named(one) is None)
-
-    def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Record the launches of kernels whose calls are not known."""
-        needed = {one.arguments.get("correlation") for one in self._unknown()}
-        for event in events:
-            arguments = event.get("args")
-            number = arguments.get("correlation") if isinstance(arguments, dict) else None
-            is_launch = str(event.get("cat")).lower() != "kernel" and is_time(event.get("ts"))
-            if is_launch and type(number) is int and number in needed:
-                self._launches[number] = to_ns(event["ts"]), thread_of(event.get("tid"))
+    def unknown(self) -> set[int]:
+        """Return the correlations of kernels whose calls are not known: their launches tell when those were made."""
+        known = {at for at, one in enumerate(self._kernels) if self._issue(one) and self._named(one) is not None}
+        unknown = (one for at, one in enumerate(self._kernels) if at not in known and (self._notes or self._steps))
+        return {one.arguments["correlation"] for one in unknown if "correlation" in one.arguments}
 
     # --- the capture ------------------------------------------------------------------------------------------------
 
-    def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
-        """Return the contents of the trace; `unreadable`: number of wanted events that were no JSON."""
+    def capture(
+        self, properties: Mapping[str, Any], launches: Mapping[int, tuple[int, object]], unreadable: int = 0
+    ) -> Capture:
+        """Return the contents of the trace.
+
+        `launches`: time and thread of those of `unknown`. `unreadable`: number of wanted events that were no JSON.
+        """
         self._base_ns = base_of(properties)
         told = properties.get("distributedInfo")
         told = told if isinstance(told, dict) else {}
@@ -278,7 +270,7 @@ class TraceParser:
                 groups[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
         left_out = {"events that are no JSON": unreadable, "collectives without a usable time": self._timeless}
         skipped = {reason: count for reason, count in left_out.items() if count}
-        calls = list(self._kernel_calls(groups, skipped))
+        calls = list(self._kernel_calls(groups, launches, skipped))
         self._count_unseen(calls, skipped)
         calls += self._gloo_calls(skipped)
         calls.sort(key=lambda call: (call.start_ns, call.issued_ns or 0))
@@ -294,11 +286,16 @@ class TraceParser:
         """Return a time of the trace in ns since the epoch; all that no row may have are the first of these."""
         return min(time_ns + self._base_ns, LATEST_NS + 1)
 
-    def _kernel_calls(self, groups: Mapping[str, ProcessGroup], skipped: dict[str, int]) -> Iterable[Call]:
+    def _kernel_calls(
+        self,
+        groups: Mapping[str, ProcessGroup],
+        launches: Mapping[int, tuple[int, object]],
+        skipped: dict[str, int],
+    ) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
         for kernel in self._kernels:
             issue = self._issue(kernel)
-            launch = self._launches.get(kernel.arguments.get("correlation", -1))
+            launch = launches.get(kernel.arguments.get("correlation", -1))
             note = notes.around(*launch) if launch is not None else None
             named = (self._named(kernel), None if note is None else operator_of(note.name), operator_of(kernel.name))
             operator = next((one for one in named if one is not None), None)

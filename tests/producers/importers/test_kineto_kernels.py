@@ -24,7 +24,7 @@ from irregulars.detectors.path.rank_metrics import sample_kernels, summarize
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.runs.trace_reports import measure_trace
 from irregulars.messages.judgements import Verdict
-from irregulars.producers.importers.importing import import_trace, read_kernels
+from irregulars.producers.importers.importing import import_trace, read_capture
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.local_pipeline import LocalPipeline
 
@@ -54,7 +54,9 @@ def public(request: pytest.FixtureRequest, shared_trace: Shared) -> tuple[Path, 
 
 def test_each_metric_is_that_of_a_plain_recomputation(public: tuple[Path, float]) -> None:
     path, latency_us = public
-    found = summarize(sample_kernels(read_kernels(path)))
+    profile = read_capture(path).profile
+    assert profile is not None
+    found = summarize(sample_kernels(profile))
     found = {name: one for name, one in found.items() if not name.startswith("kernel_ns")}  # by no formula but a name
     plain = recomputed(orjson.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
     assert {name: (one.value, one.count) for name, one in found.items()} == {
