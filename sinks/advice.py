@@ -248,9 +248,6 @@ def _by_cause(verdict: Verdict, ranks: str, host: str) -> str | None:
     return f"drain nothing: {name_kind(cause)} took the time of {ranks}"
 
 
-_NOT_KNOWN: Final = "what its time went to is not known"
-
-
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
     known = _by_cause(verdict, name_ranks(suspect.ranks), host)
     if known is not None:
@@ -260,7 +257,8 @@ def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
         is_throttled = any(one.kind == "throttle" for one in reported)
         then = ", then check its cooling, power and clocks (nvidia-smi -q -d PERFORMANCE)" if is_throttled else ""
         return f"cordon {host} and drain it at the next checkpoint{then}"
-    why = "its kernels are slower or have more to do" if verdict.cause == "gpu_kernels" else _NOT_KNOWN
+    is_gpu = verdict.cause == "gpu_kernels"
+    why = "its kernels are slower or have more to do" if is_gpu else "what its time went to is not known"
     return f"test {name_device(suspect)} before you drain anything: {why}"
 
 

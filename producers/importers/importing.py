@@ -33,8 +33,8 @@ from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
-from irregulars.producers.importers.kineto_kernels import KERNELS_WANTED, KernelParser, measure
-from irregulars.producers.importers.kineto_trace import WANTED, Capture, EventReader, TraceParser, base_of
+from irregulars.producers.importers.kineto_kernels import measure
+from irregulars.producers.importers.kineto_trace import WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
 from irregulars.producers.importers.watchdog import NOTE_SIZE, WatchdogLog
@@ -242,17 +242,14 @@ def traces_among(files: list[Path]) -> list[Path]:
 
 def read_capture(path: Path) -> Capture:
     """Read one trace block by block: it is never in memory as a whole."""
-    parser, kernels = TraceParser(), KernelParser()
+    parser = TraceParser()
     with naming(path), open_plain(path) as stream:
         refuse_other_tools(stream.read(HEAD_BYTES))
         stream.seek(0)
-        reader = EventReader(stream, (*WANTED, *KERNELS_WANTED))
+        reader = EventReader(stream, WANTED)
         for event in reader.read():
             parser.add(event)
-            kernels.add(event)
-        properties = reader.properties()
-        capture = parser.capture(properties, kernels.launches(parser.unknown()), reader.unreadable)
-        return replace(capture, profile=kernels.profile(base_of(properties)))
+        return parser.capture(reader.properties(), reader.unreadable)
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import math
 import re
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.importers.imported import RankRows
-from irregulars.producers.importers.kineto_trace import COLLECTIVE, OF_THE_CPU, STEP, is_time, thread_of, to_ns
 
 Array = np.ndarray
 # Texts of which each event that matters here has one: all kernels and launches, multiplications, steps, loading.
@@ -41,8 +40,19 @@ _MOST_EVENTS: Final = 4_000_000
 _MOST_NAMES: Final = 1 << 16  # of kernels; the others count as one
 
 
+class TimedSpan(NamedTuple):
+    """An action of a thread: ns since the epoch."""
+
+    start_ns: int
+    end_ns: int
+    thread: object
+    name: str = ""
+    size_bytes: float = math.nan
+    peer: int = -1
+
+
 class KernelParser:
-    """Gather the kernels of one trace: `add` each event, then `profile` once."""
+    """Gather the kernels of one trace: `add` each of its events, then `profile` once."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -51,56 +61,45 @@ class KernelParser:
         self._launches = array("q")  # correlation, start, thread
         self._calls = array("q")  # start, end, thread, kind
         self._flops = array("d")
-        self._steps: dict[int, tuple[int, int]] = {}
         self._loads = array("q")  # start, end
 
-    def add(self, event: Mapping[str, Any]) -> None:
+    def add(self, category: str, span: TimedSpan, arguments: Mapping[str, Any], *, is_communication: bool) -> None:
         """Take in an event; InputError if there are more than a trace can have."""
-        name, arguments = event.get("name"), event.get("args")
-        start_us, length_us = event.get("ts"), event.get("dur")
-        if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
-            return
-        if not (is_time(start_us) and is_time(length_us)):
-            return
+        start_ns, end_ns, thread, name, *_ = span
         if len(self._kernels) // 5 + len(self._launches) // 3 + len(self._flops) > _MOST_EVENTS:
             raise InputError(f"a trace must hold at most {_MOST_EVENTS} kernels and launches; got more")
-        category, number = str(event.get("cat")).lower(), arguments.get("correlation")
-        start_ns = to_ns(start_us)
-        end_ns = start_ns + min(to_ns(length_us), MOST_EXACT)
+        number, kind = arguments.get("correlation"), name.removeprefix("aten::")
         correlation = number if type(number) is int and 0 <= number < MOST_EXACT else UNKNOWN
         if category == "kernel":
             if len(self._names) < _MOST_NAMES:
-                self._names.setdefault(name[:200], len(self._names))
-            code = self._names.get(name[:200], _MOST_NAMES)
-            is_communication = "Collective name" in arguments or COLLECTIVE.match(name) is not None
-            self._kernels.extend((start_ns, end_ns, code, correlation, is_communication))
+                self._names.setdefault(name, len(self._names))
+            self._kernels.extend(
+                (start_ns, end_ns, self._names.get(name, _MOST_NAMES), correlation, is_communication)
+            )
         elif category in _LAUNCHES:
             if correlation != UNKNOWN:
-                self._launches.extend((correlation, start_ns, self._thread(event)))
-        elif category.startswith(OF_THE_CPU):
-            kind = name.removeprefix("aten::")
-            if kind in _KINDS and name.startswith("aten::"):
-                self._calls.extend((start_ns, end_ns, self._thread(event), [*_KINDS].index(kind)))
-                self._flops.append(flops_of(arguments.get("Input Dims"), _KINDS[kind]))
-            elif (step := STEP.match(name)) is not None:
-                self._steps.setdefault(int(step[1]), (start_ns, end_ns))
-            elif _LOADS.match(name):
-                self._loads.extend((start_ns, end_ns))
+                self._launches.extend((correlation, start_ns, self._thread(thread)))
+        elif kind in _KINDS and kind != name:
+            self._calls.extend((start_ns, end_ns, self._thread(thread), [*_KINDS].index(kind)))
+            self._flops.append(flops_of(arguments.get("Input Dims"), _KINDS[kind]))
+        elif _LOADS.match(name):
+            self._loads.extend((start_ns, end_ns))
 
-    def _thread(self, event: Mapping[str, Any]) -> int:
-        return self._threads.setdefault(thread_of(event.get("tid")), len(self._threads))
+    def _thread(self, thread: object) -> int:
+        return self._threads.setdefault(thread, len(self._threads))
 
-    def profile(self, base_ns: int = 0) -> Profile:
-        """Return the kernels gathered so far, and the steps around them; `base_ns`: since when their times count."""
+    def profile(self, marks: Sequence[tuple[int, int, int]], base_ns: int) -> Profile:
+        """Return the kernels gathered so far.
+
+        `marks`: start, end and number of each step. `base_ns`: since when all times count, ns since the epoch.
+        """
 
         def since(times_ns: Array) -> Array:
             return np.minimum(times_ns, LATEST_NS - base_ns) + base_ns
 
         start_ns, end_ns, name, correlation, is_communication = _columns(self._kernels, 5)
         launch_ns, thread = self._launches_of(correlation)
-        steps = np.array(
-            [(*span, step) for step, span in self._steps.items() if span[1] > span[0]], np.int64
-        ).reshape(-1, 3)
+        steps = np.array([mark for mark in marks if mark[1] > mark[0]], np.int64).reshape(-1, 3)
         sorts = [next(at for at, of in enumerate(_SORTS.values()) if re.search(of, one, re.I)) for one in self._names]
         # Steps on whichever thread they were marked: the backward pass launches from another one.
         step = _around(steps[:, 0], steps[:, 1], np.zeros(len(steps), np.int64), launch_ns, np.zeros_like(launch_ns))
@@ -141,11 +140,10 @@ def measure(rank: int, rows: RankRows, profiles: Sequence[Profile]) -> list[Devi
     if not len(number) or not profiles:
         return []
     kernels = {name: np.concatenate([one.kernels[name] for one in profiles]) for name in profiles[0].kernels}
-    for cause, lost_ns in zip(
-        ("gpu_kernels", "gpu_idle"), gpu_times(kernels, start_ns, start_ns + elapsed_ns), strict=True
-    ):
-        for row in zip(number.tolist(), start_ns.tolist(), lost_ns.tolist(), strict=True):
-            rows.add_pause(row[0], PAUSES.index(cause), row[1], int(row[2]))
+    times_ns = gpu_times(kernels, start_ns, start_ns + elapsed_ns)
+    for cause, lost_ns in zip(("gpu_kernels", "gpu_idle"), times_ns, strict=True):
+        for of, begin_ns, ns in zip(number.tolist(), start_ns.tolist(), lost_ns.astype(int).tolist(), strict=True):
+            rows.add_pause(of, PAUSES.index(cause), begin_ns, ns)
     loads_ns = np.concatenate([one.loads_ns for one in profiles])
     at = np.maximum(np.searchsorted(start_ns, loads_ns[:, 0], side="right") - 1, 0)
     for of, begin_ns, end_ns in zip(number[at].tolist(), *loads_ns.T.tolist(), strict=True):

@@ -30,17 +30,7 @@ from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
-
-
-class TimedSpan(NamedTuple):
-    """An action of a thread: ns since the epoch."""
-
-    start_ns: int
-    end_ns: int
-    thread: object
-    name: str = ""
-    size_bytes: float = math.nan
-    peer: int = -1
+from irregulars.producers.importers.kineto_kernels import KERNELS_WANTED, KernelParser, TimedSpan
 
 
 class SpansByThread:
@@ -58,12 +48,13 @@ class SpansByThread:
         return self._spans[thread][at] if at >= 0 and moment_ns <= self._spans[thread][at].end_ns else None
 
 
-# Texts of which each event that matters for collectives has one. Between capital and small letters a file differs, so
+# Texts of which each event that matters has one. Between capital and small letters a file differs, so
 # words begin in their midst.
 WANTED: Final = (
     b"ccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv", b"Collective name",
     b"device_reduce", b"ll_reduce", b"llreduce", b"llReduce", b"ll_gather", b"llgather", b"llGather",
     b"deep_ep", b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
+    *KERNELS_WANTED,
 )  # fmt: skip
 
 # Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
@@ -147,6 +138,8 @@ class TraceParser:
         self._writers: dict[str, object] = {}  # the process that made the calls, and the GPU that ran them
         self._gloo: list[TimedSpan] = []
         self._pairs: list[TimedSpan] = []  # c10d::send and c10d::recv_, with the peer
+        self._gpu = KernelParser()
+        self._launches: dict[int, tuple[int, object]] = {}
         self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
         self._kept = self._timeless = 0
         self._texts: dict[str, str] = {}
@@ -163,16 +156,19 @@ class TraceParser:
             return
         category = category.lower() if isinstance(category, str) else ""  # "Kernel" and "Operator" up to PyTorch 1.11
         is_kernel = category == "kernel" and ("Collective name" in arguments or bool(COLLECTIVE.match(name)))
-        if not is_kernel and not category.startswith(OF_THE_CPU):
-            return
-        is_note = not is_kernel and _NOTE.match(name) is not None
+        is_own = is_kernel or category.startswith(OF_THE_CPU)
+        is_note = is_own and not is_kernel and _NOTE.match(name) is not None
         if not (is_time(start_us) and is_time(length_us)):
             self._timeless += is_kernel or is_note
             return
         # A length beyond the contract's bounds stays beyond them, and its sums fit into 64 bits.
         start_ns, elapsed_ns = to_ns(start_us), min(to_ns(length_us), MOST_EXACT + 1)
-        name = self._shared(name[:_LONGEST_NAME])
-        span = TimedSpan(start_ns, start_ns + elapsed_ns, thread_of(event.get("tid")), name)
+        span = TimedSpan(start_ns, start_ns + elapsed_ns, thread_of(event.get("tid")), name[:_LONGEST_NAME])
+        self._gpu.add(category, span, arguments, is_communication=is_kernel)
+        if not is_own:
+            return
+        name = self._shared(span.name)
+        span = span._replace(name=name)
         if is_kernel:
             self._keep("GPU", arguments.get("device"))
             self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
@@ -231,7 +227,7 @@ class TraceParser:
         self._texts[text] = text
         return text
 
-    def unknown(self) -> set[int]:
+    def _unknown(self) -> set[int]:
         """Return the correlations of kernels whose calls are not known: their launches tell when those were made."""
         known = {at for at, one in enumerate(self._kernels) if self._issue(one) and self._named(one) is not None}
         unknown = (one for at, one in enumerate(self._kernels) if at not in known and (self._notes or self._steps))
@@ -239,14 +235,11 @@ class TraceParser:
 
     # --- the capture ------------------------------------------------------------------------------------------------
 
-    def capture(
-        self, properties: Mapping[str, Any], launches: Mapping[int, tuple[int, object]], unreadable: int = 0
-    ) -> Capture:
-        """Return the contents of the trace.
-
-        `launches`: time and thread of those of `unknown`. `unreadable`: number of wanted events that were no JSON.
-        """
-        self._base_ns = base_of(properties)
+    def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
+        """Return the contents of the trace; `unreadable`: number of wanted events that were no JSON."""
+        base_ns = properties.get("baseTimeNanoseconds")
+        self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < LATEST_NS else 0
+        self._launches = self._gpu.launches(self._unknown())
         told = properties.get("distributedInfo")
         told = told if isinstance(told, dict) else {}
         own = set()  # ranks that calls name: their place in their group, and the group's ranks
@@ -270,7 +263,7 @@ class TraceParser:
                 groups[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
         left_out = {"events that are no JSON": unreadable, "collectives without a usable time": self._timeless}
         skipped = {reason: count for reason, count in left_out.items() if count}
-        calls = list(self._kernel_calls(groups, launches, skipped))
+        calls = list(self._kernel_calls(groups, skipped))
         self._count_unseen(calls, skipped)
         calls += self._gloo_calls(skipped)
         calls.sort(key=lambda call: (call.start_ns, call.issued_ns or 0))
@@ -280,22 +273,19 @@ class TraceParser:
             steps.append(span._replace(start_ns=start_ns, end_ns=start_ns + span.end_ns - span.start_ns, peer=number))
         host = properties.get("host_name")
         host = host[:200] if isinstance(host, str) and host else None
-        return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped)
+        marks = [(span.start_ns, span.end_ns, number) for number, span in self._steps.items()]
+        profile = self._gpu.profile(marks, self._base_ns)
+        return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped, profile)
 
     def _since_epoch(self, time_ns: int) -> int:
         """Return a time of the trace in ns since the epoch; all that no row may have are the first of these."""
         return min(time_ns + self._base_ns, LATEST_NS + 1)
 
-    def _kernel_calls(
-        self,
-        groups: Mapping[str, ProcessGroup],
-        launches: Mapping[int, tuple[int, object]],
-        skipped: dict[str, int],
-    ) -> Iterable[Call]:
+    def _kernel_calls(self, groups: Mapping[str, ProcessGroup], skipped: dict[str, int]) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
         for kernel in self._kernels:
             issue = self._issue(kernel)
-            launch = launches.get(kernel.arguments.get("correlation", -1))
+            launch = self._launches.get(kernel.arguments.get("correlation", -1))
             note = notes.around(*launch) if launch is not None else None
             named = (self._named(kernel), None if note is None else operator_of(note.name), operator_of(kernel.name))
             operator = next((one for one in named if one is not None), None)
@@ -383,12 +373,6 @@ def thread_of(value: object) -> object:
 def is_time(value: object) -> TypeGuard[float]:
     """Whether a value can be µs since some moment."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_US
-
-
-def base_of(properties: Mapping[str, Any]) -> int:
-    """Return the moment since which a trace counts its times, ns since the epoch."""
-    base_ns = properties.get("baseTimeNanoseconds")
-    return base_ns if type(base_ns) is int and 0 <= base_ns < LATEST_NS else 0
 
 
 def to_ns(value_us: Any) -> int:

@@ -11,7 +11,7 @@ from irregulars.detectors.path.rank_metrics import Profile, measure_windows, tex
 from irregulars.infra.runs.trace_reports import LateRank, measure_trace
 from irregulars.messages.device_events import batch_of
 from irregulars.messages.records import Header
-from irregulars.producers.importers.kineto_kernels import KernelParser
+from irregulars.producers.importers.kineto_trace import TraceParser
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.producers.importers.test_kineto_trace import kernel, launch
 
@@ -29,12 +29,14 @@ def test_a_rank_tells_that_nearly_all_waiting_was_for_in_most_collectives() -> N
 
 
 def capture_of(begin_us: int, ahead_us: int, noise_us: int) -> Profile:
-    parser = KernelParser()
+    parser = TraceParser()
     for at in range(40):
         start_us = begin_us + 100 * at
         parser.add(launch(start_us - ahead_us - noise_us * at, at))
         parser.add(kernel(start_us, 90, at))
-    return parser.profile()
+    profile = parser.capture({}).profile
+    assert profile is not None
+    return profile
 
 
 def test_a_capture_of_a_rank_is_held_against_its_others(recordings: Path) -> None:
