@@ -102,7 +102,7 @@ class Summary:
 
 
 class Difference(NamedTuple):
-    """A metric in which a rank is unlike its peers, or one of its windows unlike the others."""
+    """A metric in which a rank is unlike its peers."""
 
     rank: int
     metric: str
@@ -110,7 +110,6 @@ class Difference(NamedTuple):
     usual: float  # median of its peers
     quantile: float  # of the issue latency that both values are; 0.5 for other metrics
     distance: float  # between the distributions: a share of the step for void, else powers of ten
-    window: int | None = None  # number of the window, from 0; None: all of them, against peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +263,6 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
     return sorted(found, key=lambda one: (-one.distance / _least(one.metric), one.rank, one.metric))
 
 
-def find_changes(rank: int, windows: Sequence[Mapping[str, Summary]]) -> list[Difference]:
-    """Return the metrics in which a window of a rank is unlike its other windows."""
-    own = dict(enumerate(windows))
-    return [one._replace(rank=rank, window=one.rank) for one in find_differences(own, dict.fromkeys(own, 0))]
-
-
 def text_of_value(metric: str, value: float) -> str:
     """Write a value of a metric.
 
@@ -302,8 +295,6 @@ def text_of_difference(one: Difference, others: str = "that of its peers") -> st
     value, usual = (text_of_value(one.metric, number) for number in (one.value, one.usual))
     where = "" if one.quantile == 0.5 else f" at the {ordinal(round(100 * one.quantile))} percentile"
     rank = f"rank {one.rank}"
-    if one.window is not None:
-        rank, others = f"{rank} in its {ordinal(one.window + 1)} window", "in its others"
     if one.metric.startswith(KERNELS):
         longer = f"{one.metric.rpartition('.')[2]} kernels of {rank} are {one.value / one.usual - 1:.0%} longer"
         return f"{longer}: time of each {value}, {others} {usual}"

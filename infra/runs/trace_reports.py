@@ -15,7 +15,6 @@ from irregulars.detectors.path.rank_metrics import (
     Bandwidths,
     Difference,
     Summary,
-    find_changes,
     find_differences,
     join_windows,
     measure_bandwidth,
@@ -232,24 +231,22 @@ _BANDWIDTH = ("collectives", "ranks_seen", "ranks", "algbw_bytes_per_s", "busbw_
 
 def measure_trace(trace: Trace) -> Metrics:
     """Measure the ranks of a trace: by their profiles, where they have one."""
-    own: dict[int, list[Mapping[str, Summary]]] = {}
+    ranks = {}
     for rank in sorted({*trace.commops, *trace.iterations}):
         events = events_of(trace.events[rank]) if rank in trace.events else ()
-        own[rank] = [one for _, one in sorted(windows_of(events).get(rank, {}).items())]
-        if not own[rank] and rank in trace.iterations:
+        windows = [*windows_of(events).get(rank, {}).values()]
+        if not windows and rank in trace.iterations:
             columns = trace.iterations[rank].columns
             _, first = np.unique(columns["iteration"], return_index=True)  # audits and pauses are rows beside theirs
-            own[rank] = [summarize(sample_iterations(columns["elapsed_ns"][first], columns["tokens"][first]))]
-    ranks = {rank: join_windows(windows) for rank, windows in own.items()}
+            windows = [summarize(sample_iterations(columns["elapsed_ns"][first], columns["tokens"][first]))]
+        ranks[rank] = join_windows(windows)
     columns, names = _joined_operators(trace)
     sizes = {one.id: len(one.ranks) for announcement in trace.announcements for one in announcement.communicators}
     members = np.array([sizes[name] for name in names], dtype=np.int64)
     bandwidths = measure_bandwidth(columns, members, is_shared_clock=trace.clock == "shared")
     stages = topology_of(trace.announcements, {}).stages(np.array(list(ranks), dtype=np.int64))
     differences = find_differences(ranks, dict(zip(ranks, stages.tolist(), strict=True)))
-    # Where one is told apart from its peers, all of them change when it does.
-    changes = [one for rank, windows in own.items() for one in find_changes(rank, windows)]
-    return Metrics(ranks, bandwidths, names, differences or changes)
+    return Metrics(ranks, bandwidths, names, differences)
 
 
 def _summary_json(one: Summary) -> dict[str, float]:

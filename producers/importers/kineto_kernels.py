@@ -23,8 +23,6 @@ from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.importers.imported import RankRows
 
 Array = np.ndarray
-# Texts of which each event that matters here has one: all kernels and launches, multiplications, steps, loading.
-KERNELS_WANTED: Final = (b"correlation", b'mm"', b"ProfilerStep#", b"DataLoader")
 _LOADS: Final = re.compile(r"enumerate\(DataLoader\)#\w+\.__next__")
 # Classes of kernels by their names: the first that fits; the others are of none
 _SORTS: Final = {

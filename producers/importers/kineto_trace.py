@@ -30,7 +30,7 @@ from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
-from irregulars.producers.importers.kineto_kernels import KERNELS_WANTED, KernelParser, TimedSpan
+from irregulars.producers.importers.kineto_kernels import KernelParser, TimedSpan
 
 
 class SpansByThread:
@@ -54,7 +54,7 @@ WANTED: Final = (
     b"ccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv", b"Collective name",
     b"device_reduce", b"ll_reduce", b"llreduce", b"llReduce", b"ll_gather", b"llgather", b"llGather",
     b"deep_ep", b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
-    *KERNELS_WANTED,
+    b"correlation", b'mm"', b"DataLoader",
 )  # fmt: skip
 
 # Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
