@@ -23,14 +23,12 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.rank_metrics import (
-    FLOPS,
-    KERNELS,
     find_differences,
     join_windows,
     text_of_difference,
     windows_of,
 )
-from irregulars.messages.device_events import ONE_LOOK_NS, DeviceEvent
+from irregulars.messages.device_events import FLOPS, KERNELS, ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import Reported

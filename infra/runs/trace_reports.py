@@ -14,20 +14,18 @@ from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
 from irregulars.detectors.path.rank_metrics import (
     Bandwidths,
     Difference,
-    Summary,
     find_differences,
     join_windows,
     measure_bandwidth,
     name_metric,
-    sample_iterations,
-    summarize,
     text_of_difference,
     text_of_value,
     windows_of,
 )
 from irregulars.dtypes import Column
-from irregulars.messages.device_events import events_of
+from irregulars.messages.device_events import Summary, events_of
 from irregulars.messages.records import OPERATORS, UNKNOWN
+from irregulars.producers.importers.kineto_kernels import sample_iterations, summarize
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples

@@ -20,7 +20,6 @@ from typing import IO, Final
 
 import orjson
 
-from irregulars.detectors.path.rank_metrics import Profile
 from irregulars.errors import InputError
 from irregulars.printing import counted
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
@@ -33,7 +32,7 @@ from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
-from irregulars.producers.importers.kineto_kernels import measure
+from irregulars.producers.importers.kineto_kernels import Profile, measure
 from irregulars.producers.importers.kineto_trace import WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers

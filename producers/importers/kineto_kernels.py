@@ -10,15 +10,28 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.path.rank_metrics import Profile, gpu_times, measure_windows
+from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
-from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.device_events import (
+    FLOPS,
+    ISSUE_LATENCY,
+    KERNELS,
+    QUANTILES,
+    THROUGHPUT,
+    TOKENS,
+    VOID_BETWEEN,
+    VOID_MINORITY,
+    DeviceEvent,
+    Summary,
+    metric_event,
+)
 from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.importers.imported import RankRows
 
@@ -34,8 +47,50 @@ _SORTS: Final = {
 # Multiplications, with the place of the first matrix among their inputs; `linear` and `matmul` call them
 _KINDS: Final = {"mm": 0, "_scaled_mm": 0, "_int_mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1}
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
+_MOST_WINDOWS: Final = 8  # of a profile: with more steps, a window holds several
+_MAJOR: Final = 0.95  # share of the time of all kernels: leaves the many short ones that a profile would not show
 _MOST_EVENTS: Final = 4_000_000
 _MOST_NAMES: Final = 1 << 16  # of kernels; the others count as one
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All executions on a rank's GPU in some steps.
+
+    Attributes
+    ----------
+    kernels
+        A row for each: ``start_ns``, ``end_ns``, ``name`` (a code), ``step`` (of its launch; `UNKNOWN`: none),
+        ``latency_ns`` (float64; NaN: not known), ``is_communication``, ``sort`` (place in `sorts`), and of those that
+        a matrix multiplication launched: ``call`` (its number, from 0; else `UNKNOWN`), ``flops`` (of the whole call;
+        NaN: not known) and ``kind`` (place in `kinds`).
+    kinds, sorts
+        Kinds of multiplications, and classes of kernels.
+    steps, step_s
+        The marks of the CPU: their numbers, and how long each took.
+    loads_ns
+        Start and end of each wait for data.
+    """
+
+    kernels: Mapping[str, Column]
+    kinds: Sequence[str]
+    sorts: Sequence[str]
+    steps: Ints
+    step_s: Floats
+    loads_ns: Ints
+
+
+class Sample(NamedTuple):
+    """Values of a metric, each as an amount and its divisor (seconds, ns of a step, or 1), and the step it is of."""
+
+    amount: Floats
+    per: Floats
+    step: Ints
+
+    def of(self, steps: Ints) -> Sample:
+        """Return those of some steps."""
+        own = np.isin(self.step, steps)
+        return Sample(self.amount[own], self.per[own], self.step[own])
 
 
 class TimedSpan(NamedTuple):
@@ -194,3 +249,154 @@ def _around(begin: Array, past: Array, thread: Array, moment: Array, of_thread: 
         is_inside = (begin[at] <= moment[asked]) & (moment[asked] <= past[at])
         found[asked] = np.where(is_inside, at, UNKNOWN)
     return found
+
+
+def sample_kernels(profile: Profile) -> dict[str, Sample]:
+    """Return the samples of a profile, by the names of its metrics; those of which nothing is known are absent."""
+    kernels = profile.kernels
+    is_known = np.isfinite(kernels["latency_ns"])
+    found = {
+        THROUGHPUT: Sample(np.ones(len(profile.step_s)), profile.step_s, profile.steps),
+        ISSUE_LATENCY: _each(kernels["latency_ns"][is_known], kernels["step"][is_known]),
+    }
+    if len(is_known):
+        start_ns, end_ns = _spans(kernels, kernels["start_ns"].min())
+        found |= _sample_calls(profile, start_ns, end_ns)
+        found |= _sample_void(kernels["name"], kernels["step"], start_ns, end_ns)
+    return {name: sample for name, sample in found.items() if len(sample.amount)}
+
+
+def sample_iterations(elapsed_ns: Floats, tokens: Floats) -> dict[str, Sample]:
+    """Return the samples of a rank without kernels; `tokens` of each iteration are NaN where nobody counts them."""
+    is_counted = np.isfinite(tokens) & (elapsed_ns > 0)
+    step_s, steps = elapsed_ns[elapsed_ns > 0] / 1e9, np.arange(len(elapsed_ns))
+    found = {
+        THROUGHPUT: Sample(np.ones(len(step_s)), step_s, steps[elapsed_ns > 0]),
+        TOKENS: Sample(tokens[is_counted], elapsed_ns[is_counted] / 1e9, steps[is_counted]),
+    }
+    return {name: sample for name, sample in found.items() if len(sample.amount)}
+
+
+def summarize(samples: Mapping[str, Sample]) -> dict[str, Summary]:
+    """Return the value and the distribution of each metric."""
+    found = {}
+    for name, (amount, per, _) in samples.items():
+        value = float(np.median(amount)) if name == ISSUE_LATENCY else float(amount.sum() / per.sum())
+        found[name] = Summary(value, np.quantile(amount / per, QUANTILES), len(amount), float(per.sum()))
+    return found
+
+
+def measure_windows(rank: int, profile: Profile, iterations: Ints, start_ns: Ints) -> Iterator[DeviceEvent]:
+    """Yield the metrics of each window of a profile, as events at its begin.
+
+    `iterations`, `start_ns`: those of the rank, ascending; a window belongs to the one in which it begins.
+    """
+    samples, step = sample_kernels(profile), profile.kernels["step"]
+    steps = np.unique(step[step != UNKNOWN])
+    for window in np.array_split(steps, min(len(steps), _MOST_WINDOWS)) if len(steps) else [np.array([UNKNOWN])]:
+        kernels_ns = profile.kernels["start_ns"][np.isin(step, window)]
+        own = {name: one.of(window) for name, one in samples.items()}
+        if len(kernels_ns):
+            at = max(int(np.searchsorted(start_ns, kernels_ns.min(), side="right")) - 1, 0)
+            time_ns = int(max(kernels_ns.min(), start_ns[at]))
+            for name, one in summarize({name: own[name] for name in own if len(own[name].amount)}).items():
+                yield metric_event(time_ns, rank, name, int(iterations[at]), one)
+
+
+def gpu_times(kernels: Mapping[str, Column], begin_ns: Ints, past_ns: Ints) -> tuple[Floats, Floats]:
+    """Return of some spans how long the GPU computed and did not communicate, and how long it ran nothing at all."""
+    origin_ns = min(kernels["start_ns"].min(), begin_ns.min())
+    start_ns, end_ns = _spans(kernels, origin_ns)
+    spans = (begin_ns - origin_ns).astype(np.float64), (past_ns - origin_ns).astype(np.float64)
+    busy_ns = _Busy.of(start_ns, end_ns, np.ones(len(start_ns), bool)).within(*spans)
+    communicates_ns = _Busy.of(start_ns, end_ns, kernels["is_communication"]).within(*spans)
+    return busy_ns - communicates_ns, spans[1] - spans[0] - busy_ns
+
+
+def _each(amount: Floats, step: Ints) -> Sample:
+    return Sample(amount, np.ones(len(amount)), step)
+
+
+def _spans(kernels: Mapping[str, Column], origin_ns: int) -> tuple[Floats, Floats]:
+    """Return starts and ends of kernels since a moment: float64 holds ns since the epoch only in steps of 256."""
+    return tuple((kernels[name] - origin_ns).astype(np.float64) for name in ("start_ns", "end_ns"))  # type: ignore[return-value]
+
+
+def _sample_calls(profile: Profile, start_ns: Floats, end_ns: Floats) -> dict[str, Sample]:
+    """Return rates of multiplications, and times of kernels by class, without those beside communication."""
+    kernels, took_ns = profile.kernels, end_ns - start_ns
+    shared_ns = _Busy.of(start_ns, end_ns, kernels["is_communication"]).within(start_ns, end_ns)
+    own = np.flatnonzero(kernels["call"] != UNKNOWN)
+    call, first, at = np.unique(kernels["call"][own], return_index=True, return_inverse=True)
+    took_s = np.bincount(at, weights=took_ns[own], minlength=len(call)) / 1e9
+    is_shared = np.bincount(at, weights=shared_ns[own], minlength=len(call)) > 0
+    flops, kind, step = (kernels[name][own][first] for name in ("flops", "kind", "step"))
+    is_taken = (took_s > 0) & ~is_shared & np.isfinite(flops)
+    rows = {f"{FLOPS}.{name}": np.flatnonzero(is_taken & (kind == code)) for code, name in enumerate(profile.kinds)}
+    found = {name: Sample(flops[those], took_s[those], step[those]) for name, those in rows.items()}
+    is_apart = (shared_ns == 0) & (took_ns > 0)
+    rows = {f"{KERNELS}.{name}": is_apart & (kernels["sort"] == code) for code, name in enumerate(profile.sorts)}
+    return found | {name: _each(took_ns[those], kernels["step"][those]) for name, those in rows.items()}
+
+
+def _sample_void(name: Ints, step: Ints, start_ns: Floats, end_ns: Floats) -> dict[str, Sample]:
+    """Return both voids of each step on the GPU, which lasts from the end of the step before to its own end.
+
+    Of a step without the one before nothing is known between them. Where nothing is marked all counts as one step.
+    """
+    order = np.argsort(step, kind="stable")
+    order = order[step[order] != UNKNOWN] if (step != UNKNOWN).any() else order
+    begins = _starts(step[order])
+    first_ns, last_ns = np.minimum.reduceat(start_ns[order], begins), np.maximum.reduceat(end_ns[order], begins)
+    follows = np.append(False, np.diff(step[order][begins]) == 1)
+    begin_ns = np.where(follows, np.roll(last_ns, 1), first_ns)
+    inner_ns = np.maximum(first_ns, begin_ns)  # kernels may run before the last one of the step before has ended
+    whole_ns = last_ns - begin_ns
+    busy = _Busy.of(start_ns, end_ns, np.isin(name, major_names(name, end_ns - start_ns)))
+    kept, of_step = whole_ns > 0, step[order][begins]
+    void_ns = last_ns - inner_ns - busy.within(inner_ns, last_ns)
+    both = kept & follows
+    return {
+        VOID_BETWEEN: Sample((inner_ns - begin_ns)[both], whole_ns[both], of_step[both]),
+        VOID_MINORITY: Sample(void_ns[kept], whole_ns[kept], of_step[kept]),
+    }
+
+
+def major_names(name: Ints, took_ns: Floats) -> Ints:
+    """Return the fewest names of kernels that hold most of the time of all (`_MAJOR`)."""
+    names, at = np.unique(name, return_inverse=True)
+    held_ns = np.bincount(at, weights=took_ns)
+    order = np.argsort(-held_ns, kind="stable")
+    past = np.searchsorted(np.cumsum(held_ns[order]), _MAJOR * held_ns.sum())
+    return np.asarray(names[order[: past + 1]])
+
+
+class _Busy(NamedTuple):
+    """Time in which any of some executions ran, up to each moment where one begins or the last one ends."""
+
+    moment_ns: Floats
+    until_ns: Floats
+
+    @classmethod
+    def of(cls, start_ns: Floats, end_ns: Floats, is_taken: Flags) -> _Busy:
+        order = np.flatnonzero(is_taken)[np.argsort(start_ns[is_taken], kind="stable")]
+        start, end = start_ns[order], np.maximum.accumulate(end_ns[order])
+        # Executions that overlap, or follow at once, are one stretch.
+        stretch = np.cumsum(np.append(False, start[1:] > end[:-1])) if len(order) else np.empty(0, np.int64)
+        begins = _starts(stretch)
+        begin, past = start[begins], end[np.append(begins[1:], len(stretch))[: len(begins)] - 1]
+        until = np.cumsum(past - begin)
+        edges = np.stack([begin, past], axis=1).ravel()
+        return cls(edges, np.stack([until - (past - begin), until], axis=1).ravel())
+
+    def within(self, begin_ns: Floats, past_ns: Floats) -> Floats:
+        """Return how much of each span some of the executions covered, ns."""
+        if not len(self.moment_ns):
+            return np.zeros(len(begin_ns))
+        begun, past = (np.interp(moment, self.moment_ns, self.until_ns) for moment in (begin_ns, past_ns))
+        return np.asarray(past - begun)
+
+
+def _starts(values: Ints) -> Ints:
+    """Return the first row of each run of equal values."""
+    return np.flatnonzero(np.append(values[:1] == values[:1], values[1:] != values[:-1]))

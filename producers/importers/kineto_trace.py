@@ -25,12 +25,11 @@ from typing import IO, Any, Final, NamedTuple, TypeGuard
 import numpy as np
 import orjson
 
-from irregulars.detectors.path.rank_metrics import Profile
 from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
-from irregulars.producers.importers.kineto_kernels import KernelParser, TimedSpan
+from irregulars.producers.importers.kineto_kernels import KernelParser, Profile, TimedSpan
 
 
 class SpansByThread:

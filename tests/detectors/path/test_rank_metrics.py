@@ -7,19 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.path.rank_metrics import (
+from irregulars.detectors.path.rank_metrics import find_differences, join_windows, measure_bandwidth
+from irregulars.dtypes import Column, Floats
+from irregulars.messages.device_events import Summary
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.producers.importers.kineto_kernels import (
     Profile,
     Sample,
-    Summary,
-    find_differences,
-    join_windows,
-    measure_bandwidth,
     sample_iterations,
     sample_kernels,
     summarize,
 )
-from irregulars.dtypes import Column, Floats
-from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
 ORIGIN_NS = 1_700_000_000_000_000_000
 

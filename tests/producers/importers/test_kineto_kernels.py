@@ -20,11 +20,11 @@ import numpy as np
 import orjson
 import pytest
 
-from irregulars.detectors.path.rank_metrics import sample_kernels, summarize
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.runs.trace_reports import measure_trace
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers.importing import import_trace, read_capture
+from irregulars.producers.importers.kineto_kernels import sample_kernels, summarize
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.local_pipeline import LocalPipeline
 
