@@ -95,7 +95,7 @@ PAUSES: Final = (
 )  # fmt: skip
 """Activities and waits of a rank in its own time; a column ``pause_cause`` holds indices into this tuple.
 ``cpu_time`` is no pause: how long the thread ran, beside ``cpu_wait``. Who works more waits more where processors are
-few. Of a profiled GPU: how long it computed and did not communicate, and how long it ran nothing."""
+few. Of a profiled GPU: how long it computed and did not communicate, and how long it had no launch to run."""
 
 COMMOPS: Final = pa.schema(
     [

@@ -189,7 +189,8 @@ class KernelParser:
 def measure(rank: int, rows: RankRows, profiles: Sequence[Profile]) -> list[DeviceEvent]:
     """Add to a rank's rows where the time of its iterations went, as pauses; return its metrics, as events."""
     number, start_ns, elapsed_ns = rows.spans()
-    profiles = [one for one in profiles if len(one.kernels["start_ns"])]
+    # Of a trace that was cut down to its collectives nobody knows what ran between them.
+    profiles = [one for one in profiles if not one.kernels["is_communication"].all()]
     if not len(number) or not profiles:
         return []
     kernels = {name: np.concatenate([one.kernels[name] for one in profiles]) for name in profiles[0].kernels}
@@ -304,13 +305,17 @@ def measure_windows(rank: int, profile: Profile, iterations: Ints, start_ns: Int
 
 
 def gpu_times(kernels: Mapping[str, Column], begin_ns: Ints, past_ns: Ints) -> tuple[Floats, Floats]:
-    """Return of some spans how long the GPU computed and did not communicate, and how long it ran nothing at all."""
+    """Return of some spans how long the GPU computed beside no communication, and how long it had no launch."""
     origin_ns = min(kernels["start_ns"].min(), begin_ns.min())
     start_ns, end_ns = _spans(kernels, origin_ns)
     spans = (begin_ns - origin_ns).astype(np.float64), (past_ns - origin_ns).astype(np.float64)
     busy_ns = _Busy.of(start_ns, end_ns, np.ones(len(start_ns), bool)).within(*spans)
     communicates_ns = _Busy.of(start_ns, end_ns, kernels["is_communication"]).within(*spans)
-    return busy_ns - communicates_ns, spans[1] - spans[0] - busy_ns
+    order = np.argsort(start_ns, kind="stable")
+    until_ns = np.maximum.accumulate(np.append(start_ns.min(), end_ns[order]))[:-1]
+    launched_ns = (start_ns - kernels["latency_ns"])[order]
+    idle_ns = _Busy.of(until_ns, launched_ns, launched_ns > until_ns).within(*spans)
+    return busy_ns - communicates_ns, idle_ns
 
 
 def _each(amount: Floats, step: Ints) -> Sample:

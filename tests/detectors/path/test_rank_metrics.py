@@ -14,6 +14,7 @@ from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.kineto_kernels import (
     Profile,
     Sample,
+    gpu_times,
     sample_iterations,
     sample_kernels,
     summarize,
@@ -54,6 +55,15 @@ def test_void_lies_between_steps_and_where_no_major_kernel_runs() -> None:
         "void_between_steps_ratio": pytest.approx(0.2),
         "void_minority_kernels_ratio": pytest.approx((10 + 30) / 200),
     }
+
+
+def test_a_gpu_is_idle_until_a_launch_comes_and_not_while_it_waits_for_what_was_launched() -> None:
+    # Launched at 0, at 45 while it ran nothing from 40 on, and at 20 though it starts 10 ns after the one before.
+    frame = kernels((0, 40, 1, 1), (50, 100, 1, 1), (110, 150, 2, 1), (120, 160, 1, 1),
+                    latency_ns=[0.0, 5.0, 90.0, np.nan], is_communication=[False, False, True, False])  # fmt: skip
+    begin_ns = ORIGIN_NS + np.array([0, 42, 100])
+    computing_ns, idle_ns = gpu_times(frame, begin_ns, ORIGIN_NS + np.array([42, 100, 160]))
+    assert (computing_ns.tolist(), idle_ns.tolist()) == ([40.0, 50.0, 10.0], [2.0, 3.0, 0.0])
 
 
 def test_a_step_that_was_not_recorded_is_not_taken_for_void() -> None:
