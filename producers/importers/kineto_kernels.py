@@ -55,29 +55,17 @@ _MOST_NAMES: Final = 1 << 16  # of kernels; the others count as one
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All executions on a rank's GPU in some steps.
+    """All executions on a rank's GPU in some steps."""
 
-    Attributes
-    ----------
-    kernels
-        A row for each: ``start_ns``, ``end_ns``, ``name`` (a code), ``step`` (of its launch; `UNKNOWN`: none),
-        ``latency_ns`` (float64; NaN: not known), ``is_communication``, ``sort`` (place in `sorts`), and of those that
-        a matrix multiplication launched: ``call`` (its number, from 0; else `UNKNOWN`), ``flops`` (of the whole call;
-        NaN: not known) and ``kind`` (place in `kinds`).
-    kinds, sorts
-        Kinds of multiplications, and classes of kernels.
-    steps, step_s
-        The marks of the CPU: their numbers, and how long each took.
-    loads_ns
-        Start and end of each wait for data.
-    """
-
+    # A row for each: start_ns, end_ns, name (a code), step (of its launch; `UNKNOWN`: none), latency_ns (NaN: not
+    # known), is_communication, sort (place in `sorts`); of those that a multiplication launched call (its number
+    # from 0; else `UNKNOWN`), flops (of the whole call; NaN: not known) and kind (place in `kinds`)
     kernels: Mapping[str, Column]
-    kinds: Sequence[str]
-    sorts: Sequence[str]
-    steps: Ints
-    step_s: Floats
-    loads_ns: Ints
+    kinds: Sequence[str]  # of multiplications
+    sorts: Sequence[str]  # classes of kernels
+    steps: Ints  # numbers of the CPU's marks
+    step_s: Floats  # how long each took
+    loads_ns: Ints  # start and end of each wait for data
 
 
 class Sample(NamedTuple):
