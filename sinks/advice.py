@@ -229,6 +229,8 @@ _BY_CAUSE: Final = {
     "cpu_wait": "drain nothing yet: {ranks} waited for a processor; see what else runs on {host}, and give ranks "
     "cores of their own",
     "memory_pressure": "drain nothing yet: {host} is short of memory; see what takes it, and whether it swaps",
+    "gpu_idle": "drain nothing: the GPU of {ranks} waited for launches; see what its CPU did then (py-spy record), "
+    "and take synchronizations, collections and logging out of the step",
     "io_wait": "drain nothing yet: {ranks} waited for a disk of {host}; see what else uses it, and how it does",
 }
 """The next step where the cause of the lost time is known."""
@@ -240,7 +242,9 @@ def _by_cause(verdict: Verdict, ranks: str, host: str) -> str | None:
     cause = verdict.cause or ("memory_pressure" if _layer(verdict) == "host" else "")
     if cause in _BY_CAUSE:
         return _BY_CAUSE[cause].format(ranks=ranks, host=host)
-    return f"drain nothing: {name_kind(cause)} took the time of {ranks}" if cause and not _drains(verdict) else None
+    if not cause or cause == "gpu_kernels" or _drains(verdict):
+        return None
+    return f"drain nothing: {name_kind(cause)} took the time of {ranks}"
 
 
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
@@ -252,7 +256,9 @@ def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
         is_throttled = any(one.kind == "throttle" for one in reported)
         then = ", then check its cooling, power and clocks (nvidia-smi -q -d PERFORMANCE)" if is_throttled else ""
         return f"cordon {host} and drain it at the next checkpoint{then}"
-    return f"test {name_device(suspect)} before you drain anything: what its time went to is not known"
+    is_gpu = verdict.cause == "gpu_kernels"
+    why = "its kernels are slower or have more to do" if is_gpu else "what its time went to is not known"
+    return f"test {name_device(suspect)} before you drain anything: {why}"
 
 
 def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> NextStep | None:

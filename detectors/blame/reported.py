@@ -17,10 +17,18 @@ from itertools import chain
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
-from irregulars.messages.device_events import ONE_LOOK_NS, DeviceEvent
+from irregulars.detectors.path.rank_metrics import (
+    find_differences,
+    join_windows,
+    text_of_difference,
+    windows_of,
+)
+from irregulars.messages.device_events import FLOPS, KERNELS, ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.reasons import Reported
 from irregulars.messages.records import LOOKS
@@ -28,11 +36,12 @@ from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration, name_ranks
 
 _KEPT: Final = 512  # events of each kind in a job: of a storm over thousands of hosts the newest count most
+_KEPT_METRICS: Final = 1 << 13  # some twenty in each window of a rank
 _MOST_COMING: Final = 1 << 16  # of a recording all are known at once
 _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
-_NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS})
+_NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS, "metric"})
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
 _GPU: Final = re.compile(r"gpu(\d+)")
 _APART: Final = 0.15
@@ -92,7 +101,7 @@ class EventLog:
             own = self._past.setdefault(one.kind, deque())
             own.append(one)
             self._known.add(one)
-            if len(own) > _KEPT:
+            if len(own) > (_KEPT_METRICS if one.kind == "metric" else _KEPT):
                 self._known.discard(own.popleft())
 
     def state(self) -> tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]]:
@@ -101,15 +110,22 @@ class EventLog:
         return self.past, tuple(self._coming)
 
 
-def with_events(verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int | None = None) -> Verdict:
+def with_events(
+    verdict: Verdict, events: Sequence[DeviceEvent], onset_ns: int | None = None, topology: Topology | None = None
+) -> Verdict:
     """Weigh the suspects of a verdict by what their devices reported, and name that in its evidence.
 
     `onset_ns`: when the cause was first seen, ns since the epoch; None: as long ago as the verdict lasted.
+    `topology`: tells which ranks do the same work; None: all.
     """
     if not events or not verdict.suspects or verdict.time_ns is None:
         return verdict
     onset_ns = onset_of(verdict, verdict.time_ns) if onset_ns is None else onset_ns
     late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
+    metrics = [one for one in events if one.kind == "metric"]
+    if metrics and verdict.kind == "slow_rank":
+        verdict = _with_metrics(verdict, metrics, onset_ns, topology)
+        events = [one for one in events if one.kind != "metric"]
     functions = [one for one in events if one.kind == "function" and one.time_ns >= onset_ns]
     near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
     own = {suspect: [one for one in near if _is_of(one, suspect)] for suspect in verdict.suspects}
@@ -163,6 +179,38 @@ def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
         return ""
     beside = f"{name_ranks(peers)} {usual(most):.0%}"
     return f"; rank {rank} spends {shares[rank][most]:.0%} of its time in {most}, {beside}"
+
+
+def _with_metrics(
+    verdict: Verdict, events: Iterable[DeviceEvent], onset_ns: float, topology: Topology | None
+) -> Verdict:
+    """Name in which metrics the accused ranks are unlike their peers, or their own past where no peers are known.
+
+    Multiplications at a lower rate are the GPU's: it does the same work more slowly.
+    """
+    windows = windows_of(events)
+    late = {rank: [one for at, one in own.items() if at >= onset_ns] for rank, own in windows.items()}
+    ranks = {rank: join_windows(own) for rank, own in late.items() if own}
+    order = np.array(sorted(ranks), np.int64)
+    stages = np.zeros_like(order) if topology is None else topology.stages(order)
+    accused = verdict.suspects[0].ranks
+    found = find_differences(ranks, dict(zip(order.tolist(), stages.tolist(), strict=True)))
+    told = [(one, "that of its peers") for one in found if one.rank in accused]
+    for rank in accused if not told else ():
+        before = [one for at, one in sorted(windows.get(rank, {}).items()) if at < onset_ns]
+        own = dict(enumerate([join_windows(late[rank]), *before])) if before and late[rank] else {}
+        changes = find_differences(own, dict.fromkeys(own, 0))
+        told += [(one._replace(rank=rank), "that of its windows before") for one in changes if one.rank == 0]
+    if not told:
+        return verdict
+    # A slow GPU has all of them: of classes of kernels the one that costs most time is named.
+    costs = {one.metric: (one.value - one.usual) * ranks[one.rank][one.metric].count for one, _ in told}
+    kernels = [name for name in costs if name.startswith(KERNELS)]
+    dearest = max(kernels, key=lambda name: costs[name], default=None)
+    told = [pair for pair in told if pair[0].metric not in kernels or pair[0].metric == dearest]
+    text = "".join(f"; {text_of_difference(one, others)}" for one, others in told[:_NAMED])
+    is_slower = verdict.layer == "unknown" and any(one.metric.startswith(FLOPS) for one, _ in told)
+    return replace(verdict, evidence=verdict.evidence + text, layer="hardware" if is_slower else verdict.layer)
 
 
 def onset_of(verdict: Verdict, time_ns: int) -> int:

@@ -245,7 +245,7 @@ class IterationJudge:
         for at, one in enumerate(self._log.verdicts[told:], told):
             if one.time_ns is not None:
                 onset_ns = self._onsets.setdefault(one.verdict_id, onset_of(one, one.time_ns))
-                self._log.verdicts[at] = with_events(one, events, onset_ns)
+                self._log.verdicts[at] = with_events(one, events, onset_ns, self._topology)
             if one.state == "closed":
                 self._onsets.pop(one.verdict_id, None)
 

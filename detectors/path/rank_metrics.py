@@ -6,14 +6,14 @@ the GPU runs none of the kernels that hold most of its time (XPUTimer, arXiv 250
 ahead, so that issue latency is long. One of some µs says that the GPU waits for its CPU, and void says how much time
 that costs. Kernels that wait for other ranks make both long at once.
 
-A metric is kept as samples. Those of several windows add up, and the distributions of two ranks are compared as a
-whole: a median hides a rank of which a third of all launches is late.
+A metric of some steps is kept as its distribution. Those of several windows add up, and those of two ranks are
+compared as a whole: a median hides a rank of which a third of all launches is late. They travel as events.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,44 +21,39 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import median
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.arrays.runs import run_ends, run_starts
 from irregulars.detectors.path.thresholds import PATH
-from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.bounds import LATEST_NS
+from irregulars.messages.device_events import (
+    FLOPS,
+    ISSUE_LATENCY,
+    KERNELS,
+    QUANTILES,
+    THROUGHPUT,
+    TOKENS,
+    VOID_BETWEEN,
+    VOID_MINORITY,
+    DeviceEvent,
+    Summary,
+    read_metric,
+)
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+from irregulars.words import duration, ordinal
 
-THROUGHPUT: Final = "steps_per_s"
-TOKENS: Final = "tokens_per_s"
-ISSUE_LATENCY: Final = "issue_latency_ns"
-FLOPS: Final = "flops_per_s"  # followed by a dot and the kind of multiplication
-VOID_BETWEEN: Final = "void_between_steps_ratio"
-VOID_MINORITY: Final = "void_minority_kernels_ratio"
 _PER_STEP: Final = (THROUGHPUT, TOKENS, VOID_BETWEEN, VOID_MINORITY)
 
-_GRID: Final = np.arange(101) / 100  # quantiles that are kept; without both ends distributions are compared by them
 _SHORTEST_NS: Final = 1_000.0  # lower latencies are equal: many profilers count whole µs
-_MEDIAN: Final = 49  # place of the median among the quantiles that are compared
+_STALLED_NS: Final = 1e5  # a launch takes some µs: a GPU that starts later has a queue
+_MEDIAN: Final = 5  # place of the median among the quantiles
 _FEWEST: Final = 3  # ranks: of two that differ nothing tells which is the odd one
-
-
-class Sample(NamedTuple):
-    """Values of a metric, each as an amount and its divisor: seconds, ns of a step, or 1."""
-
-    amount: Floats
-    per: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A metric of a rank over a window."""
-
-    value: float  # all amounts over all they are held against; of issue latencies their median
-    quantiles: Floats  # of its distribution, from 0 to 1 in hundredths
-    count: int
+_HEADS: Final = {
+    THROUGHPUT: "steps/s", TOKENS: "tokens/s", ISSUE_LATENCY: "issue latency",
+    VOID_BETWEEN: "void between steps", VOID_MINORITY: "void within steps",
+}  # fmt: skip
 
 
 class Difference(NamedTuple):
-    """A metric in which a rank is unlike its peers, or one of its windows unlike the others."""
+    """A metric in which a rank is unlike its peers."""
 
     rank: int
     metric: str
@@ -66,7 +61,6 @@ class Difference(NamedTuple):
     usual: float  # median of its peers
     quantile: float  # of the issue latency that both values are; 0.5 for other metrics
     distance: float  # between the distributions: a share of the step for void, else powers of ten
-    window: int | None = None  # number of the window, from 0; None: all of them, against peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,56 +76,28 @@ class Bandwidths:
     busbw: Floats
 
 
-def sample_kernels(kernels: Mapping[str, Column], kinds: Sequence[str], step_s: Floats) -> dict[str, Sample]:
-    """Return the samples of a rank's window, by the names of its metrics; those of which nothing is known are absent.
-
-    Parameters
-    ----------
-    kernels
-        A row for each execution on the GPU: ``start_ns``, ``end_ns``, ``name`` (a code), ``step`` (of its launch;
-        `UNKNOWN`: none), ``latency_ns`` (float64; NaN: not known), ``is_communication``, and of those that a matrix
-        multiplication launched: ``call`` (its number, from 0; else `UNKNOWN`), ``flops`` (of the whole call; NaN: not
-        known) and ``kind`` (place in `kinds`).
-    step_s
-        How long each step took, by the marks of the CPU.
-    """
-    found = {THROUGHPUT: _each(step_s, 1.0)}
-    latency_ns = kernels["latency_ns"]
-    found[ISSUE_LATENCY] = Sample(latency_ns[np.isfinite(latency_ns)], np.ones(np.isfinite(latency_ns).sum()))
-    if len(latency_ns):
-        # Relative to the first: float64 holds ns since the epoch only in steps of 256.
-        origin_ns = kernels["start_ns"].min()
-        start_ns, end_ns = ((kernels[name] - origin_ns).astype(np.float64) for name in ("start_ns", "end_ns"))
-        found |= _sample_calls(kernels, kinds, start_ns, end_ns)
-        found |= _sample_void(kernels["name"], kernels["step"], start_ns, end_ns)
-    return {name: sample for name, sample in found.items() if len(sample.amount)}
-
-
-def sample_iterations(elapsed_ns: Floats, tokens: Floats) -> dict[str, Sample]:
-    """Return the samples of a rank without kernels; `tokens` of each iteration are NaN where nobody counts them."""
-    is_counted = np.isfinite(tokens) & (elapsed_ns > 0)
-    found = {
-        THROUGHPUT: _each(elapsed_ns[elapsed_ns > 0] / 1e9, 1.0),
-        TOKENS: Sample(tokens[is_counted], elapsed_ns[is_counted] / 1e9),
-    }
-    return {name: sample for name, sample in found.items() if len(sample.amount)}
-
-
-def join_samples(windows: Iterable[Mapping[str, Sample]]) -> dict[str, Sample]:
-    """Return the samples of several windows of a rank as those of one."""
-    parts: dict[str, list[Sample]] = {}
+def join_windows(windows: Iterable[Mapping[str, Summary]]) -> dict[str, Summary]:
+    """Return the metrics of several windows of a rank as those of one; of distributions the mean quantiles."""
+    parts: dict[str, list[Summary]] = {}
     for window in windows:
-        for name, sample in window.items():
-            parts.setdefault(name, []).append(sample)
-    return {name: Sample(*map(np.concatenate, zip(*own, strict=True))) for name, own in parts.items()}
-
-
-def summarize(samples: Mapping[str, Sample]) -> dict[str, Summary]:
-    """Return the value and the distribution of each metric."""
+        for name, one in window.items():
+            parts.setdefault(name, []).append(one)
     found = {}
-    for name, (amount, per) in samples.items():
-        value = median(amount) if name == ISSUE_LATENCY else float(amount.sum() / per.sum())
-        found[name] = Summary(value, np.quantile(amount / per, _GRID), len(amount))
+    for name, own in parts.items():
+        counts, weights = [one.count for one in own], [one.weight for one in own]
+        value = float(np.average([one.value for one in own], weights=weights))
+        quantiles = np.average([one.quantiles for one in own], axis=0, weights=counts)
+        found[name] = Summary(value, quantiles, sum(counts), sum(weights))
+    return found
+
+
+def windows_of(events: Iterable[DeviceEvent]) -> dict[int, dict[int, dict[str, Summary]]]:
+    """Return the metrics that events tell of each rank, by when their windows begin."""
+    found: dict[int, dict[int, dict[str, Summary]]] = {}
+    for one in events:
+        summary = read_metric(one)
+        if summary is not None:
+            found.setdefault(one.rank, {}).setdefault(one.time_ns, {})[one.device] = summary
     return found
 
 
@@ -154,7 +120,7 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
         if len(peers) < _FEWEST:
             continue
         own = [ranks[rank][name] for rank in peers]
-        values, quantiles = np.array([one.value for one in own]), np.stack([one.quantiles for one in own])[:, 1:-1]
+        values, quantiles = np.array([one.value for one in own]), np.stack([one.quantiles for one in own])
         typical = np.median(_comparable(name, quantiles), axis=0)
         apart = _comparable(name, quantiles) - typical
         distance, least = np.abs(apart).mean(axis=1), _least(name)
@@ -166,10 +132,10 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
                 # The median, unless distributions are more than twice as far apart elsewhere
                 far = np.abs(apart[at])
                 where = _MEDIAN if 2 * far[_MEDIAN] >= far.max() else int(np.argmax(far))
-                value, usual, quantile = quantiles[at, where], np.median(quantiles[:, where]), _GRID[1:-1][where]
+                value, usual, quantile = quantiles[at, where], np.median(quantiles[:, where]), QUANTILES[where]
             else:
                 more = np.diff(_comparable(name, np.array([usual, value])))[0]
-                if (more if name.startswith("void") else -more) < least:
+                if (more if name.startswith(("void", KERNELS)) else -more) < least:
                     continue
             found.append(
                 Difference(peers[at], name, float(value), float(usual), float(quantile), float(distance[at]))
@@ -177,10 +143,44 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
     return sorted(found, key=lambda one: (-one.distance / _least(one.metric), one.rank, one.metric))
 
 
-def find_changes(rank: int, windows: Sequence[Mapping[str, Summary]]) -> list[Difference]:
-    """Return the metrics in which a window of a rank is unlike its other windows."""
-    own = dict(enumerate(windows))
-    return [one._replace(rank=rank, window=one.rank) for one in find_differences(own, dict.fromkeys(own, 0))]
+def text_of_value(metric: str, value: float) -> str:
+    """Write a value of a metric.
+
+    >>> text_of_value("issue_latency_ns", 12_786.0), text_of_value("flops_per_s.mm", 3.49e13)
+    ('12.8 µs', '34.9 TFLOP/s')
+    >>> text_of_value("void_between_steps_ratio", 0.028), text_of_value("steps_per_s", 4.4972)
+    ('2.8%', '4.5')
+    """
+    if metric == ISSUE_LATENCY or metric.startswith(KERNELS):
+        return duration(value)
+    if metric.startswith(FLOPS):
+        return f"{value / 1e12:.3g} TFLOP/s"
+    return f"{value:.1%}" if metric.endswith("_ratio") else f"{value:.3g}"
+
+
+def name_metric(metric: str) -> str:
+    """Name a metric as people do."""
+    kind = metric.rpartition(".")[2]
+    return _HEADS.get(metric) or (f"time of {kind} kernels" if metric.startswith(KERNELS) else f"rate of {kind}")
+
+
+def text_of_difference(one: Difference, others: str = "that of its peers") -> str:
+    """Put into words in which a rank is unlike its peers.
+
+    >>> text_of_difference(Difference(3, "issue_latency_ns", 12_800.0, 76.5e6, 0.5, 3.7))
+    'issue latency of rank 3 is 12.8 µs, that of its peers 76.5 ms: its CPU does not run ahead of its GPU'
+    >>> text_of_difference(Difference(3, "kernel_ns.gemm", 141e3, 100e3, 0.5, 0.15))
+    'gemm kernels of rank 3 are 41% longer: time of each 141 µs, that of its peers 100 µs'
+    """
+    value, usual = (text_of_value(one.metric, number) for number in (one.value, one.usual))
+    where = "" if one.quantile == 0.5 else f" at the {ordinal(round(100 * one.quantile))} percentile"
+    rank = f"rank {one.rank}"
+    if one.metric.startswith(KERNELS):
+        longer = f"{one.metric.rpartition('.')[2]} kernels of {rank} are {one.value / one.usual - 1:.0%} longer"
+        return f"{longer}: time of each {value}, {others} {usual}"
+    text = f"{name_metric(one.metric)} of {rank} is {value}{where}, {others} {usual}"
+    is_stalled = one.metric == ISSUE_LATENCY and one.value < _STALLED_NS < one.usual
+    return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text
 
 
 def measure_bandwidth(columns: Mapping[str, Column], members: Ints, *, is_shared_clock: bool) -> Bandwidths:
@@ -233,10 +233,6 @@ def _bus_factors(operator: Ints, ranks: Ints) -> Floats:
     return np.select([operator == OPERATOR_CODES["all_reduce"], is_moved], [2 * others, others], 1.0)
 
 
-def _each(per: Floats, amount: float) -> Sample:
-    return Sample(np.full(len(per), amount), per)
-
-
 def _comparable(name: str, quantiles: Floats) -> Floats:
     """Return quantiles on the scale on which distances are measured: rates and latencies differ by factors."""
     if name.startswith("void"):
@@ -249,73 +245,3 @@ def _least(name: str) -> float:
     if name.startswith("void"):
         return PATH.metric_least_ratio
     return math.log10(PATH.metric_least_latency if name == ISSUE_LATENCY else 1 + PATH.metric_least_ratio)
-
-
-def _sample_calls(
-    kernels: Mapping[str, Column], kinds: Sequence[str], start_ns: Floats, end_ns: Floats
-) -> dict[str, Sample]:
-    """Return the rates of multiplications; those that share the GPU with communication are left out."""
-    busy = _Busy.of(start_ns, end_ns, kernels["is_communication"])
-    own = np.flatnonzero(kernels["call"] != UNKNOWN)
-    call, first, at = np.unique(kernels["call"][own], return_index=True, return_inverse=True)
-    took_s = np.bincount(at, weights=(end_ns - start_ns)[own], minlength=len(call)) / 1e9
-    shared_ns = np.bincount(at, weights=busy.within(start_ns[own], end_ns[own]), minlength=len(call))
-    flops, kind = kernels["flops"][own][first], kernels["kind"][own][first]
-    is_taken = (took_s > 0) & (shared_ns == 0) & np.isfinite(flops)
-    rows = {f"{FLOPS}.{name}": np.flatnonzero(is_taken & (kind == code)) for code, name in enumerate(kinds)}
-    return {name: Sample(flops[those], took_s[those]) for name, those in rows.items()}
-
-
-def _sample_void(name: Ints, step: Ints, start_ns: Floats, end_ns: Floats) -> dict[str, Sample]:
-    """Return both voids of each step on the GPU, which lasts from the end of the step before to its own end.
-
-    Of a step without the one before nothing is known between them. Where nothing is marked all counts as one step.
-    """
-    order = np.argsort(step, kind="stable")
-    order = order[step[order] != UNKNOWN] if (step != UNKNOWN).any() else order
-    begins = run_starts(step[order])
-    first_ns, last_ns = np.minimum.reduceat(start_ns[order], begins), np.maximum.reduceat(end_ns[order], begins)
-    follows = np.append(False, np.diff(step[order][begins]) == 1)
-    begin_ns = np.where(follows, np.roll(last_ns, 1), first_ns)
-    inner_ns = np.maximum(first_ns, begin_ns)  # kernels may run before the last one of the step before has ended
-    whole_ns = last_ns - begin_ns
-    busy = _Busy.of(start_ns, end_ns, np.isin(name, major_names(name, end_ns - start_ns)))
-    kept = whole_ns > 0
-    return {
-        VOID_BETWEEN: Sample((inner_ns - begin_ns)[kept & follows], whole_ns[kept & follows]),
-        VOID_MINORITY: Sample((last_ns - inner_ns - busy.within(inner_ns, last_ns))[kept], whole_ns[kept]),
-    }
-
-
-def major_names(name: Ints, took_ns: Floats) -> Ints:
-    """Return the fewest names of kernels that hold most of the time of all (`metric_major_ratio`)."""
-    names, at = np.unique(name, return_inverse=True)
-    held_ns = np.bincount(at, weights=took_ns)
-    order = np.argsort(-held_ns, kind="stable")
-    past = np.searchsorted(np.cumsum(held_ns[order]), PATH.metric_major_ratio * held_ns.sum())
-    return np.asarray(names[order[: past + 1]])
-
-
-class _Busy(NamedTuple):
-    """Time in which any of some executions ran, up to each moment where one begins or the last one ends."""
-
-    moment_ns: Floats
-    until_ns: Floats
-
-    @classmethod
-    def of(cls, start_ns: Floats, end_ns: Floats, is_taken: Flags) -> _Busy:
-        order = np.flatnonzero(is_taken)[np.argsort(start_ns[is_taken], kind="stable")]
-        start, end = start_ns[order], np.maximum.accumulate(end_ns[order])
-        # Executions that overlap, or follow at once, are one stretch.
-        stretch = np.cumsum(np.append(False, start[1:] > end[:-1])) if len(order) else np.empty(0, np.int64)
-        begin, past = start[run_starts(stretch)], end[run_ends(stretch)]
-        until = np.cumsum(past - begin)
-        edges = np.stack([begin, past], axis=1).ravel()
-        return cls(edges, np.stack([until - (past - begin), until], axis=1).ravel())
-
-    def within(self, begin_ns: Floats, past_ns: Floats) -> Floats:
-        """Return how much of each span some of the executions covered, ns."""
-        if not len(self.moment_ns):
-            return np.zeros(len(begin_ns))
-        begun, past = (np.interp(moment, self.moment_ns, self.until_ns) for moment in (begin_ns, past_ns))
-        return np.asarray(past - begun)

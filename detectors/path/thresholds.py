@@ -59,9 +59,6 @@ class PathThresholds:
         "chosen: less than half is not the main cause")  # fmt: skip
 
     # Metrics of ranks, from traces of their GPUs
-    metric_major_ratio: float = threshold(0.95, "share of the time of all kernels",
-        "The fewest names of kernels that hold as much are major: void is the time in which none of them runs.",
-        "chosen: leaves the many short kernels that a profile of the longest ones would not show")  # fmt: skip
     metric_deviations: float = threshold(5.0, "median absolute deviations above the median",
         "A rank whose distribution lies further from the typical one is unlike its peers.",
         "EROICA (NSDI 2026), localization")  # fmt: skip

@@ -355,9 +355,9 @@ def import_trace(
     from irregulars.producers.trace.directory import read_trace
 
     switches = None if fabric is None else read_fabric(fabric)
-    imported = read(kind, source, out, job, hosts_of(hosts or ()), switches, has_kernels=is_measuring)
+    imported = read(kind, source, out, job, hosts_of(hosts or ()), switches)
     trace = read_trace(out)
-    metrics = measure_trace(trace, imported.kernels) if is_measuring else None
+    metrics = measure_trace(trace) if is_measuring else None
     arrivals, names = arrivals_of(trace)
     late = [one for one in late_ranks(arrivals, names) if one.waited_s]
     if json:

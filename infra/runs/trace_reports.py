@@ -12,23 +12,20 @@ from irregulars.detectors.job.topology import topology_of
 from irregulars.detectors.nics.steadiness import Traffic, steady_stretches
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
 from irregulars.detectors.path.rank_metrics import (
-    FLOPS,
-    ISSUE_LATENCY,
-    TOKENS,
     Bandwidths,
     Difference,
-    Summary,
-    find_changes,
     find_differences,
-    join_samples,
+    join_windows,
     measure_bandwidth,
-    sample_iterations,
-    sample_kernels,
-    summarize,
+    name_metric,
+    text_of_difference,
+    text_of_value,
+    windows_of,
 )
 from irregulars.dtypes import Column
+from irregulars.messages.device_events import Summary, events_of
 from irregulars.messages.records import OPERATORS, UNKNOWN
-from irregulars.producers.importers.kineto_kernels import KernelWindow
+from irregulars.producers.importers.kineto_kernels import sample_iterations, summarize
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
@@ -205,7 +202,7 @@ class Metrics(NamedTuple):
         """Yield who is unlike its peers, then a row for each rank and each kind of collective: `most` of each."""
         yield from (text_of_difference(one) for one in self.differences[:most])
         columns = list(dict.fromkeys(name for own in self.ranks.values() for name in own))
-        rows = [["rank", *map(_head, columns)]]
+        rows = [["rank", *map(name_metric, columns)]]
         rows += [
             [str(rank), *(text_of_value(name, own[name].value) if name in own else "-" for name in columns)]
             for rank, own in list(self.ranks.items())[:most]
@@ -227,71 +224,31 @@ class Metrics(NamedTuple):
         return [(self.communicators[name], OPERATORS[operator], *values) for name, operator, *values in rows]
 
 
-_STALLED_NS = 1e5  # a launch takes some µs: a GPU that starts later has a queue
 _BANDWIDTH = ("collectives", "ranks_seen", "ranks", "algbw_bytes_per_s", "busbw_bytes_per_s")
-_HEADS = {
-    "steps_per_s": "steps/s", TOKENS: "tokens/s", ISSUE_LATENCY: "issue latency",
-    "void_between_steps_ratio": "void between steps", "void_minority_kernels_ratio": "void within steps",
-}  # fmt: skip
 
 
-def measure_trace(trace: Trace, kernels: Mapping[int, Sequence[KernelWindow]]) -> Metrics:
-    """Measure the ranks of a trace; `kernels`: those of ranks whose GPU was profiled."""
-    ranks, changes = {}, []
+def measure_trace(trace: Trace) -> Metrics:
+    """Measure the ranks of a trace: by their profiles, where they have one."""
+    ranks = {}
     for rank in sorted({*trace.commops, *trace.iterations}):
-        windows = [sample_kernels(one.kernels, one.kinds, one.step_s) for one in kernels.get(rank, ())]
-        if not any(windows) and rank in trace.iterations:
+        events = events_of(trace.events[rank]) if rank in trace.events else ()
+        windows = [*windows_of(events).get(rank, {}).values()]
+        if not windows and rank in trace.iterations:
             columns = trace.iterations[rank].columns
             _, first = np.unique(columns["iteration"], return_index=True)  # audits and pauses are rows beside theirs
-            windows = [sample_iterations(columns["elapsed_ns"][first], columns["tokens"][first])]
-        ranks[rank] = summarize(join_samples(windows))
-        changes += find_changes(rank, [*map(summarize, windows)])
+            windows = [summarize(sample_iterations(columns["elapsed_ns"][first], columns["tokens"][first]))]
+        ranks[rank] = join_windows(windows)
     columns, names = _joined_operators(trace)
     sizes = {one.id: len(one.ranks) for announcement in trace.announcements for one in announcement.communicators}
     members = np.array([sizes[name] for name in names], dtype=np.int64)
     bandwidths = measure_bandwidth(columns, members, is_shared_clock=trace.clock == "shared")
     stages = topology_of(trace.announcements, {}).stages(np.array(list(ranks), dtype=np.int64))
     differences = find_differences(ranks, dict(zip(ranks, stages.tolist(), strict=True)))
-    return Metrics(ranks, bandwidths, names, [*differences, *changes])
-
-
-def text_of_value(metric: str, value: float) -> str:
-    """Write a value of a metric.
-
-    >>> text_of_value("issue_latency_ns", 12_786.0), text_of_value("flops_per_s.mm", 3.49e13)
-    ('12.8 µs', '34.9 TFLOP/s')
-    >>> text_of_value("void_between_steps_ratio", 0.028), text_of_value("steps_per_s", 4.4972)
-    ('2.8%', '4.5')
-    """
-    if metric == ISSUE_LATENCY:
-        return duration(value)
-    if metric.startswith(FLOPS):
-        return f"{value / 1e12:.3g} TFLOP/s"
-    return f"{value:.1%}" if metric.endswith("_ratio") else f"{value:.3g}"
-
-
-def text_of_difference(one: Difference) -> str:
-    """Put into words in which a rank is unlike its peers.
-
-    >>> text_of_difference(Difference(3, "issue_latency_ns", 12_800.0, 76.5e6, 0.5, 3.7))
-    'issue latency of rank 3 is 12.8 µs, that of its peers 76.5 ms: its CPU does not run ahead of its GPU'
-    """
-    value, usual = (text_of_value(one.metric, number) for number in (one.value, one.usual))
-    where = "" if one.quantile == 0.5 else f" at the {ordinal(round(100 * one.quantile))} percentile"
-    rank, others = f"rank {one.rank}", "that of its peers"
-    if one.window is not None:
-        rank, others = f"{rank} in its {ordinal(one.window + 1)} capture", "in its others"
-    text = f"{_head(one.metric)} of {rank} is {value}{where}, {others} {usual}"
-    is_stalled = one.metric == ISSUE_LATENCY and one.value < _STALLED_NS < one.usual
-    return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text
-
-
-def _head(metric: str) -> str:
-    return _HEADS.get(metric) or f"rate of {metric.rpartition('.')[2]}"
+    return Metrics(ranks, bandwidths, names, differences)
 
 
 def _summary_json(one: Summary) -> dict[str, float]:
-    low, middle, high = one.quantiles[[5, 50, 95]].tolist()
+    low, middle, high = one.quantiles[[0, 5, 10]].tolist()
     return {"value": one.value, "p5": low, "p50": middle, "p95": high, "count": one.count}
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import numpy as np
 
+from irregulars.dtypes import Floats
 from irregulars.messages.records import EVENT_KINDS, UNKNOWN, Batch, Header
 from irregulars.validation import Integer, Label, Rank, one_of
 
 MOST_TEXT: Final = 200  # characters of a detail: verdicts repeat it
 ONE_LOOK_NS: Final = 1_000_000  # frames or functions of one look into a process lie closer together than this
+
+THROUGHPUT: Final = "steps_per_s"
+TOKENS: Final = "tokens_per_s"
+ISSUE_LATENCY: Final = "issue_latency_ns"
+FLOPS: Final = "flops_per_s"  # followed by a dot and the kind of multiplication
+KERNELS: Final = "kernel_ns"  # followed by a dot and the class of kernels: how long one of them takes
+VOID_BETWEEN: Final = "void_between_steps_ratio"
+VOID_MINORITY: Final = "void_minority_kernels_ratio"
+QUANTILES: Final = tuple(percent / 100 for percent in range(5, 96, 9))  # that a metric's event holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,36 @@ class DeviceEvent:
         # An order of the dataclass's own would compare None with a number.
         return (self.time_ns, self.rank, self.kind, self.host, self.device,
                 self.code is not None, self.code or 0, self.detail)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A metric of a rank over a window."""
+
+    value: float  # all amounts over all they are held against; of issue latencies their median
+    quantiles: Floats  # of its distribution: `QUANTILES`
+    count: int
+    weight: float  # what all amounts are held against
+
+
+def metric_event(time_ns: int, rank: int, name: str, iteration: int, one: Summary) -> DeviceEvent:
+    """Return a metric of a rank in the steps from a time on.
+
+    >>> event = metric_event(5, 3, "issue_latency_ns", 7, Summary(13_000.0, np.full(11, 2e4), 90, 90.0))
+    >>> read_metric(event).value, len(event.detail) <= MOST_TEXT
+    (13000.0, True)
+    """
+    numbers = " ".join(f"{number:.4g}" for number in (one.count, one.weight, one.value, *one.quantiles))
+    return DeviceEvent(time_ns, rank, "metric", device=name, code=iteration, detail=numbers)
+
+
+def read_metric(event: DeviceEvent) -> Summary | None:
+    """Return the distribution that an event holds; None where it holds none: a producer may be newer."""
+    with suppress(ValueError):
+        count, weight, value, *quantiles = map(float, event.detail.split(" ") if event.kind == "metric" else ())
+        if len(quantiles) == len(QUANTILES) and 1 <= count < 1 << 53 and 0 < weight < math.inf:
+            return Summary(value, np.nan_to_num(quantiles), int(count), weight)
+    return None
 
 
 def events_of(batch: Batch) -> tuple[DeviceEvent, ...]:

@@ -64,6 +64,8 @@ CAUSES: Final[Mapping[str, str]] = {
     "garbage_collection": "software", "data_loader": "data", "checkpoint_write": "software",
     "host_to_device": "software", "synchronization": "software", "compilation": "software", "cpu_throttled": "host",
     "cpu_wait": "host", "memory_pressure": "host", "io_wait": "host", "python": "software", "other": "unknown",
+    "gpu_kernels": "unknown",  # a slower GPU, or more work: rates of multiplications tell
+    "gpu_idle": "software",
 }  # fmt: skip
 """Causes that a verdict may name, and the layer of each: those of `messages.records.PAUSES`."""
 

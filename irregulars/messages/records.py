@@ -91,9 +91,11 @@ PATHS: Final = ("nic", "pcie", "nvlink")
 PAUSES: Final = (
     "garbage_collection", "data_loader", "checkpoint_write", "host_to_device", "synchronization", "compilation",
     "cpu_throttled", "cpu_wait", "memory_pressure", "io_wait", "python", "other", "cpu_time",
+    "gpu_kernels", "gpu_idle",
 )  # fmt: skip
-"""Activities and waits of a rank in its own time; a column ``pause_cause`` holds indices into this tuple. The last
-is no pause: how long the thread ran, beside ``cpu_wait``. Who works more waits more where processors are few."""
+"""Activities and waits of a rank in its own time; a column ``pause_cause`` holds indices into this tuple.
+``cpu_time`` is no pause: how long the thread ran, beside ``cpu_wait``. Who works more waits more where processors are
+few. Of a profiled GPU: how long it computed and did not communicate, and how long it had no launch to run."""
 
 COMMOPS: Final = pa.schema(
     [
@@ -180,7 +182,7 @@ LOOKS: Final = ("stack", "function")
 
 EVENT_KINDS: Final = (
     "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit",
-    "node_state", *LOOKS,
+    "node_state", *LOOKS, "metric",
 )  # fmt: skip
 """Events that nodes and devices report; a column ``kind`` holds indices into this tuple."""
 
@@ -191,7 +193,8 @@ EVENTS: Final = pa.schema(
         # host, device, detail: Indices into the header's `names`; an empty name: not known, or the host itself
         pa.field("host", pa.uint16(), nullable=False),
         pa.field("device", pa.uint16(), nullable=False),
-        # An XID's number, a counter's growth, an exit status, a frame's depth, a function's share in thousandths
+        # An XID's number, a counter's growth, an exit status, a frame's depth, a function's share in thousandths.
+        # Of a metric its iteration: its name stands as the device, and the detail is its distribution.
         pa.field("code", pa.int64()),
         pa.field("detail", pa.uint16(), nullable=False),
     ]

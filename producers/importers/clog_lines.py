@@ -19,23 +19,10 @@ from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
-from irregulars.producers.importers.groups import MAX_RANKS, name_of
+from irregulars.producers.importers.groups import MAX_RANKS, bytes_of_type, name_of
 
-_OPERATORS: Final = {
-    "all_reduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "send": "send", "recv": "recv",
-    "all_gather": "all_gather", "all_gather_v": "all_gather", "all_gather_single": "all_gather",
-    "reduce_scatter": "reduce_scatter", "reduce_scatter_v": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter", "all_to_all": "all_to_all", "all_to_all_single": "all_to_all",
-    "all_to_all_v_single": "all_to_all", "scatter": "scatter", "gather": "gather", "gather_single": "gather",
-    "barrier": "barrier",
-}  # fmt: skip
 # Sends and recvs issued together: the log counts them, and names neither the operators nor their peers.
 BATCH: Final = "batch_op_issue"
-# Bytes of an element, by TorchComms' name of its type; the size of any other type is unknown.
-_BYTES: Final = {
-    "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
-    "fp8e4m3": 1, "fp8e5m2": 1,
-}  # fmt: skip
 _COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)  # no more digits than a float holds exactly
 
 
@@ -59,8 +46,7 @@ def read_signature(fields: list[str]) -> Signature | None:
     named = dict(field.partition("=")[::2] for field in listed[1:])
     if not communicator.startswith("comm=") or len(communicator) == len("comm="):
         return None
-    known = _OPERATORS.get(listed[0]) if listed else None
-    operator = None if known is None else OPERATOR_CODES[known]
+    operator = OPERATOR_CODES.get(listed[0].removesuffix("_single").removesuffix("_v")) if listed else None
     peer = _count(named.get("peer", "")) if operator in P2P else UNKNOWN
     if operator in P2P and not 0 <= peer < MAX_RANKS:
         return None
@@ -68,9 +54,7 @@ def read_signature(fields: list[str]) -> Signature | None:
     given = "out" if operator == RECV else "in"
     counts = named.get(f"{given}_count") or named.get(f"{given}_counts") or named.get("out_count", "")
     elements = [_count(one) for one in counts.split(",")]
-    size_bytes = (
-        math.nan if min(elements) < 0 else float(sum(elements)) * _BYTES.get(named.get("dtype", ""), math.nan)
-    )
+    size_bytes = math.nan if min(elements) < 0 else float(sum(elements)) * bytes_of_type(named.get("dtype"))
     is_async = named.get("async_op") == "t"
     return Signature(name_of(communicator[len("comm=") :]), operator, peer, size_bytes, is_async)
 

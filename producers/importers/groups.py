@@ -34,6 +34,7 @@ _BYTES: Final = {
     "int16": 2, "half": 2, "float16": 2, "bfloat16": 2, "c10bfloat16": 2, "c10half": 2, "int": 4,
     "int32": 4, "float": 4, "float32": 4, "long": 8, "longint": 8, "int64": 8, "double": 8, "float64": 8,
     "complexhalf": 4, "complexfloat": 8, "c10complexfloat": 8, "complexdouble": 16,
+    "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1,
 }  # fmt: skip
 
 
@@ -65,7 +66,7 @@ def bytes_of_type(name: object) -> float:
 @lru_cache(maxsize=1024)
 def _bytes_of_type(name: str) -> float:
     plain = _LETTERS.sub("", name.lower())
-    return 1 if plain.startswith("float8") else _BYTES.get(plain, math.nan)
+    return 1 if plain.startswith(("float8", "fp8")) else _BYTES.get(plain, math.nan)
 
 
 def bytes_of_tensors(shapes: Any, types: Any) -> float:

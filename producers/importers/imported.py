@@ -12,9 +12,9 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS, usable_rows
-from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
+from irregulars.messages.device_events import DeviceEvent, batch_of
+from irregulars.messages.records import AUDIT, PAUSE, PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
 from irregulars.producers.importers.identity import LeftOut
-from irregulars.producers.importers.kineto_kernels import KernelWindow
 from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
 
@@ -30,6 +30,7 @@ _ROW: Final = Struct("=6q2d")
 _COLUMNS: Final = np.dtype([*((name, np.int64) for name in _INTEGERS), *((name, np.float64) for name in _FLOATS)])
 _OPERATOR: Final = BOUNDS["commops"]
 _ITERATION: Final = BOUNDS["iterations"]
+_BESIDE: Final = (*AUDIT, *PAUSE)
 
 
 class RankRows:
@@ -44,7 +45,7 @@ class RankRows:
         self._rows = bytearray()
         self._iterations: dict[int, tuple[int, int]] = {}
         self._not_finite: dict[int, float] = {}
-        self._audits: list[tuple[int, int, int]] = []
+        self._beside: list[tuple[int, ...]] = []  # audits and pauses: iteration, and the columns `_BESIDE`
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -106,7 +107,18 @@ class RankRows:
 
     def add_audit(self, number: int, of_rank: int, checksum: int) -> None:
         """Add a result of this rank for the data of a rank; it is left out if its iteration is."""
-        self._audits.append((number, of_rank, checksum))
+        self._beside.append((number, of_rank, checksum, *[UNKNOWN] * len(PAUSE)))
+
+    def add_pause(self, number: int, cause: int, start_ns: int, elapsed_ns: int) -> None:
+        """Add a pause; it is left out if its iteration is, and where it lasts for no time."""
+        if elapsed_ns > 0:
+            self._beside.append((number, *[UNKNOWN] * len(AUDIT), cause, start_ns, elapsed_ns))
+
+    def spans(self) -> tuple[Array, Array, Array]:
+        """Return number, start and length of each iteration, in order of their starts."""
+        rows = sorted((start_ns, number, elapsed_ns) for number, (start_ns, elapsed_ns) in self._iterations.items())
+        start_ns, number, elapsed_ns = np.array(rows, np.int64).reshape(-1, 3).T
+        return number, start_ns, elapsed_ns
 
     def add_iteration(self, number: int, start_ns: int, elapsed_ns: int, not_finite: float = np.nan) -> None:
         """Add an iteration; a second one with the same number extends the first.
@@ -143,16 +155,17 @@ class RankRows:
         """Return all iterations as one batch, in order of their ends; None if there are none."""
         if not self._iterations:
             return None
-        rows = [(number, UNKNOWN, UNKNOWN) for number in self._iterations]
-        rows += [one for one in self._audits if one[0] in self._iterations]
-        rows.sort(key=lambda row: (sum(self._iterations[row[0]]), row))
-        numbers, of_rank, checksum = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        rows = [(number, *[UNKNOWN] * len(_BESIDE)) for number in self._iterations]
+        rows += [one for one in self._beside if one[0] in self._iterations]
+        # Its own row comes behind those of things in it.
+        rows.sort(key=lambda row: (sum(self._iterations[row[0]]), row[0], max(row[1:]) == UNKNOWN, row))
+        numbers, *beside = np.array(rows, np.int64).T
         start_ns, whole_ns = np.array([self._iterations[number] for number, *_ in rows], np.int64).T
         elapsed_ns = whole_ns.astype(np.float64)
         columns = no_numerics(len(rows)) | {
             "iteration": numbers, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
             "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
-            "audit_of_rank": of_rank, "audit_checksum": checksum,
+            **dict(zip(_BESIDE, beside, strict=True)),
             "not_finite": np.array([self._not_finite[number] for number, *_ in rows], np.float64),
         }  # fmt: skip
         return _batch(header, columns, ends_ns(start_ns, elapsed_ns), ())
@@ -174,7 +187,7 @@ class ImportedJob:
     left_out: Sequence[LeftOut] = ()  # files that were not used
     # Per rank, where it is known: time up to which all its rows are here, ns since the epoch
     complete_until_ns: Mapping[int, int] = field(default_factory=dict)
-    kernels: Mapping[int, Sequence[KernelWindow]] = field(default_factory=dict)  # of ranks, where they were wanted
+    events: Mapping[int, Sequence[DeviceEvent]] = field(default_factory=dict)  # of ranks
 
     @property
     def has_open(self) -> bool:
@@ -198,13 +211,16 @@ class ImportedJob:
             )  # fmt: skip
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the rows of each rank, as at most one batch of operators and one of iterations."""
+        """Yield the rows of each rank, as at most one batch of operators, one of iterations and one of events."""
         for rank, rows in sorted(self.ranks.items()):
             for schema, make in (("commops", rows.operators), ("iterations", rows.iterations)):
                 until_ns = self.complete_until_ns.get(rank)
                 batch = make(Header(schema=schema, job=self.job, attempt=0, rank=rank, watermark_ns=until_ns))
                 if batch is not None:
                     yield batch
+            if events := self.events.get(rank):
+                last_ns = max(one.time_ns for one in events)
+                yield batch_of(events, Header("events", self.job, 0, rank, watermark_ns=last_ns))
 
 
 def _batch(header: Header, columns: Mapping[str, Array], end_ns: Array, names: tuple[str, ...]) -> Batch:

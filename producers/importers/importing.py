@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,8 +32,8 @@ from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
-from irregulars.producers.importers.kineto_kernels import KERNELS_WANTED, KernelParser, KernelWindow
-from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
+from irregulars.producers.importers.kineto_kernels import Profile, measure
+from irregulars.producers.importers.kineto_trace import WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
 from irregulars.producers.importers.watchdog import NOTE_SIZE, WatchdogLog
@@ -64,15 +63,12 @@ def import_trace(
     job: str | None = None,
     hosts: Mapping[int, str] | None = None,
     fabric: Fabric | None = None,
-    *,
-    has_kernels: bool = False,
 ) -> ImportedJob:
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
     `kind`: one of `KINDS`. `job`: name of the job; by default that of the source. `hosts`: host of a rank; it wins
-    over the one in the files. `fabric`: the switches, where they are known. `has_kernels`: whether to read all
-    kernels of Kineto traces as well. Raises InputError if the kind is unknown, files are unusable, or the directory
-    can't be written; one line that names the file.
+    over the one in the files. `fabric`: the switches, where they are known. Raises InputError if the kind is
+    unknown, files are unusable, or the directory can't be written; one line that names the file.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
@@ -80,8 +76,7 @@ def import_trace(
         with naming_members(Path(scratch)):
             found = gather(source, Path(scratch))
             files = found.files.get(kind) or list_files(source)
-            read = partial(read_kineto, has_kernels=has_kernels) if kind == "kineto" else KINDS[kind]
-            imported = read(files, job or name_of_job(source))
+            imported = KINDS[kind](files, job or name_of_job(source))
         left_out = [replace_names(one, Path(scratch)) for one in (*found.left_out, *imported.left_out)]
         imported = replace(imported, left_out=tuple(left_out))
     if directory.resolve() == source.resolve():
@@ -200,11 +195,11 @@ def read_dump_file(path: Path) -> Dump:
 # --- Kineto ---------------------------------------------------------------------------------------------------------
 
 
-def read_kineto(files: list[Path], job: str, *, is_whole: bool = True, has_kernels: bool = False) -> ImportedJob:
+def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> ImportedJob:
     """Read traces, one after the other; a host that a trace does not name is read off the file's name.
 
-    `is_whole`: whether they are all of the job's. `has_kernels`: whether to read all their kernels as well. Raises
-    InputError as well if two processes call themselves one rank at the same time.
+    `is_whole`: whether they are all of the job's. Raises InputError as well if two processes call themselves one rank
+    at the same time.
     """
     traces = traces_among(files)
     hosts = hosts_of_names(traces)
@@ -231,15 +226,12 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True, has_kerne
         rule = "distributedInfo.rank must be a rank, or the file's name end in one, as rank-3.json"
         raise InputError(f"{files[0]}: {rule}; got neither")
     imported = job_of_captures(captures, job, is_whole=is_whole)
-    kernels: dict[int, list[KernelWindow]] = {}
-    if has_kernels:
-        rank_of = {read[at][0]: rank for rank, at in of_rank}
-        windows, without = read_each(list(rank_of), read_kernels, in_parallel=True)
-        broken += without
-        for path, window in windows:
-            kernels.setdefault(rank_of[path], []).append(window)
+    profiles: dict[int, list[Profile]] = {}
+    for rank, at in of_rank:
+        profiles.setdefault(rank, []).extend(filter(None, [read[at][1].profile]))
+    events = {rank: measure(rank, imported.ranks[rank], own) for rank, own in profiles.items()}
     left_out, notes = (*broken, *who.left_out), (*who.notes, *imported.notes)
-    return replace(imported, left_out=left_out, notes=notes, kernels=kernels)
+    return replace(imported, left_out=left_out, notes=notes, events=events)
 
 
 def traces_among(files: list[Path]) -> list[Path]:
@@ -250,27 +242,13 @@ def traces_among(files: list[Path]) -> list[Path]:
 def read_capture(path: Path) -> Capture:
     """Read one trace block by block: it is never in memory as a whole."""
     parser = TraceParser()
-    with naming(path):
-        with open_plain(path) as stream:
-            refuse_other_tools(stream.read(HEAD_BYTES))
-            stream.seek(0)
-            reader = EventReader(stream, WANTED)
-            for event in reader.read():
-                parser.add(event)
-            properties = reader.properties()
-        if parser.needs_launches:
-            with open_plain(path) as stream:
-                parser.add_launches(EventReader(stream, LAUNCHES).read())
-        return parser.capture(properties, reader.unreadable)
-
-
-def read_kernels(path: Path) -> KernelWindow:
-    """Read the kernels of one trace, in the same way."""
-    parser = KernelParser()
     with naming(path), open_plain(path) as stream:
-        for event in EventReader(stream, KERNELS_WANTED).read():
+        refuse_other_tools(stream.read(HEAD_BYTES))
+        stream.seek(0)
+        reader = EventReader(stream, WANTED)
+        for event in reader.read():
             parser.add(event)
-    return parser.window()
+        return parser.capture(reader.properties(), reader.unreadable)
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

@@ -29,17 +29,7 @@ from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
-
-
-class TimedSpan(NamedTuple):
-    """An action of a thread: ns since the epoch."""
-
-    start_ns: int
-    end_ns: int
-    thread: object
-    name: str = ""
-    size_bytes: float = math.nan
-    peer: int = -1
+from irregulars.producers.importers.kineto_kernels import KernelParser, Profile, TimedSpan
 
 
 class SpansByThread:
@@ -57,21 +47,20 @@ class SpansByThread:
         return self._spans[thread][at] if at >= 0 and moment_ns <= self._spans[thread][at].end_ns else None
 
 
-# Texts of which each event that matters for collectives has one. Between capital and small letters a file differs, so
+# Texts of which each event that matters has one. Between capital and small letters a file differs, so
 # words begin in their midst.
 WANTED: Final = (
     b"ccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv", b"Collective name",
     b"device_reduce", b"ll_reduce", b"llreduce", b"llReduce", b"ll_gather", b"llgather", b"llGather",
     b"deep_ep", b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
+    b"correlation", b'mm"', b"DataLoader",
 )  # fmt: skip
 
-# Texts of events of kernels' launches; wanted only where the call of a kernel is not known
-LAUNCHES: Final = (b"Launch",)
 # Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
 # ``multimem_all_reduce_kernel`` that of PyTorch's symmetric memory. Inductor (``triton_*``) names kernels after the
 # operators around them. ``deep_ep`` exchanges what experts get: such kernels are counted.
 COLLECTIVE: Final = re.compile(
-    r"(?!triton_).*(ccl|deep_ep|(all|device)_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)",
+    r"(?!triton_).*(ccl|deep_ep|(all_?|device_)reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)",
     re.IGNORECASE | re.DOTALL,
 )
 _NOTE: Final = re.compile(r"(\w{0,8}ccl|gloo|mpi|ucc):\w")
@@ -117,6 +106,7 @@ class Capture:
     steps: list[TimedSpan]
     calls: list[Call]
     skipped: dict[str, int] = field(default_factory=dict)
+    profile: Profile | None = None
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
@@ -147,8 +137,9 @@ class TraceParser:
         self._writers: dict[str, object] = {}  # the process that made the calls, and the GPU that ran them
         self._gloo: list[TimedSpan] = []
         self._pairs: list[TimedSpan] = []  # c10d::send and c10d::recv_, with the peer
-        self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
+        self._gpu = KernelParser()
         self._launches: dict[int, tuple[int, object]] = {}
+        self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
         self._kept = self._timeless = 0
         self._texts: dict[str, str] = {}
         self._text_length = 0
@@ -164,16 +155,19 @@ class TraceParser:
             return
         category = category.lower() if isinstance(category, str) else ""  # "Kernel" and "Operator" up to PyTorch 1.11
         is_kernel = category == "kernel" and ("Collective name" in arguments or bool(COLLECTIVE.match(name)))
-        if not is_kernel and not category.startswith(OF_THE_CPU):
-            return
-        is_note = not is_kernel and _NOTE.match(name) is not None
+        is_own = is_kernel or category.startswith(OF_THE_CPU)
+        is_note = is_own and not is_kernel and _NOTE.match(name) is not None
         if not (is_time(start_us) and is_time(length_us)):
             self._timeless += is_kernel or is_note
             return
         # A length beyond the contract's bounds stays beyond them, and its sums fit into 64 bits.
         start_ns, elapsed_ns = to_ns(start_us), min(to_ns(length_us), MOST_EXACT + 1)
-        name = self._shared(name[:_LONGEST_NAME])
-        span = TimedSpan(start_ns, start_ns + elapsed_ns, thread_of(event.get("tid")), name)
+        span = TimedSpan(start_ns, start_ns + elapsed_ns, thread_of(event.get("tid")), name[:_LONGEST_NAME])
+        self._gpu.add(category, span, arguments, is_communication=is_kernel)
+        if not is_own:
+            return
+        name = self._shared(span.name)
+        span = span._replace(name=name)
         if is_kernel:
             self._keep("GPU", arguments.get("device"))
             self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
@@ -232,30 +226,19 @@ class TraceParser:
         self._texts[text] = text
         return text
 
-    @property
-    def needs_launches(self) -> bool:
-        """Whether the calls of some kernels are not known, so that the trace must be read again for `LAUNCHES`."""
-        return bool(self._notes or self._steps) and any(True for _ in self._unknown())
-
-    def _unknown(self) -> Iterator[Kernel]:
-        return (one for one in self._kernels if self._issue(one) is None or self._named(one) is None)
-
-    def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Record the launches of kernels whose calls are not known."""
-        needed = {one.arguments.get("correlation") for one in self._unknown()}
-        for event in events:
-            arguments = event.get("args")
-            number = arguments.get("correlation") if isinstance(arguments, dict) else None
-            is_launch = str(event.get("cat")).lower() != "kernel" and is_time(event.get("ts"))
-            if is_launch and type(number) is int and number in needed:
-                self._launches[number] = to_ns(event["ts"]), thread_of(event.get("tid"))
+    def _unknown(self) -> set[int]:
+        """Return the correlations of kernels whose calls are not known: their launches tell when those were made."""
+        known = {at for at, one in enumerate(self._kernels) if self._issue(one) and self._named(one) is not None}
+        unknown = (one for at, one in enumerate(self._kernels) if at not in known and (self._notes or self._steps))
+        return {one.arguments["correlation"] for one in unknown if "correlation" in one.arguments}
 
     # --- the capture ------------------------------------------------------------------------------------------------
 
     def capture(self, properties: Mapping[str, Any], unreadable: int = 0) -> Capture:
         """Return the contents of the trace; `unreadable`: number of wanted events that were no JSON."""
         base_ns = properties.get("baseTimeNanoseconds")
-        self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
+        self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < LATEST_NS else 0
+        self._launches = self._gpu.launches(self._unknown())
         told = properties.get("distributedInfo")
         told = told if isinstance(told, dict) else {}
         own = set()  # ranks that calls name: their place in their group, and the group's ranks
@@ -289,7 +272,9 @@ class TraceParser:
             steps.append(span._replace(start_ns=start_ns, end_ns=start_ns + span.end_ns - span.start_ns, peer=number))
         host = properties.get("host_name")
         host = host[:200] if isinstance(host, str) and host else None
-        return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped)
+        marks = [(span.start_ns, span.end_ns, number) for number, span in self._steps.items()]
+        profile = self._gpu.profile(marks, self._base_ns)
+        return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped, profile)
 
     def _since_epoch(self, time_ns: int) -> int:
         """Return a time of the trace in ns since the epoch; all that no row may have are the first of these."""

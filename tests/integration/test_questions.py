@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,13 @@ import pytest
 
 from irregulars.infra.console.stacks import read_looks
 from irregulars.infra.runs.analysis import judge_whole
+from irregulars.infra.runs.trace_reports import measure_trace
 from irregulars.infra.showing.from_database import find_verdict
 from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.records import NUMERICS, UNKNOWN, Header
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.mutes import opinion_on
@@ -372,6 +376,25 @@ def test_metrics_of_ranks_are_those_of_their_rows(recorded: Client) -> None:
     assert [row["times_its_like"] for row in rows] == sorted(row["times_its_like"] for row in rows)
     later = answer(recorded, "metrics_of_ranks", job=NIC, iterations=20)
     assert sum(row["count"] for row in later) < sum(row["count"] for row in rows)
+
+
+def test_metrics_of_profiles_are_stored_as_they_were_measured(
+    own: DatabaseSettings, client: Client, shared_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import_trace("kineto", shared_trace("raw/kineto-dlrm8"), tmp_path / "out")
+    trace = read_trace(tmp_path / "out")
+    stored = tables_of(judge_whole(LocalPipeline(trace.job), trace))
+    store(own, stored, {"events": table_of_samples([*trace.events.values()])})
+    rows = answer(client, "metrics_of_ranks", job=trace.job, limit=1000)
+    found = {(row["rank"], row["metric"]): row for row in rows if not row["communicator"]}
+    told = measure_trace(trace).ranks
+    assert {(rank, name) for rank, metrics in told.items() for name in metrics} == found.keys()
+    for rank, metrics in told.items():
+        for name, factor in (("issue_latency_ns", 1e-6), ("flops_per_s.addmm", 1e-12)):
+            own_row = found[rank, name]
+            assert own_row["count"] == metrics[name].count
+            assert own_row["median"] == pytest.approx(factor * metrics[name].quantiles[5], rel=0.1, abs=1e-4)
+    assert answer(client, "reported_events", days=EVER) == []
 
 
 # --- jobs and cost --------------------------------------------------------------------------------------------------

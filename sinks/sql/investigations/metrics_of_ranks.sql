@@ -1,8 +1,8 @@
 -- title: Metrics of ranks
 -- theme: devices and hosts
 -- description: Steps a second of each rank, and its bus bandwidth (GB/s, by nccl-tests) in the stored collectives, waiting
---     left out, over the newest iterations. Those furthest below the median of their like come first: ranks, in
---     communicators of one kind and size.
+--     left out, over the newest iterations; from profiles TFLOP/s, issue latency and times of kernels (ms), and void. Those
+--     worst against the median of their like come first: ranks, in communicators of one kind and size.
 -- empty: No iterations of this job are stored.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
@@ -16,34 +16,27 @@ WITH
         )
     ) AS wanted,
     (SELECT max(iteration) FROM rank_iterations WHERE job = {job:String} AND attempt = wanted) AS newest,
-    groups AS
-    (
-        SELECT one.1 AS communicator, any(one.2) AS kind, any(one.3) AS size
-        FROM jobs FINAL
-        ARRAY JOIN arrayZip(communicators, communicator_kinds, communicator_sizes) AS one
-        WHERE job = {job:String} AND attempt = wanted
-        GROUP BY communicator
-    ),
     measured AS
     (
         SELECT
             rank,
             metric,
             communicator,
-            countMerge(count_state) AS count,
+            toUInt64(round(sumMerge(count_state))) AS count,
             quantilesTDigestMerge(0.05, 0.5, 0.95)(quantiles_state) AS quantiles
         FROM rank_metrics
         WHERE job = {job:String} AND attempt = wanted AND from_iteration > newest - toInt64({iterations:UInt32})
         GROUP BY rank, metric, communicator
     ),
-    -- From payload over time to GB/s, as in slowest_communicators
+    -- To GB/s, TFLOP/s and ms
     multiIf(
-        measured.metric = 'steps_per_s', 1,
-        measured.metric = 'all_reduce', 2e-9 * (groups.size - 1) / groups.size,
-        measured.metric = 'all_gather', 1e-9 * (groups.size - 1),
-        measured.metric IN ('reduce_scatter', 'all_to_all'), 1e-9 * (groups.size - 1) / groups.size,
-        1e-9
-    ) AS factor
+        measured.communicator != '',
+        1e-9 * if(mapContains(groups.bus_factors, measured.metric), groups.bus_factors[measured.metric], 1),
+        measured.metric LIKE 'flops%', 1e-12,
+        measured.metric LIKE 'kernel%' OR measured.metric LIKE 'issue%', 1e-6,
+        1
+    ) AS factor,
+    quantileExact(quantiles[2]) OVER (PARTITION BY metric, groups.kind, groups.size) AS usual
 SELECT
     measured.metric AS metric,
     measured.communicator AS communicator,
@@ -52,8 +45,14 @@ SELECT
     round(factor * quantiles[1], 4) AS p5,
     round(factor * quantiles[2], 4) AS median,
     round(factor * quantiles[3], 4) AS p95,
-    round(quantiles[2] / quantileExact(quantiles[2]) OVER (PARTITION BY metric, groups.kind, groups.size), 3) AS times_its_like
+    -- Of void and kernels less is better; void is a share already.
+    round(multiIf(
+        metric LIKE 'void%', 1 + usual - quantiles[2],
+        metric LIKE 'kernel%', usual / quantiles[2],
+        quantiles[2] / usual
+    ), 3) AS times_its_like
 FROM measured
-LEFT JOIN groups ON groups.communicator = measured.communicator
+LEFT JOIN (SELECT * FROM communicators WHERE job = {job:String} AND attempt = wanted) AS groups
+    ON groups.communicator = measured.communicator
 ORDER BY times_its_like, metric, communicator, rank
 LIMIT {limit:UInt32}

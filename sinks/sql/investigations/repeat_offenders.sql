@@ -18,7 +18,7 @@ WITH reported AS
         toUInt64(count()) AS times,
         sum(exp2(-age('second', reported_at, now64(9, 'UTC')) / 604800)) AS recent
     FROM events FINAL
-    WHERE kind NOT IN ('link_up', 'node_state', 'process_exit', 'stack', 'function')
+    WHERE kind NOT IN ('link_up', 'node_state', 'process_exit', 'stack', 'function', 'metric')
         AND reported_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
     GROUP BY host, reporter
 )

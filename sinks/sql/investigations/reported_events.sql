@@ -17,7 +17,7 @@ SELECT
     argMax(detail, reported_at) AS last_detail,
     round(sum(exp2(-age('second', reported_at, now64(9, 'UTC')) / 604800)), 3) AS recent
 FROM events FINAL
-WHERE kind NOT IN ('stack', 'function') AND reported_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
+WHERE kind NOT IN ('stack', 'function', 'metric') AND reported_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
     AND ({host:String} = '' OR events.host = {host:String})
 GROUP BY host, device
 ORDER BY recent DESC, events DESC, host, device

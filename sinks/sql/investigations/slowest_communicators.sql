@@ -18,14 +18,6 @@ WITH
     (SELECT min(iteration) FROM operators WHERE job = {job:String} AND attempt = wanted) AS first,
     (SELECT max(iteration) FROM operators WHERE job = {job:String} AND attempt = wanted) AS last,
     intDiv(last - first, greatest({slices:UInt32}, 1)) + 1 AS width,
-    groups AS
-    (
-        SELECT one.1 AS communicator, any(one.2) AS kind, any(one.3) AS size
-        FROM jobs FINAL
-        ARRAY JOIN arrayZip(communicators, communicator_kinds, communicator_sizes) AS one
-        WHERE job = {job:String} AND attempt = wanted
-        GROUP BY communicator
-    ),
     collectives AS
     (
         SELECT communicator, operator, iteration, median(transfer_ns) AS took_ns, max(size_bytes) AS bytes
@@ -40,12 +32,14 @@ WITH
             operator,
             groups.kind AS kind,
             groups.size AS size,
+            any(if(mapContains(groups.bus_factors, operator), groups.bus_factors[operator], 1)) AS factor,
             first + width * intDiv(iteration - first, width) AS from_iteration,
             count() AS collectives,
             median(took_ns) AS median_ns,
             median(bytes / took_ns) AS rate
         FROM collectives
-        LEFT JOIN groups ON groups.communicator = collectives.communicator
+        LEFT JOIN (SELECT * FROM communicators WHERE job = {job:String} AND attempt = wanted) AS groups
+            ON groups.communicator = collectives.communicator
         GROUP BY communicator, operator, kind, size, from_iteration
     )
 SELECT
@@ -57,13 +51,7 @@ SELECT
     collectives,
     round(median_ns / 1e6, 3) AS median_ms,
     round(median_ns / median(median_ns) OVER (PARTITION BY kind, size, operator), 3) AS times_its_like,
-    -- Of an all_gather nccl-tests counts what a rank has in the end; its payload is the part that the rank gives.
-    round(if(size = 0, NULL, rate * multiIf(
-        operator = 'all_reduce', 2 * (size - 1) / size,
-        operator = 'all_gather', toFloat64(size - 1),
-        operator IN ('reduce_scatter', 'all_to_all'), (size - 1) / size,
-        1
-    )), 3) AS bus_gbytes_per_s
+    round(if(size = 0, NULL, rate * factor), 3) AS bus_gbytes_per_s
 FROM measured
 ORDER BY times_its_like DESC, median_ms DESC, communicator, operator, from_iteration
 LIMIT {limit:UInt32}

@@ -143,7 +143,7 @@ CREATE TABLE IF NOT EXISTS pauses
     attempt Int64 COMMENT 'Start number of the job',
     iteration Int64 COMMENT 'Number of the training iteration that it was in' CODEC(Delta, ZSTD),
     rank UInt32 COMMENT 'Global rank' CODEC(Delta, ZSTD),
-    cause LowCardinality(String) COMMENT 'garbage_collection, data_loader, checkpoint_write, host_to_device, synchronization, compilation, cpu_throttled, cpu_wait, memory_pressure, io_wait, python or other',
+    cause LowCardinality(String) COMMENT 'garbage_collection, data_loader, checkpoint_write, host_to_device, synchronization, compilation, cpu_throttled, cpu_wait, memory_pressure, io_wait, python, other, gpu_kernels or gpu_idle',
     started_at DateTime64(9, 'UTC') COMMENT 'When it began; its own host''s clock. Of cpu_ and io_wait and memory_pressure, which are sums: the iteration' CODEC(Delta, ZSTD),
     elapsed_ns Int64 COMMENT 'How long it took, ns' CODEC(T64, ZSTD),
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
@@ -351,8 +351,8 @@ CREATE TABLE IF NOT EXISTS events
     rank UInt32 COMMENT 'Global rank that uses the device, or one on the host',
     host LowCardinality(String) COMMENT 'Host; empty: not known',
     device LowCardinality(String) COMMENT 'Name on its host, for example gpu3 or mlx5_0; empty: the host itself',
-    kind LowCardinality(String) COMMENT 'xid, ecc, throttle, link_down, link_up, link_errors, pcie, out_of_memory, process_exit, node_state, stack (a frame) or function',
-    code Nullable(Int64) COMMENT 'Number of an XID, growth of a counter, exit status, depth of a frame, share in thousandths; NULL: none' CODEC(T64, ZSTD),
+    kind LowCardinality(String) COMMENT 'xid, ecc, throttle, link_down, link_up, link_errors, pcie, out_of_memory, process_exit, node_state, stack (a frame), function or metric',
+    code Nullable(Int64) COMMENT 'Number of an XID, growth of a counter, exit status, depth of a frame, share in thousandths, iteration of a metric; NULL: none' CODEC(T64, ZSTD),
     detail String COMMENT 'What more is known' CODEC(ZSTD),
     reported_at DateTime64(9, 'UTC') COMMENT 'When it was reported' CODEC(DoubleDelta, ZSTD),
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
@@ -630,10 +630,27 @@ TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Notable scores by detector, rank and iteration';
 
--- Metrics of ranks as states that merge, by hundreds of iterations: quantiles (5, 50 and 95%) of steps a second, and of the
--- rate of each kind of collective once all ranks were there (payload over transfer; nccl-tests' factor for the size of the
--- communicator is a constant, so that it may come later). A view, and no table that a materialized view fills: input
--- comes at least once, and a state counts a row twice that came twice.
+-- Communicators of jobs, and of each the bus bandwidth over payload and time, by nccl-tests. Of an all_gather it counts what
+-- a rank has in the end; its payload is the part that the rank gives. An operator that is not there has 1.
+CREATE VIEW IF NOT EXISTS communicators AS
+SELECT
+    job,
+    attempt,
+    one.1 AS communicator,
+    any(one.2) AS kind,
+    any(one.3) AS size,
+    map(
+        'all_reduce', 2 * (size - 1) / size, 'all_gather', toFloat64(size - 1),
+        'reduce_scatter', (size - 1) / size, 'all_to_all', (size - 1) / size
+    ) AS bus_factors
+FROM jobs FINAL
+ARRAY JOIN arrayZip(communicators, communicator_kinds, communicator_sizes) AS one
+GROUP BY job, attempt, communicator;
+
+-- Metrics of ranks as states that merge, by hundreds of iterations: quantiles (5, 50 and 95%) of steps a second, of the rate
+-- of each kind of collective once all ranks were there (payload over transfer; its factor is a constant, and may come
+-- later), and of the distributions that profiles give. A view, and no table that a materialized view fills: input comes
+-- at least once, and a state counts a row twice that came twice.
 CREATE VIEW IF NOT EXISTS rank_metrics AS
 SELECT
     job,
@@ -643,7 +660,7 @@ SELECT
     'steps_per_s' AS metric,
     '' AS communicator,
     quantilesTDigestState(0.05, 0.5, 0.95)(toFloat64(1e9 / assumeNotNull(elapsed_ns))) AS quantiles_state,
-    countState() AS count_state
+    sumState(1.) AS count_state
 FROM rank_iterations FINAL
 WHERE elapsed_ns > 0
 GROUP BY job, attempt, rank, from_iteration
@@ -656,7 +673,26 @@ SELECT
     toString(operator) AS metric,
     toString(communicator) AS communicator,
     quantilesTDigestState(0.05, 0.5, 0.95)(toFloat64(1e9 * assumeNotNull(size_bytes) / assumeNotNull(transfer_ns))) AS quantiles_state,
-    countState() AS count_state
+    sumState(1.) AS count_state
 FROM operators FINAL
 WHERE peer IS NULL AND transfer_ns > 0 AND size_bytes > 0
+GROUP BY job, attempt, rank, from_iteration, metric, communicator
+UNION ALL
+SELECT
+    job,
+    attempt,
+    rank,
+    100 * intDiv(assumeNotNull(code), 100) AS from_iteration,
+    toString(device) AS metric,
+    '' AS communicator,
+    quantilesTDigestState(0.05, 0.5, 0.95)(number) AS quantiles_state,
+    sumState(numbers[1] / (length(numbers) - 3)) AS count_state
+FROM
+(
+    -- Number of values, weight, value, and quantiles of equal distance
+    SELECT *, arrayMap(text -> toFloat64OrZero(text), splitByChar(' ', detail)) AS numbers
+    FROM events FINAL
+    WHERE kind = 'metric' AND device != 'steps_per_s' AND code IS NOT NULL
+)
+ARRAY JOIN arraySlice(numbers, 4) AS number
 GROUP BY job, attempt, rank, from_iteration, metric, communicator;

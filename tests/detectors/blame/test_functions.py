@@ -48,6 +48,60 @@ def test_a_difference_that_may_be_chance_is_none(events: list[DeviceEvent]) -> N
     assert spent_apart(VERDICT, events) == ""
 
 
+def metrics(rank: int, time_ns: int, **values: float) -> list[DeviceEvent]:
+    return [
+        DeviceEvent(
+            time_ns, rank, "metric", device=name.replace("__", "."), code=1, detail=f"50 50{f' {value:.4g}' * 12}"
+        )
+        for name, value in values.items()
+    ]
+
+
+HEALTHY = {"issue_latency_ns": 7e7, "flops_per_s__mm": 3e14, "kernel_ns__gemm": 1e5, "void_between_steps_ratio": 0.01}
+LATE_NS = 10**18 + 10**9
+
+
+@pytest.mark.parametrize(
+    ("own", "text", "layer"),
+    [
+        (
+            {"issue_latency_ns": 1.3e4},
+            "issue latency of rank 5 is 13 µs, that of its peers 70 ms: its CPU does not run ahead of its GPU",
+            "unknown",
+        ),
+        ({"kernel_ns__gemm": 1.41e5}, "gemm kernels of rank 5 are 41% longer: time of each 141 µs", "unknown"),
+        ({"flops_per_s__mm": 2e14}, "rate of mm of rank 5 is 200 TFLOP/s, that of its peers 300 TFLOP/s", "hardware"),
+        (
+            {"void_between_steps_ratio": 0.3},
+            "void between steps of rank 5 is 30.0%, that of its peers 1.0%",
+            "unknown",
+        ),
+    ],
+)
+def test_a_metric_that_stands_apart_is_named_beside_that_of_peers_or_else_of_the_past(
+    own: dict[str, float], text: str, layer: str
+) -> None:
+    late = metrics(5, LATE_NS, **(HEALTHY | own))
+    peers = [one for rank in (0, 1, 2, 6) for one in metrics(rank, LATE_NS, **HEALTHY)]
+    told = with_events(VERDICT, late + peers, LATE_NS)
+    assert (text in told.evidence, told.layer) == (True, layer)
+    assert told.evidence.count(";") == 1
+    before = [one for at in range(1, 5) for one in metrics(5, LATE_NS - 10**8 * at, **HEALTHY)]
+    alone = with_events(VERDICT, late + before, LATE_NS)
+    assert (text.replace("its peers", "its windows before") in alone.evidence, alone.layer) == (True, layer)
+    others = [*metrics(5, LATE_NS, **HEALTHY), *metrics(1, LATE_NS, **(HEALTHY | own)), *peers]
+    assert with_events(VERDICT, others, LATE_NS).evidence == VERDICT.evidence, "of who is accused alone"
+    assert with_events(VERDICT, late, LATE_NS).evidence == VERDICT.evidence, "nothing to hold it against"
+
+
+@pytest.mark.parametrize("detail", ["", "50 50 1e5", "x" + " 1" * 13, "50 nan" + " 1" * 12, "0 1" + " 1" * 12])
+def test_a_metric_that_is_none_is_passed_over(detail: str) -> None:
+    events = [
+        DeviceEvent(LATE_NS, rank, "metric", device="kernel_ns.gemm", code=1, detail=detail) for rank in (1, 2, 5)
+    ]
+    assert with_events(VERDICT, events, LATE_NS) == VERDICT
+
+
 def test_frames_of_stacks_are_not_kept_for_judgement() -> None:
     log = EventLog()
     log.add([DeviceEvent(1, 5, "stack", "node-0", "MainThread", 0, "f (a.py:1)"), *shares(5, ("f", 900), time_ns=2)])

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.path.rank_metrics import (
+from irregulars.detectors.path.rank_metrics import find_differences, join_windows, measure_bandwidth
+from irregulars.dtypes import Column, Floats
+from irregulars.messages.device_events import Summary
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.producers.importers.kineto_kernels import (
+    Profile,
     Sample,
-    Summary,
-    find_differences,
-    join_samples,
-    measure_bandwidth,
+    gpu_times,
     sample_iterations,
     sample_kernels,
     summarize,
 )
-from irregulars.dtypes import Column
-from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
 ORIGIN_NS = 1_700_000_000_000_000_000
 
@@ -31,11 +31,20 @@ def kernels(*rows: tuple[int, int, int, int], **columns: object) -> dict[str, Co
         "start_ns": start_ns + ORIGIN_NS, "end_ns": end_ns + ORIGIN_NS, "name": name, "step": step,
         "latency_ns": np.full(count, np.nan), "is_communication": np.zeros(count, dtype=bool),
         "call": np.full(count, UNKNOWN), "flops": np.full(count, np.nan), "kind": np.full(count, UNKNOWN),
+        "sort": np.zeros(count, np.int64),
     } | {key: np.array(value) for key, value in columns.items()}  # fmt: skip
 
 
+def profile(frame: dict[str, Column], kinds: tuple[str, ...] = (), sorts: tuple[str, ...] = ()) -> Profile:
+    return Profile(frame, kinds, sorts, np.empty(0, np.int64), np.empty(0), np.empty((0, 2), np.int64))
+
+
 def values(frame: dict[str, Column], kinds: tuple[str, ...] = ()) -> dict[str, float]:
-    return {name: one.value for name, one in summarize(sample_kernels(frame, kinds, np.empty(0))).items()}
+    return {name: one.value for name, one in summarize(sample_kernels(profile(frame, kinds))).items()}
+
+
+def values_of(amounts: Floats, per: Floats | None = None) -> Sample:
+    return Sample(amounts, np.ones(len(amounts)) if per is None else per, np.zeros(len(amounts), np.int64))
 
 
 def test_void_lies_between_steps_and_where_no_major_kernel_runs() -> None:
@@ -46,6 +55,15 @@ def test_void_lies_between_steps_and_where_no_major_kernel_runs() -> None:
         "void_between_steps_ratio": pytest.approx(0.2),
         "void_minority_kernels_ratio": pytest.approx((10 + 30) / 200),
     }
+
+
+def test_a_gpu_is_idle_until_a_launch_comes_and_not_while_it_waits_for_what_was_launched() -> None:
+    # Launched at 0, at 45 while it ran nothing from 40 on, and at 20 though it starts 10 ns after the one before.
+    frame = kernels((0, 40, 1, 1), (50, 100, 1, 1), (110, 150, 2, 1), (120, 160, 1, 1),
+                    latency_ns=[0.0, 5.0, 90.0, np.nan], is_communication=[False, False, True, False])  # fmt: skip
+    begin_ns = ORIGIN_NS + np.array([0, 42, 100])
+    computing_ns, idle_ns = gpu_times(frame, begin_ns, ORIGIN_NS + np.array([42, 100, 160]))
+    assert (computing_ns.tolist(), idle_ns.tolist()) == ([40.0, 50.0, 10.0], [2.0, 3.0, 0.0])
 
 
 def test_a_step_that_was_not_recorded_is_not_taken_for_void() -> None:
@@ -81,10 +99,10 @@ def test_void_is_what_kernels_leave_in_whatever_order_they_come(own: list[tuple[
 
 def test_windows_of_a_rank_add_up() -> None:
     windows = [
-        {"steps_per_s": Sample(np.ones(2), np.array([1.0, 3.0]))},
-        {"steps_per_s": Sample(np.ones(1), np.ones(1))},
+        {"steps_per_s": values_of(np.ones(2), np.array([1.0, 3.0]))},
+        {"steps_per_s": values_of(np.ones(1))},
     ]
-    joined = summarize(join_samples(windows))["steps_per_s"]
+    joined = join_windows(map(summarize, windows))["steps_per_s"]
     assert (joined.value, joined.count) == (0.6, 3)
 
 
@@ -131,7 +149,7 @@ def latencies(seed: int, ranks: int = 8) -> dict[int, Sample]:
     """Issue latencies of healthy ranks: spread over decades, and of another median on each, by up to a fifth."""
     random = np.random.default_rng(seed)
     middle = 7e7 * random.uniform(0.8, 1.2, ranks)
-    return {rank: Sample(random.lognormal(np.log(middle[rank]), 1.0, 400), np.ones(400)) for rank in range(ranks)}
+    return {rank: values_of(random.lognormal(np.log(middle[rank]), 1.0, 400)) for rank in range(ranks)}
 
 
 def odd_ones(samples: dict[int, Sample], stages: dict[int, int] | None = None) -> list[int]:
@@ -150,28 +168,25 @@ def test_a_rank_whose_launches_wait_for_its_gpu_is_unlike_its_peers(share: float
     samples = latencies(0)
     amount = samples[3].amount.copy()
     amount[: int(share * 400)] = 13_000
-    ranks = {
-        rank: summarize({"issue_latency_ns": one})
-        for rank, one in (samples | {3: Sample(amount, np.ones(400))}).items()
-    }
+    ranks = {rank: summarize({"issue_latency_ns": one}) for rank, one in (samples | {3: values_of(amount)}).items()}
     (one,) = find_differences(ranks, dict.fromkeys(ranks, 0))
     assert (one.value, one.quantile == 0.5) == (pytest.approx(13_000), share > 0.5)
     assert one.usual > 1e6
-    assert odd_ones(samples | {3: Sample(amount, np.ones(400))}) == [3]
-    renamed = {7 - rank: one for rank, one in samples.items()} | {4: Sample(amount, np.ones(400))}
+    assert odd_ones(samples | {3: values_of(amount)}) == [3]
+    renamed = {7 - rank: one for rank, one in samples.items()} | {4: values_of(amount)}
     assert odd_ones(renamed) == [4]
 
 
 def test_ranks_of_other_stages_and_few_values_are_not_compared() -> None:
-    samples = {rank: Sample(np.full(50, 1e4 if rank == 3 else 1e8), np.ones(50)) for rank in range(6)}
+    samples = {rank: values_of(np.full(50, 1e4 if rank == 3 else 1e8)) for rank in range(6)}
     assert odd_ones(samples) == [3]
     assert odd_ones(samples, {rank: rank // 2 for rank in range(6)}) == []
-    assert odd_ones({rank: Sample(one.amount[:9], one.per[:9]) for rank, one in samples.items()}) == []
+    assert odd_ones({rank: values_of(one.amount[:9]) for rank, one in samples.items()}) == []
 
 
 def test_less_void_and_higher_rates_are_no_reason_to_tell() -> None:
     def one(value: float) -> Summary:
-        return Summary(value, np.full(101, value), 50)
+        return Summary(value, np.full(11, value), 50, 50.0)
 
     healthy = {"flops_per_s.mm": one(1e14), "void_minority_kernels_ratio": one(0.3)}
     better, worse = (

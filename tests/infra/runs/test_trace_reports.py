@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from irregulars.infra.runs.trace_reports import LateRank, measure_trace, text_of_difference
-from irregulars.producers.importers.kineto_kernels import KernelParser, KernelWindow
-from irregulars.producers.trace.directory import read_trace
-from tests.producers.importers.test_kineto_trace import kernel, launch
+from irregulars.infra.runs.trace_reports import LateRank
 
 
 def late(last_in: int, waited_s: float, waited_for_all_s: float) -> LateRank:
@@ -20,23 +15,3 @@ def test_a_rank_tells_that_nearly_all_waiting_was_for_in_most_collectives() -> N
     assert not late(9, 0.36, 0.37).is_telling  # one pause
     assert not late(40, 0.2, 0.37).is_telling  # another one is late as well
     assert not late(60, 0.01, 0.01).is_telling  # as much as ends of one collective lie apart
-
-
-def capture_of(ahead_us: int, noise_us: int) -> KernelWindow:
-    parser = KernelParser()
-    for at in range(40):
-        start_us = 100_000 + 100 * at
-        parser.add(launch(start_us - ahead_us - noise_us * at, at))
-        parser.add(kernel(start_us, 90, at))
-    return parser.window()
-
-
-def test_a_capture_of_a_rank_is_held_against_its_others(recordings: Path) -> None:
-    """Of four captures the third one has a CPU that waits for its GPU; one rank of the job is profiled."""
-    captures = [capture_of(50_000 + 200 * n, 20 + n) for n in range(4)]
-    trace = read_trace(recordings / "gloo-clean")
-    assert measure_trace(trace, {1: captures}).differences == []
-    captures[2] = capture_of(13, 0)
-    (one,) = measure_trace(trace, {1: captures}).differences
-    text = "issue latency of rank 1 in its 3rd capture is 13 µs, in its others 50.5 ms"
-    assert text_of_difference(one) == f"{text}: its CPU does not run ahead of its GPU"

@@ -17,7 +17,7 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.records import Batch
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers import following
 from irregulars.producers.importers.following import FollowingSource, NewFileReader, follow
 from irregulars.producers.importers.imported import ImportedJob
@@ -51,7 +51,12 @@ def drain(source: FollowingSource, is_enough: Callable[[list[Record]], bool] = l
 
 def column(records: list[Record], name: str, rank: int, schema: str = "commops") -> list[float]:
     own = [r for r in records if isinstance(r, Batch) and (r.header.rank, r.header.schema) == (rank, schema)]
-    return np.concatenate([batch.columns[name] for batch in own]).tolist() if own else []
+    return np.concatenate([batch.columns[name][is_own(batch)] for batch in own]).tolist() if own else []
+
+
+def is_own(batch: Batch) -> np.ndarray:
+    """Return which rows are no pauses beside those of their iteration."""
+    return np.asarray(batch.columns.get("pause_cause", np.full(len(batch), UNKNOWN)) == UNKNOWN)
 
 
 def numbers(records: list[Record]) -> list[int]:
@@ -60,7 +65,9 @@ def numbers(records: list[Record]) -> list[int]:
 
 
 def rows_of(records: list[Record]) -> int:
-    return sum(len(record) for record in records if isinstance(record, Batch))
+    """Return the number of operators and iterations, without pauses and events beside them."""
+    batches = (one for one in records if isinstance(one, Batch) and one.header.schema != "events")
+    return sum(int(is_own(one).sum()) for one in batches)
 
 
 def log_of(rank: int, first: int, past: int) -> bytes:

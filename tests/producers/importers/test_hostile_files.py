@@ -85,7 +85,7 @@ def try_import(folder: Path, kind: str, value: bytes) -> str | None:
     """Import a file; the error's text, or None where it could be read, and then analysed."""
     (folder / NAMES[kind]).write_bytes(value)
     try:
-        import_trace(kind, folder / NAMES[kind], folder / "out", has_kernels=True)
+        import_trace(kind, folder / NAMES[kind], folder / "out")
     except InputError as error:
         text = " ".join(str(error).split())
         assert NAMES[kind] in text or "must hold" in text or "dumps" in text, text
@@ -229,7 +229,7 @@ def test_a_billion_references_do_not_fill_the_memory(tmp_path: Path) -> None:
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / NAMES[kind])
     with pytest.raises(InputError, match=r"must be a file or a directory of files; got a pipe"):
-        import_trace(kind, tmp_path / NAMES[kind], tmp_path / "out", has_kernels=True)
+        import_trace(kind, tmp_path / NAMES[kind], tmp_path / "out")
 
 
 def test_many_lists_before_the_events_do_not_hold_up_the_reader(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The five metrics of public GPU traces, within 1% of a plain recomputation: dictionaries and loops, nothing of ours.
 
+And verdicts on a step of theirs that is run again and again on several ranks, one of which is made slow.
+
 The traces are tests/data of facebookresearch/HolisticTraceAnalysis (MIT, commit f4d0062c): two of them are among the
 shared ones, all six are read where ``HTA_DATA`` names that folder.
 """
@@ -7,7 +9,6 @@ shared ones, all six are read where ``HTA_DATA`` names that folder.
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +17,16 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
-from irregulars.detectors.path.rank_metrics import sample_kernels, summarize
+from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.runs.trace_reports import measure_trace
-from irregulars.producers.importers.importing import import_trace, read_kernels
+from irregulars.messages.judgements import Verdict
+from irregulars.producers.importers.importing import import_trace, read_capture
+from irregulars.producers.importers.kineto_kernels import sample_kernels, summarize
 from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.local_pipeline import LocalPipeline
 
 Shared = Callable[[str], Path]
 Event = Mapping[str, Any]
@@ -49,9 +54,11 @@ def public(request: pytest.FixtureRequest, shared_trace: Shared) -> tuple[Path, 
 
 def test_each_metric_is_that_of_a_plain_recomputation(public: tuple[Path, float]) -> None:
     path, latency_us = public
-    window = read_kernels(path)
-    found = summarize(sample_kernels(window.kernels, window.kinds, window.step_s))
-    plain = recomputed(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+    profile = read_capture(path).profile
+    assert profile is not None
+    found = summarize(sample_kernels(profile))
+    found = {name: one for name, one in found.items() if not name.startswith("kernel_ns")}  # by no formula but a name
+    plain = recomputed(orjson.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
     assert {name: (one.value, one.count) for name, one in found.items()} == {
         name: (pytest.approx(value, rel=0.01, abs=1e-9), count) for name, (value, count) in plain.items()
     }
@@ -60,7 +67,7 @@ def test_each_metric_is_that_of_a_plain_recomputation(public: tuple[Path, float]
 
 @pytest.mark.parametrize("name", ["raw/kineto-dlrm8", "raw/kineto-gloo4"])
 def test_bandwidths_are_those_of_a_plain_recomputation(shared_trace: Shared, tmp_path: Path, name: str) -> None:
-    kernels = import_trace("kineto", shared_trace(name), tmp_path / "out", has_kernels=True).kernels
+    import_trace("kineto", shared_trace(name), tmp_path / "out")
     trace = read_trace(tmp_path / "out")
     rows: defaultdict[Any, list[Any]] = defaultdict(list)
     for batch in trace.commops.values():
@@ -80,7 +87,7 @@ def test_bandwidths_are_those_of_a_plain_recomputation(shared_trace: Shared, tmp
         n = ranks.get(communicator, 2)
         factor = 2 * (n - 1) / n if operator == 0 else (n - 1) / n  # the others are all_to_all
         plain[communicator, operator] = (size / took_ns * 1e9, size / took_ns * 1e9 * factor)
-    metrics = measure_trace(trace, kernels)
+    metrics = measure_trace(trace)
     own = metrics.bandwidths
     found = {
         (metrics.communicators[communicator], operator): (algbw, busbw)
@@ -90,6 +97,140 @@ def test_bandwidths_are_those_of_a_plain_recomputation(shared_trace: Shared, tmp
     }
     assert found == {key: pytest.approx(values, rel=0.01) for key, values in plain.items()}
     assert metrics.differences == []  # of no rank of both is it known that its GPU or CPU was slow
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+STEPS, FIRST_SLOW, ODD, RANKS = 22, 14, 2, 3
+QUICKER, AHEAD_US, LAG_US, LOAD_US = 0.2, 20_000.0, 60.0, 30_000.0
+
+
+def run_again(source: Path, folder: Path, fault: str) -> Path:
+    """Write traces of ranks that run the last step of a public trace again and again, `ODD` with a fault at last.
+
+    A kernel begins 5 µs after its launch, when the one before has ended; a collective ends on all ranks at once. CPUs
+    launch in a fifth of the time that they took, so that they are ahead, by a bound.
+    """
+    told = orjson.loads(gzip.decompress(source.read_bytes()))
+    events = [one for one in told["traceEvents"] if one.get("ph") == "X"]
+    begin, length = max(
+        (one["ts"], one["dur"])
+        for one in events
+        if one["name"].startswith("ProfilerStep#") and not one["cat"].startswith("gpu")
+    )
+    launch_of = {
+        one["args"]["correlation"]: one
+        for one in events
+        if one["cat"].startswith("cuda_") and "correlation" in one["args"]
+    }
+    pairs = [(launch_of.get(one["args"].get("correlation")), one) for one in events if one["cat"] == "kernel"]
+    own = [
+        (launch["ts"] - begin, launch, one) for launch, one in pairs if launch and 0 <= launch["ts"] - begin <= length
+    ]
+    own.sort(key=lambda row: row[0])
+    issued_us = np.array([at for at, *_ in own])
+    took_us = np.array([float(one["dur"]) for *_, one in own])
+    is_shared = np.array(["nccl" in one["name"].lower() for *_, one in own])
+    calls = [
+        (one, *np.searchsorted(issued_us, [one["ts"] - begin, one["ts"] - begin + one["dur"]]).tolist())
+        for one in events
+        if one["name"] in ("aten::mm", "aten::addmm", "aten::bmm") and 0 <= one["ts"] - begin <= length
+    ]
+    noise = np.random.default_rng(0)
+    lists: list[list[Event]] = [[] for _ in range(RANKS)]
+    cpu_us, free_us = np.full(RANKS, 1e6), np.zeros(RANKS)
+    for number in range(STEPS):
+        is_odd = (np.arange(RANKS) == ODD) & (number >= FIRST_SLOW)
+        load_us = np.where(is_odd & (fault == "loader"), LOAD_US, 10.0)
+        lag_us = np.where(is_odd & (fault == "launches"), LAG_US, 0.0)[:, None] * np.arange(1, len(own) + 1)
+        launched_us = (cpu_us + load_us)[:, None] + QUICKER * issued_us + lag_us
+        lasts_us = (
+            took_us
+            * np.where(is_odd & (fault == "kernels"), 1.5, 1.0)[:, None]
+            * noise.normal(1, 0.01, (RANKS, len(own)))
+        )
+        spans = np.empty((len(own), 2, RANKS))
+        for at in range(len(own)):
+            start_us = np.maximum(launched_us[:, at] + 5, free_us)
+            free_us = (
+                np.full(RANKS, start_us.max() + took_us[at] / 10) if is_shared[at] else start_us + lasts_us[:, at]
+            )
+            spans[at] = start_us, free_us
+        ends_us = launched_us[:, -1] + QUICKER * (length - issued_us[-1])
+        for rank, listed in enumerate(lists):
+            for at, (_, launch, one) in enumerate(own):
+                args = {"correlation": number * len(own) + at}
+                named = {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"} if is_shared[at] else {}
+                start_us, end_us = spans[at, :, rank].tolist()
+                listed.append({**launch, "ts": float(launched_us[rank, at]), "dur": 2.0, "args": args})
+                listed.append(
+                    {**one, **named, "ts": start_us, "dur": end_us - start_us, "args": {**one["args"], **args}}
+                )
+            for one, first, past in calls:
+                if past > first:
+                    around_us = launched_us[rank, [first, past - 1]] + (-0.5, 2.5)
+                    listed.append({**one, "ts": float(around_us[0]), "dur": float(np.ptp(around_us))})
+            mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "ts": float(cpu_us[rank]), "args": {}}
+            listed.append({**mark, "name": f"ProfilerStep#{number}", "dur": float(ends_us[rank] - cpu_us[rank])})
+            loads = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+            listed.append({**mark, "name": loads, "dur": float(load_us[rank])})
+        cpu_us = np.maximum(ends_us + 1, free_us - AHEAD_US)
+    folder.mkdir()
+    for rank, listed in enumerate(lists):
+        group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [*range(RANKS)]}
+        whole = {"distributedInfo": {"rank": rank, "world_size": RANKS, "pg_config": [group]}, "traceEvents": listed}
+        (folder / f"rank-{rank}.json").write_bytes(orjson.dumps(whole))
+    return folder
+
+
+def verdicts_on(folder: Path, out: Path) -> list[Verdict]:
+    import_trace("kineto", folder, out)
+    trace = read_trace(out)
+    newest = {one.verdict_id: one for one in judge_whole(LocalPipeline(trace.job), trace).verdicts}
+    return list(newest.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "layer", "cause", "texts"),
+    [
+        ("nccl_data", "kernels", "unknown", "gpu_kernels", ("kernels of rank 2 are 50% longer",)),
+        (
+            "nccl_data",
+            "launches",
+            "software",
+            "gpu_idle",
+            ("does not run ahead of its GPU", "void within steps of rank 2"),
+        ),
+        ("nccl_data", "loader", "data", "data_loader", ()),
+        (
+            "sampled_rank-0",
+            "kernels",
+            "hardware",
+            "gpu_kernels",
+            ("gemm kernels of rank 2 are", "rate of mm of rank 2"),
+        ),
+        ("sampled_rank-0", "launches", "software", "gpu_idle", ("does not run ahead of its GPU",)),
+    ],
+)
+def test_the_cause_of_a_slow_rank_is_named_by_its_gpus_metrics(
+    shared_trace: Shared, tmp_path: Path, name: str, fault: str, layer: str, cause: str, texts: tuple[str, ...]
+) -> None:
+    folder = run_again(shared_trace("raw/hta") / f"{name}.json.gz", tmp_path / "in", fault)
+    [verdict] = verdicts_on(folder, tmp_path / "out")
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("slow_rank", (ODD,))
+    assert (verdict.layer, verdict.cause) == (layer, cause)
+    assert (verdict.cause_share or 0) >= 0.8
+    assert [text for text in texts if text not in verdict.evidence] == []
+
+
+@pytest.mark.parametrize("name", ["nccl_data", "sampled_rank-0"])
+def test_of_ranks_that_are_alike_nothing_is_told(shared_trace: Shared, tmp_path: Path, name: str) -> None:
+    folder = run_again(shared_trace("raw/hta") / f"{name}.json.gz", tmp_path / "in", "none")
+    assert verdicts_on(folder, tmp_path / "out") == []
+    assert measure_trace(read_trace(tmp_path / "out")).differences == []
+
+
+# --- plain ----------------------------------------------------------------------------------------------------------
 
 
 def recomputed(events: Iterable[Event]) -> dict[str, tuple[float, int]]:

@@ -262,8 +262,10 @@ def test_an_iteration_of_a_gpu_lasts_from_the_last_operator_of_the_one_before_to
     trace_file(tmp_path / "in", 0, [*(step(n, 10 * n, 10) for n in range(4)), *issued, *kernels])
     trace = imported(tmp_path / "in", tmp_path)
     assert trace.commops[0].columns["iteration"].tolist() == [0, 1, 2, 3]
-    assert (trace.iterations[0].columns["start_ns"] - 10**18).tolist() == [25_000, 28_000, 38_000, 48_000]
-    assert trace.iterations[0].columns["elapsed_ns"].tolist() == [3_000, 10_000, 10_000, 10_000]
+    columns = trace.iterations[0].columns
+    assert (columns["start_ns"] - 10**18).tolist() == [25_000, 28_000, 38_000, 48_000]
+    assert columns["elapsed_ns"].tolist() == [3_000, 10_000, 10_000, 10_000]
+    assert (columns["pause_cause"] == UNKNOWN).all(), "of a trace of collectives alone nobody knows what ran between"
 
 
 def test_a_kernel_that_was_launched_before_the_capture_is_left_out(tmp_path: Path) -> None:
