@@ -114,7 +114,16 @@ def rank_devices(
     times_slow: Mapping[Lane, float],
     explained: frozenset[Lane],
 ) -> Ranked:
-    """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were."""
+    """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were.
+
+    Another slow lane in which a rank without a log may have come late is evidence of no device.
+    """
+    if topology.unlogged:
+        times_slow = {
+            one: times
+            for one, times in times_slow.items()
+            if one == lane or not (times and topology.hides_late_ranks(one))
+        }
     low = _telling_ends(lane, attributions, topology, times_slow)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
     # Lanes that were held against peers, and that nothing explains yet, with the number of the role of each.
@@ -209,25 +218,16 @@ def _looks(scene: Scene) -> dict[Lane, Look]:
     distribution of index 1, the heaviest of those that have a mean at all. Of pairs many are slow together where two
     NICs are, and a switch above both would gain by each of them.
     """
-    topology = scene.topology
-    if topology.unlogged:
-        return {lane: (times > 0, _by_chance(lane, times, topology)) for lane, times in scene.times_slow.items()}
-    return {
-        lane: (times > 0, LIKELIHOODS.untouched / times if times > 1 and lane.kind == "collective" else _UNTOUCHED)
-        for lane, times in scene.times_slow.items()
-    }
-
-
-_UNTOUCHED: Final = LIKELIHOODS.untouched
+    return {lane: (times > 0, _by_chance(lane, times, scene.topology)) for lane, times in scene.times_slow.items()}
 
 
 def _by_chance(lane: Lane, times_slow: float, topology: Topology) -> float:
-    """Return the chance that a lane is seen so slow, whichever device is to blame, where some ranks log nothing."""
+    """Return the chance that a lane is seen so slow, whichever device is to blame."""
     if lane.kind != "collective":
-        return _UNTOUCHED
-    if not topology.unlogged.isdisjoint(topology.lane_set(lane)):
+        return LIKELIHOODS.untouched
+    if topology.unlogged and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
         return LIKELIHOODS.may_cross
-    return _UNTOUCHED / max(times_slow, 1.0)
+    return LIKELIHOODS.untouched / max(times_slow, 1.0)
 
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:
