@@ -64,7 +64,7 @@ class SeenLanes:
         return {accused: 1.0} | told | {accused: 1.0}
 
     def slowest(self, is_asked: Callable[[Lane], bool]) -> tuple[Lane, float] | None:
-        """Return which of the lanes asked for typically has most excess beyond noise, with that, ns; None: none has."""
+        """Return which of the lanes asked for typically has most excess, ns, beyond noise; None: none has any."""
         order, typical = self._typical
         over = np.flatnonzero(typical.excess_ns > np.maximum(_noticed_ns(typical), typical.most_ns))
         found = [(float(typical.excess_ns[at]), order[at]) for at in over.tolist() if is_asked(order[at])]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 NOISE_TIMES: Final = 2.0
-"""A verdict that accuses nobody is a note below as many times the job's noise, which makes a third of its iterations
-longer by one time anyway."""
+"""A verdict is a note below as many times the job's noise: of the sum of the iterations that it has lasted or, where it
+accuses nobody, of each, since noise makes a third of them longer by one time anyway."""
 
 PLANS: Final = ("slow_stage", "imbalance")
 """Kinds that ask for another plan, at the next restart: nobody can repair them at night."""
@@ -34,9 +34,10 @@ class Loss:
     lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
     world_size: int  # GPUs that waited; 0: not known
     is_over: bool = False  # whether no more will be lost
-    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite for a fault that was
-    # there from the start, of which it is not known how much is the job's own nature
+    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite of nobody's fault from
+    # the start, of which it is not known how much is the job's own nature
     noise_share: float = 0.0
+    judged: int = 1  # iterations that it has lasted
 
     @property
     def share(self) -> float:
@@ -67,8 +68,8 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
         return "page"
     if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
         return "note"
-    # Nobody can act on it, and the job loses about as much to its own noise.
-    if not loss.has_suspect and loss.share < NOISE_TIMES * loss.noise_share:
+    # The job loses about as much to its own noise, of which a sum has less.
+    if loss.share < NOISE_TIMES * loss.noise_share / (math.sqrt(loss.judged) if loss.has_suspect else 1.0):
         return "note"
     # A page: somebody could stop it tonight, and it goes on and costs enough to be sure of it.
     can_be_stopped = loss.has_suspect and loss.kind not in PLANS
@@ -95,17 +96,19 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     nothing that anybody knows of.
     """
     usual_ns = median(one.reference_ns for one in verdict.kept)
-    noises_ns = [one.excess_ns / one.sigmas for one in verdict.kept if one.sigmas > 0]
-    judged = max(verdict.judged, verdict.seen)
+    judged, has_suspect = max(verdict.judged, verdict.seen), bool(verdict.cause.suspects)
+    spread_ns = median(one.spread_ns for one in verdict.kept)
+    is_nature = verdict.standing is not None and not has_suspect
     return Loss(
         kind=verdict.cause.kind,
-        has_suspect=bool(verdict.cause.suspects),
+        has_suspect=has_suspect,
         seen=verdict.seen,
         lost_s=verdict.lost_ns / 1e9,
         lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
         world_size=world_size,
         is_over=is_over,
-        noise_share=math.inf if verdict.standing is not None else median(noises_ns or [0.0]) / max(usual_ns, 1.0),
+        noise_share=math.inf if is_nature else spread_ns / max(usual_ns, 1.0),
+        judged=judged,
     )
 
 

@@ -199,7 +199,7 @@ class VerdictTracker:
 
     def _open_recurring(self, topology: Topology, newest: Observation, what_if: WhatIf | None) -> list[OpenVerdict]:
         """Open verdicts on causes that were seen often enough."""
-        # One that was taken for like another shows nothing that the other did not: neither that it was that rank again.
+        # One that was taken for like another does not show that the same rank was late again.
         recent = [o for o in self._recent if o.attribution is not None and not o.is_carried]
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         evidence = Evidence(recent, self._suspicions, is_uneven, topology, self._working)
