@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 NOISE_TIMES: Final = 2.0
-"""A verdict is a note below as many times the noise of the sum of the iterations that it has lasted or, where it accuses
+"""A verdict is a note below as many times the noise of the sum of the iterations that it lasted or, where it accuses
 nobody, of each of them, since noise makes a third of them longer by one time anyway."""
 
 PLANS: Final = ("slow_stage", "imbalance")
