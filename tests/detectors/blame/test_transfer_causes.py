@@ -370,6 +370,28 @@ def test_a_normal_collective_acquits_a_nic_also_where_a_member_logs_nothing() ->
     assert beside < alone / 2
 
 
+def test_lanes_in_which_ranks_without_a_log_are_late_anyway_accuse_no_switch() -> None:
+    """Whatever ranks 2 and 3 log nothing of is slow, on both sides of the switches."""
+    late = dict.fromkeys([one for one in PAIRS if len({one.first, one.second} & {2, 3}) == 1], SLOW)
+
+    def odds(topology: Topology) -> float:
+        found = [ranked(pair(1, 5), {pair(1, 5): SLOW} | seen, topology) for seen in (late, {})]
+        return found[0][LEAF_0] / found[1][LEAF_0]
+
+    assert odds(APART) > 5 * odds(replace(APART, unlogged=frozenset([2, 3])))
+
+
+@pytest.mark.parametrize(("known_ms", "is_named"), [(30.0, True), (16.0, True), (14.0, False)])
+def test_a_transfer_that_is_known_whole_is_what_a_rank_without_a_log_waited_for(
+    known_ms: float, is_named: bool
+) -> None:
+    """The path ends at rank 2, whose message came 30 ms late; half as much longer took one from 5 to 6."""
+    lanes = dict.fromkeys(PAIRS, NORMAL) | {pair(2, 1): SLOW, pair(5, 6): SLOW._replace(excess_ns=known_ms * MS)}
+    some = [replace(one, path_excess_ns={pair(2, 1): 30 * MS}) for one in irregular(lanes)]
+    found = [(one.suspects[0][0], one.explained_ns[0]) for one in find_causes(some, SILENT)]
+    assert found == ([(Device("link", (5, 6)), 30 * MS)] if is_named else [])
+
+
 # --- whom slow transfers accuse -------------------------------------------------------------------------------------
 
 
