@@ -34,10 +34,9 @@ class Loss:
     lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
     world_size: int  # GPUs that waited; 0: not known
     is_over: bool = False  # whether no more will be lost
-    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite of nobody's fault from
-    # the start, of which it is not known how much is the job's own nature
+    # What the job's noise costs, as a share; 0: not known; infinite of nobody's fault from the start, of which nobody
+    # knows how much is the job's own nature
     noise_share: float = 0.0
-    judged: int = 1  # iterations that it has lasted
 
     @property
     def share(self) -> float:
@@ -68,8 +67,8 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
         return "page"
     if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
         return "note"
-    # The job loses about as much to its own noise, of which a sum has less.
-    if loss.share < NOISE_TIMES * loss.noise_share / (math.sqrt(loss.judged) if loss.has_suspect else 1.0):
+    # The job loses about as much to its own noise.
+    if loss.share < NOISE_TIMES * loss.noise_share:
         return "note"
     # A page: somebody could stop it tonight, and it goes on and costs enough to be sure of it.
     can_be_stopped = loss.has_suspect and loss.kind not in PLANS
@@ -97,8 +96,12 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     """
     usual_ns = median(one.reference_ns for one in verdict.kept)
     judged, has_suspect = max(verdict.judged, verdict.seen), bool(verdict.cause.suspects)
-    spread_ns = median(one.spread_ns for one in verdict.kept)
-    is_nature = verdict.standing is not None and not has_suspect
+    if has_suspect:
+        noise_ns = median(one.spread_ns for one in verdict.kept) / math.sqrt(judged)
+    elif verdict.standing is not None:
+        noise_ns = math.inf
+    else:
+        noise_ns = median([one.excess_ns / one.sigmas for one in verdict.kept if one.sigmas > 0] or [0.0])
     return Loss(
         kind=verdict.cause.kind,
         has_suspect=has_suspect,
@@ -107,8 +110,7 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
         lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
         world_size=world_size,
         is_over=is_over,
-        noise_share=math.inf if is_nature else spread_ns / max(usual_ns, 1.0),
-        judged=judged,
+        noise_share=noise_ns / max(usual_ns, 1.0),
     )
 
 
