@@ -102,7 +102,7 @@ class VerdictThresholds:
 
     hang_probability: float = threshold(0.96, "probability",
         "The suspect of a hang for which the one below does not hold.",
-        "computed: 14 of 14 were right in recordings and drawn jobs; half a right and half a wrong one added")  # fmt: skip
+        "computed: (14 + 1/2) / 15, since 14 of 14 in recordings and drawn jobs were right")  # fmt: skip
     silent_hang_probability: float = threshold(0.7, "probability",
         "The suspect of a hang whose members that log nothing are accused.",
         "chosen: one of the others may have stopped inside, and those may wait themselves")  # fmt: skip
