@@ -190,7 +190,7 @@ def test_the_rank_that_hangs_stands_first_and_the_others_wait(
     recorded: Client, job: str, rank: int, position: str
 ) -> None:
     first, *others = answer(recorded, "hang_positions", job=job)
-    assert (first["rank"], first["position"], first["suspect"]) == (rank, position, 0.9)
+    assert (first["rank"], first["position"], first["suspect"]) == (rank, position, 0.96)
     assert {row["rank"] for row in others} == set(range(8)) - {rank}
     assert all(row["position"].startswith("inside ") and row["suspect"] is None for row in others)
     since = [row["since"] for row in others]
