@@ -68,9 +68,8 @@ class Likelihoods:
         "Such as a pair over the network with one end below a slow switch.",
         "chosen: a little less sure than the accused lane itself")  # fmt: skip
     may_cross: float = threshold(0.5, _SLOW,
-        "It passes one of some equal switches above the leafs, of which one is slow; at least that if members of it "
-        "log nothing.",
-        "formula: as likely as not: nobody knows which of them it takes, or whether it waited for them")  # fmt: skip
+        "It passes one of some equal switches above the leafs, of which one is slow.",
+        "formula: as likely as not: nobody knows which of them it takes")  # fmt: skip
     shares_host: float = threshold(0.8, _SLOW,
         "It is a group with other members on the slow NIC's host.",
         "chosen: a ring may enter and leave the host by another NIC")  # fmt: skip

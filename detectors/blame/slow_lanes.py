@@ -6,7 +6,7 @@ shows in each of its sends, also where they are a hundredth of the iteration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Final, NamedTuple
@@ -62,6 +62,13 @@ class SeenLanes:
         told = {lane: times[at] for lane, at in numbers.items() if times[at] != _TELLS_NOTHING}
         # The accused lane is the first one, and counts as 1 however slow it is itself.
         return {accused: 1.0} | told | {accused: 1.0}
+
+    def slowest(self, is_asked: Callable[[Lane], bool]) -> tuple[Lane, float] | None:
+        """Return which of the lanes asked for typically has most excess, ns, beyond noise; None: none has any."""
+        order, typical = self._typical
+        over = np.flatnonzero(typical.excess_ns > np.maximum(_noticed_ns(typical), typical.most_ns))
+        found = [(float(typical.excess_ns[at]), order[at]) for at in over.tolist() if is_asked(order[at])]
+        return max(found)[::-1] if found else None
 
     @cached_property
     def _typical(self) -> tuple[list[Lane], _Lanes]:

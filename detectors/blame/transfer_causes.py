@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -47,13 +48,20 @@ def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
     """Explain the excess of slow transfers by a device, by nobody in particular, or by starved ranks.
 
     Where a rank that logs nothing may as well have been late, nobody is accused, unless a device stands out on other
-    lanes.
+    lanes, or a transfer that is known whole was slow by as much: that rank waited for it.
     """
+    topology = unexplained.topology
     found = _or_starved(_slow_device(lane, unexplained), lane, unexplained)
     is_told_by_others = lane.kind == "collective" and bool(found.suspects)
-    if is_told_by_others or not unexplained.topology.hides_late_ranks(lane):
+    if is_told_by_others or not topology.hides_late_ranks(lane):
         return found
-    return Explanation(None, (), frozenset([lane]))
+    hidden = frozenset(one for path in unexplained.path_excess_ns for one in path if topology.hides_late_ranks(one))
+    behind = unexplained.seen.slowest(lambda one: topology.unlogged.isdisjoint(topology.lane_set(one)))
+    typical_ns = median(unexplained.own_ns(hidden))
+    if behind is None or behind[1] < BLAME.late_share * typical_ns or behind[0] in unexplained.explained:
+        return Explanation(None, (), frozenset([lane]))
+    found = explain_transfers(behind[0], unexplained)
+    return replace(found, lanes=found.lanes | hidden)
 
 
 def explain_by_bandwidth(lane: Lane, unexplained: Unexplained) -> Explanation:
@@ -208,27 +216,19 @@ def _looks(scene: Scene) -> dict[Lane, Look]:
 
     The further a collective is beyond what would be noticed, the less it was chance: by the tail of a Pareto
     distribution of index 1, the heaviest of those that have a mean at all. Of pairs many are slow together where two
-    NICs are, and a switch above both would gain by each of them.
+    NICs are, and a switch above both would gain by each of them. Of lanes in which a rank without a log may have come
+    late, these show how often one does (by Jeffreys' prior).
     """
-    topology = scene.topology
-    if topology.unlogged:
-        return {lane: (times > 0, _by_chance(lane, times, topology)) for lane, times in scene.times_slow.items()}
-    return {
-        lane: (times > 0, LIKELIHOODS.untouched / times if times > 1 and lane.kind == "collective" else _UNTOUCHED)
-        for lane, times in scene.times_slow.items()
-    }
+    unlogged, lanes = scene.topology.unlogged, scene.times_slow
+    unseen = {one for one in lanes if not unlogged.isdisjoint(scene.topology.lane_set(one))} if unlogged else set()
+    late = (sum(lanes[one] > 0 for one in unseen) + 0.5) / (len(unseen) + 1)
 
+    def by_chance(lane: Lane, times_slow: float) -> float:
+        if times_slow and lane in unseen:
+            return max(late, LIKELIHOODS.untouched)
+        return LIKELIHOODS.untouched / (times_slow if times_slow > 1 and lane.kind == "collective" else 1.0)
 
-_UNTOUCHED: Final = LIKELIHOODS.untouched
-
-
-def _by_chance(lane: Lane, times_slow: float, topology: Topology) -> float:
-    """Return the chance that a lane is seen so slow, whichever device is to blame, where some ranks log nothing."""
-    if lane.kind != "collective":
-        return _UNTOUCHED
-    if not topology.unlogged.isdisjoint(topology.lane_set(lane)):
-        return LIKELIHOODS.may_cross
-    return _UNTOUCHED / max(times_slow, 1.0)
+    return {lane: (times > 0, by_chance(lane, times)) for lane, times in lanes.items()}
 
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:

@@ -65,7 +65,7 @@ def _works(ranks: Sequence[int] | set[int]) -> frozenset[Lane]:
 
 
 def _host_in_turns(unexplained: Unexplained) -> Device | None:
-    """Return the host to whose ranks paths lose most work, now to this one and now to that; None where there is none.
+    """Return the host to whose ranks paths lose most work, now to this one and now to that, or the stage around it.
 
     Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
     the host is not found by ranks that are late together, nor need any of its ranks cost most.
@@ -100,7 +100,12 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         and max(by_rank) <= BLAME.clearly_most * own_ns  # one rank takes no turns
         and taking >= BLAME.taking_turns_share * len(ranks)
     )
-    return host if take_turns and _are_all_late(ranks, unexplained.attributions) else None
+    if not take_turns or not _are_all_late(ranks, unexplained.attributions):
+        return None
+    # Of a stage on several hosts the path may pass one alone.
+    late = _late_as(ranks[0], unexplained.attributions, BLAME.late_share)
+    shared = _shared_by(ranks[0], late, unexplained.attributions, unexplained.topology)
+    return shared if shared.kind == "stage" else host
 
 
 def _are_others_on_time(ranks: Collection[int], attributions: Sequence[Attribution]) -> bool:

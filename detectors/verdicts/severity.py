@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 NOISE_TIMES: Final = 2.0
-"""A verdict that accuses nobody is a note below as many times the job's noise, which makes a third of its iterations
-longer by one time anyway."""
+"""A verdict is a note below as many times the noise of the sum of the iterations that it lasted or, where it accuses
+nobody, of each of them, since noise makes a third of them longer by one time anyway."""
 
 PLANS: Final = ("slow_stage", "imbalance")
 """Kinds that ask for another plan, at the next restart: nobody can repair them at night."""
@@ -34,8 +34,8 @@ class Loss:
     lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
     world_size: int  # GPUs that waited; 0: not known
     is_over: bool = False  # whether no more will be lost
-    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite for a fault that was
-    # there from the start, of which it is not known how much is the job's own nature
+    # What the job's noise costs, as a share; 0: not known; infinite of nobody's fault from the start, of which nobody
+    # knows how much is the job's own nature
     noise_share: float = 0.0
 
     @property
@@ -67,8 +67,8 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
         return "page"
     if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
         return "note"
-    # Nobody can act on it, and the job loses about as much to its own noise.
-    if not loss.has_suspect and loss.share < NOISE_TIMES * loss.noise_share:
+    # The job loses about as much to its own noise.
+    if loss.share < NOISE_TIMES * loss.noise_share:
         return "note"
     # A page: somebody could stop it tonight, and it goes on and costs enough to be sure of it.
     can_be_stopped = loss.has_suspect and loss.kind not in PLANS
@@ -95,17 +95,22 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     nothing that anybody knows of.
     """
     usual_ns = median(one.reference_ns for one in verdict.kept)
-    noises_ns = [one.excess_ns / one.sigmas for one in verdict.kept if one.sigmas > 0]
-    judged = max(verdict.judged, verdict.seen)
+    judged, has_suspect = max(verdict.judged, verdict.seen), bool(verdict.cause.suspects)
+    if has_suspect:
+        noise_ns = median(one.spread_ns for one in verdict.kept) / math.sqrt(judged)
+    elif verdict.standing is not None:
+        noise_ns = math.inf
+    else:
+        noise_ns = median([one.excess_ns / one.sigmas for one in verdict.kept if one.sigmas > 0] or [0.0])
     return Loss(
         kind=verdict.cause.kind,
-        has_suspect=bool(verdict.cause.suspects),
+        has_suspect=has_suspect,
         seen=verdict.seen,
         lost_s=verdict.lost_ns / 1e9,
         lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
         world_size=world_size,
         is_over=is_over,
-        noise_share=math.inf if verdict.standing is not None else median(noises_ns or [0.0]) / max(usual_ns, 1.0),
+        noise_share=noise_ns / max(usual_ns, 1.0),
     )
 
 

@@ -200,7 +200,8 @@ class VerdictTracker:
 
     def _open_recurring(self, topology: Topology, newest: Observation, what_if: WhatIf | None) -> list[OpenVerdict]:
         """Open verdicts on causes that were seen often enough."""
-        recent = [o for o in self._recent if o.attribution is not None]
+        # One that was taken for like another does not show that the same rank was late again.
+        recent = [o for o in self._recent if o.attribution is not None and not o.is_carried]
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         evidence = Evidence(recent, self._suspicions, is_uneven, topology, self._working)
         causes = evidence.find(self._new_imbalance(topology))

@@ -209,6 +209,12 @@ def test_a_longer_batch_is_no_host_in_turns_though_its_ranks_have_half_of_what_p
     assert blamed(some) is None
 
 
+def test_of_a_stage_on_two_hosts_the_path_may_pass_one() -> None:
+    some = [seen(n, {Lane("work", n): 60.0}, {}, {rank: 90.0 * (rank < 16) for rank in range(32)}) for n in range(8)]
+    assert blamed(some, replace(OF_EIGHT, stage_of={rank: rank // 16 for rank in range(32)})) == "stage"
+    assert blamed(some, replace(OF_EIGHT, stage_of={rank: rank // 4 for rank in range(32)})) == "host"
+
+
 @pytest.mark.parametrize(("few_ms", "device"), [(18.0, "host"), (13.5, None)])
 def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None) -> None:
     """Five ranks lose 60 ms each, a sixth as much as is asked: three quarters of the host take part with it."""

@@ -44,7 +44,7 @@ def hung(*, is_shared: bool = False, since_ns: int | None = None, until_ns: int 
 
 def test_revisions() -> None:
     # Who did not arrive is nearly certain; where all are inside nobody is named
-    assert hung().suspects[0].probability == 0.9
+    assert hung().suspects[0].probability == 0.96
     assert hung(is_shared=True).suspects == ()
     # A hang lost the time since the first rank was stuck if that is known
     known, unknown = hung(since_ns=1_000_000_000, until_ns=3_000_000_000), hung(until_ns=3_000_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.messages.judgements import SEVERITIES, Verdict
 from irregulars.settings import SeverityLimits
 from irregulars.state_codec import encode_state
-from tests.detectors.observed_iterations import TOPOLOGY, Step, late, observation
+from tests.detectors.observed_iterations import MS, TOPOLOGY, Step, late, observation
 from tests.detectors.verdicts.test_open_verdict import recurring, standing
 from tests.stored_states import stored
 
@@ -67,12 +68,11 @@ def test_spikes_and_hangs() -> None:
 
 
 @pytest.mark.parametrize(("has_suspect", "noise_share", "told"), [
-    (False, 0.03, "note"), (False, 0.02, "ticket"), (False, 0.0, "ticket"), (True, 0.03, "ticket"),
+    (False, 0.03, "note"), (False, 0.02, "ticket"), (False, 0.0, "ticket"),
+    (True, 0.03, "note"), (True, 0.02, "ticket"),
 ])  # fmt: skip
-def test_what_accuses_nobody_and_costs_no_more_than_noise_is_a_note(
-    has_suspect: bool, noise_share: float, told: str
-) -> None:
-    uneven = Loss("imbalance", has_suspect, 1000, 500.0, 10_000.0, 1000, noise_share=noise_share)
+def test_what_costs_no_more_than_noise_is_a_note(has_suspect: bool, noise_share: float, told: str) -> None:
+    uneven = Loss("imbalance", has_suspect, 100, 500.0, 10_000.0, 1000, noise_share=noise_share)
     assert severity_of(uneven, LIMITS) == told
 
 
@@ -120,6 +120,10 @@ def test_what_a_loss_is_held_against() -> None:
     loss = loss_of(recurring(), 4)
     assert (loss.kind, loss.has_suspect, loss.seen, loss.world_size) == ("slow_rank", True, 3, 4)
     assert (loss.lost_s, loss.lasted_s) == (pytest.approx(0.15), pytest.approx(0.55))
+    # The noise of a mean of four is half of that of one
+    noisy = recurring()
+    noisy.kept = deque(replace(one, spread_ns=20 * MS) for one in noisy.kept)
+    assert loss_of(noisy, 4).noise_share == pytest.approx(0.2 / 2)
     # A fault without a healthy past is held against what it would take without
     loss = loss_of(standing(), 4)
     assert loss.share == pytest.approx(50 / 150)

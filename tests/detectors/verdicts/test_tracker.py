@@ -138,6 +138,14 @@ def test_uneven_data_do_not_hide_a_spike() -> None:
     assert [(one.kind, one.iterations) for one in said if one.event == "opened"] == [("slow_nic", (20, 21))]
 
 
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_an_iteration_that_was_taken_for_like_another_accuses_nobody_anew(is_carried: bool) -> None:
+    tracker = VerdictTracker("j", 1)
+    steps = [observation(0, late(1)), *(replace(observation(n, late(1)), is_carried=is_carried) for n in range(1, 6))]
+    said = [one for step in steps for one in tracker.observe(step, TOPOLOGY)[0]]
+    assert bool(said) is not is_carried
+
+
 def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
     tracker = VerdictTracker("j", 1)
     reviewed = [observation(n, late(1)) for n in range(5)]
