@@ -30,6 +30,7 @@ from irregulars.detectors.blame.suspects import (
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import are_in_step, owner, starved_ranks
 from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.path.critical_path import Attribution
@@ -76,8 +77,8 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = TRANSFER_SUSPECTS[device.kind].accusation
     others = [p for one, p in ranked if one.kind == device.kind and one != device]
-    is_alike = device.kind == "switch" and BLAME.min_lead * max(others, default=0.0) > probability
-    is_unclear = lane.kind == "collective" and (probability < BLAME.min_named or is_alike)
+    is_alike = device.kind == "switch" and JOB.twice * max(others, default=0.0) > probability
+    is_unclear = lane.kind == "collective" and (probability < JOB.part or is_alike)
     if (is_unclear or accusation is None) and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
         return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
     if is_unclear or (accusation is None and device != FABRIC):
@@ -100,7 +101,7 @@ def _shared_lanes(lane: Lane, ranked: Ranked, slow: Iterable[Lane], topology: To
     def chance(one: Lane) -> float:
         return sum(p for device, p in ranked if is_carried(device, one, lane, topology))
 
-    return frozenset(one for one in slow if chance(one) > BLAME.min_probability)
+    return frozenset(one for one in slow if chance(one) > JOB.most)
 
 
 def _slow_ones(times_slow: Mapping[Lane, float]) -> frozenset[Lane]:
@@ -171,9 +172,9 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     firsts = Counter(leaf for leaf in known if leaf is not None)
     if firsts.total() < LIKELIHOODS.min_firsts:
         return {}
-    is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()
+    is_one = max(firsts.values()) > JOB.most * firsts.total()
     # Against a half: devices of other kinds make either as likely as not.
-    likely, unlikely = math.log(2 * LIKELIHOODS.first_if_one_way), math.log(2 * (1 - LIKELIHOODS.first_if_one_way))
+    likely, unlikely = math.log(2 * LIKELIHOODS.crosses), math.log(2 * (1 - LIKELIHOODS.crosses))
     return {"switch": likely, "spine": unlikely} if is_one else {"switch": unlikely, "spine": likely}
 
 
@@ -283,7 +284,7 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
     lost_ns = unexplained.own_ns(found.lanes)
     seen = [a for a, ns in zip(unexplained.attributions, lost_ns, strict=True) if ns > 0]
     typical_ns = median([ns for ns in lost_ns if ns > 0] or [0.0])
-    late = starved_ranks(seen, BLAME.least_work_share * typical_ns)
+    late = starved_ranks(seen, JOB.least_share * typical_ns)
     starved = owner(late, seen, unexplained.topology)
     # Of a rank that works as much longer while transfers are as always, it is no lack of processor time.
     if starved is None or starved in unexplained.working or are_in_step(seen, late):
@@ -292,6 +293,6 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
     is_among = 2 * len(set(ranks).intersection(starved.ranks)) > (0 if device is None else len(set(ranks)))
     if not is_among:
         return found
-    probability = max([LIKELIHOODS.starved, *(p for _, p in found.suspects[:1])])
+    probability = max([LIKELIHOODS.crosses, *(p for _, p in found.suspects[:1])])
     works = frozenset(Lane("work", rank) for rank in starved.ranks)
     return Explanation("slow_rank", ((starved, probability),), works | found.lanes)

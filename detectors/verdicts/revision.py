@@ -86,7 +86,7 @@ def hang_verdict(
     """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     device = Device("program" if hang.is_program_error else "gpu", hang.accused)
-    probability = VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
+    probability = VERDICTS.silent_hang_probability if hang.silent else VERDICTS.sure_certainty
     suspects = (suspect_of(device, probability, topology),) if hang.accused else ()
     return Verdict(
         verdict_id=verdict_id,

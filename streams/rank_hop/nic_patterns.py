@@ -146,7 +146,7 @@ def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints
         known = statistics(merged, intervals, len(first))
         found |= {f"{way}_mean": _rounded(known.mean), f"{way}_deviation": _rounded(known.deviation)}
     is_known = np.isfinite(found["tx_mean"]) | np.isfinite(found["rx_mean"])
-    kept = np.flatnonzero(is_known & (found["share"] > NICS.min_share))  # the others are never abnormal
+    kept = np.flatnonzero(is_known & (found["share"] > NICS.idle_ratio))  # the others are never abnormal
     assert found.keys() == PATTERN_COLUMNS.keys()
     counts = np.bincount(block[kept], minlength=blocks)
     return Ragged(counts, {name: column[kept] for name, column in found.items()})

@@ -32,7 +32,7 @@ from sklearn.svm import LinearSVC
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
-from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from tests.benchmarks.forest.features import FEATURES, OperatorFeatures
@@ -156,7 +156,7 @@ def replay(
     for iteration in iterations:
         if usual is None or iteration - learned >= _LEARN_EVERY:
             regular = [one for one in range(1, iteration) if run.is_irregular(one) is False]
-            usual, learned = learn_usual_pieces(graph_of(regular[-JUDGING.usual_iterations :])), iteration
+            usual, learned = learn_usual_pieces(graph_of(regular[-IRREGULAR.min_iterations :])), iteration
         started_s = time.perf_counter()
         graph = graph_of([iteration])
         ratios = np.ones(len(graph)) if usual is None else abnormal_ratios(graph, usual)
