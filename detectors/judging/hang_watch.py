@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, join_rows
 from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -98,7 +97,7 @@ class HangWatch:
             for rank, one in announced.items()
             if one.is_logged
         }
-        trusted = {rank for rank, share in lost.items() if share <= JOB.least_share}
+        trusted = {rank for rank, share in lost.items() if share <= JUDGING.most_lost_share}
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
         if hang is None:
             return None

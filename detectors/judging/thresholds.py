@@ -21,6 +21,9 @@ class JudgingThresholds:
     newest_iterations: int = threshold(2, "iterations",
         "An iteration is dropped from the search for hangs when each of its ranks has so many newer ones.",
         "chosen: ranks may stand on both sides of the border between two iterations")  # fmt: skip
+    most_lost_share: float = threshold(0.02, "share of a rank's rows",
+        "A missing row of a rank that lost more does not say that the rank did not arrive.",
+        "chosen: with 2 % lost, the row that matters is lost in one of fifty hangs")  # fmt: skip
     most_apart: int = threshold(16, "iterations",
         "Most iterations that are kept to search for a hang.",
         "chosen by hand: ranks are a few iterations apart")  # fmt: skip
