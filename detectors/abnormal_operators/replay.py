@@ -250,7 +250,7 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     ratio = log_ratios(transfer_ns, usual_ns)
     slowness = huber_means(lane, ratio, usual_ns, usual.transfer_sigma)
     # The mean comes from the median, and of the members of one collective only one value is new.
-    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), ABNORMAL.least_piece_sigma / 2)
+    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), JOB.negligible / 2)
     # All members log the one transfer of a collective: its time counts once.
     cost_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * share_above_usual(slowness) * transfers / members
     has_few = transfers < JOB.repeated

@@ -30,9 +30,6 @@ class AbnormalThresholds:
     huber_sigmas: float = threshold(2.0, "standard deviations",
         "In a mean, a value farther from the median counts as if it were so far.",
         "Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen")  # fmt: skip
-    least_piece_sigma: float = threshold(0.01, "logarithm of a ratio",
-        "The standard deviation of single gaps or transfers counts as this at least.",
-        "chosen: repeated work of a GPU varies by about a percent")  # fmt: skip
 
 
 ABNORMAL: Final = AbnormalThresholds()

@@ -96,7 +96,7 @@ def _ranks_and_pace(graph: OperatorGraph, slowness: Floats) -> tuple[float, floa
     pace = [np.quantile(slowness[iteration == one], JOB.part) for one in range(iteration.max() + 1)]
     own = slowness - np.array(pace)[iteration]
     of_ranks = medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
-    sigma = max(robust_sigma(own - np.median(own)), ABNORMAL.least_piece_sigma / 2)
+    sigma = max(robust_sigma(own - np.median(own)), JOB.negligible / 2)
     return sigma, float(np.median(of_ranks))
 
 
@@ -164,7 +164,7 @@ def huber_means(group: Ints, values: Floats, weights: Floats, sigma: float) -> F
 def spread_of_pieces(ratios: Floats, weights: Floats) -> float:
     """Return the robust standard deviation of single pieces' log ratios around 0, weighted."""
     distance = weighted_medians(np.zeros(len(ratios), dtype=np.int64), np.abs(ratios), weights)[0]
-    return max(MAD_TO_SIGMA * float(distance), ABNORMAL.least_piece_sigma)
+    return max(MAD_TO_SIGMA * float(distance), JOB.negligible)
 
 
 def shrink_together(values: Floats, is_slow: Flags, sigma: Floats) -> Floats:

@@ -28,6 +28,9 @@ class JobThresholds:
     least_share: float = threshold(0.05, "share, or probability",
         "Less is next to nothing: of the work or rows of a rank, of a rate, of an excess; or is hardly chance.",
         "chosen: a twentieth accuses nobody, whoever hides behind it")  # fmt: skip
+    negligible: float = threshold(0.01, "share, or logarithm of a ratio",
+        "Less is nothing: a rate is idle, a gap a launch, a pattern of no account, and noise counts as this.",
+        "EROICA (NSDI 2026), β > 0.01; repeated work of a GPU varies by about a percent")  # fmt: skip
     twice: float = threshold(2.0, "times",
         "A time, probability or loss that is so many times another one differs clearly.",
         "chosen: twice, as SCOUT's limit of a slow write (LM Resiliency 0.2)")  # fmt: skip

@@ -224,9 +224,7 @@ def lanes_of_slow_switch(
     for lane in ratios:
         for switch in topology.switches(topology.lane_ranks(lane)):
             passing.setdefault(switch, []).append(lane)
-    typical = {
-        s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= PATH.most_candidates
-    }
+    typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= JOB.often}
     slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
     if slowest is None or typical[slowest] < math.log(BLAME.switch_ratio):
         return []
@@ -268,4 +266,4 @@ def _may_be_slow(ratios: Mapping[Lane, float], topology: Topology) -> bool:
     switch, counts = np.unique(below[below >= 0], return_inverse=True, return_counts=True)[1:]
     typical = medians(switch, np.array(list(ratios.values()))[lane]) if len(lane) else np.empty(0)
     least = math.log(BLAME.switch_ratio) - _ROUNDING
-    return bool((typical[counts >= PATH.most_candidates] >= least).any())
+    return bool((typical[counts >= JOB.often] >= least).any())

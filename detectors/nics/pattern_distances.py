@@ -71,7 +71,7 @@ def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
     # Of a direction that is not sampled (NaN) the other one counts.
     differential, unexpected = (np.fmax(*pair) for pair in list(zip(*found, strict=True))[:2])
     is_odd = np.logical_or(*(one.is_abnormal for one in found))
-    return Judged(differential, unexpected, is_odd & (patterns.share > NICS.idle_ratio))
+    return Judged(differential, unexpected, is_odd & (patterns.share > JOB.negligible))
 
 
 def differential_distances(group: Ints, triples: Floats, rank: Ints) -> Floats:

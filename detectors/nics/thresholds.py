@@ -23,9 +23,6 @@ class NicThresholds:
     kept_ratio: float = threshold(0.8, "share of the bytes of an execution",
         "The piece that the busy part is cut from holds at least so many.",
         _EROICA_1)  # fmt: skip
-    idle_ratio: float = threshold(0.01, "share of the execution's highest rate",
-        "A sample at this rate or a lower one is idle.",
-        "chosen: EROICA takes samples of 0, but a host's NIC is never quite silent")  # fmt: skip
     far: float = threshold(0.4, "Manhattan distance of two patterns whose components are scaled to 1",
         "Two workers at least so far apart behave differently.",
         _EROICA_LOCALIZATION)  # fmt: skip

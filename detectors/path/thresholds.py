@@ -17,12 +17,6 @@ class PathThresholds:
         "If more lost their row, the transfer is not held against what is usual.",
         "chosen: one lost row of twenty most likely leaves the last arriver; one of two does not")  # fmt: skip
 
-    # Usual values: by the past, and by peers
-    launch_ratio: float = threshold(0.01, "share of the time since the operator before began",
-        "A shorter gap is taken for a launch.",
-        "chosen: kernels are launched within microseconds, operators take a hundred times as long; on two "
-        "simulators by other authors (seeds 71, 72)")  # fmt: skip
-
     # Lanes beside a slow transfer, in jobs too large to read whole
     most_candidates: int = threshold(8, "ranks",
         "Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",

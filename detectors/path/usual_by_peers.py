@@ -24,7 +24,6 @@ from irregulars.detectors.path.critical_path import Attribution, attribute_again
 from irregulars.detectors.path.graph_edges import NO_ORDINAL
 from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, lane_table
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Flags, Floats, Ints, Numbers
 from irregulars.messages.records import SEND
 
@@ -111,7 +110,7 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
     """
     own = group_rows([graph.rank, place])[0]
     measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
-    is_free = graph.gap_ns > np.maximum(graph.slack_ns, PATH.launch_ratio * graph.since_previous_ns)
+    is_free = graph.gap_ns > np.maximum(graph.slack_ns, JOB.negligible * graph.since_previous_ns)
     usual = [_usual_of_free_peers(role, graph.rank, values, is_free) for values in measures]
     jitter_ns = []  # of each measure the sum of distances to the median over iterations, by place
     for values, of_peers in zip(measures, usual, strict=True):
