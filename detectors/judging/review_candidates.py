@@ -149,7 +149,7 @@ def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence
                 lane: pair
                 for role in of_role
                 for lane, pair in against_role(_far(role, sums), role, sums).items()
-                if pair.excess_ns > (JOB.twice - 1) * pair.usual_ns
+                if pair.excess_ns > pair.usual_ns  # twice as long is no matter of distance or load
             }
             for sums, of_role in zip(iterations, roles, strict=True)
         ]
@@ -161,7 +161,7 @@ def _far(role: Sequence[Lane], sums: LaneSums) -> list[Lane]:
     if role[0].kind != "pair":  # a role is of one kind
         return []
     mean_ns = np.array([sums.mean_ns[lane] for lane in role])
-    least_ns = (1 + (JOB.twice - 1) / 2) * lower_median(mean_ns)  # well below: rounding must lose none
+    least_ns = 1.5 * lower_median(mean_ns)  # well below twice: rounding must lose none
     return [role[at] for at in np.flatnonzero(~(mean_ns < least_ns)).tolist()]
 
 
