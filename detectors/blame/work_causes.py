@@ -98,7 +98,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         and own_ns >= JOB.nearly_all * all_ns > 0
         and (own_ns >= JOB.nearly_all * works_ns or _are_others_on_time(ranks, unexplained.attributions))
         and max(by_rank) <= BLAME.clearly_most * own_ns  # one rank takes no turns
-        and taking >= JOB.nearly_all * len(ranks)
+        and taking >= (1 - JOB.part) * len(ranks)
     )
     return host if take_turns and _are_all_late(ranks, unexplained.attributions) else None
 
@@ -123,7 +123,7 @@ def _are_all_late(ranks: Collection[int], attributions: Sequence[Attribution]) -
         late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
         if max(late_ns) > 0:
             shares.append(sum(ns >= JOB.most * max(late_ns) for ns in late_ns) / len(late_ns))
-    return bool(shares) and median(shares) >= JOB.nearly_all
+    return bool(shares) and median(shares) >= 1 - JOB.part
 
 
 # --- ranks that are late together -----------------------------------------------------------------------------------

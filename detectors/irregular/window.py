@@ -184,7 +184,7 @@ class IterationWindow:
         return self._worth_ns(self.level_ns)
 
     def _worth_ns(self, level_ns: float) -> float:
-        return JOB.nearly_all * (self.delta - 1) * level_ns
+        return (1 - JOB.part) * (self.delta - 1) * level_ns
 
     @property
     def rise_ns(self) -> float:

@@ -16,9 +16,9 @@ class JobThresholds:
     most: float = threshold(0.5, "share, or probability",
         "From here on a part is the main one, a suspect likelier than not, and the rest of a fault still the fault.",
         "formula: more than all the rest together")  # fmt: skip
-    nearly_all: float = threshold(0.75, "share, or probability",
-        "From here on nearly all take part, or are explained: ranks, iterations, excess, δ's allowance, NICs' peaks.",
-        "chosen: three of a host's four GPUs; rows get lost, and peaks vary by a tenth or two")  # fmt: skip
+    nearly_all: float = threshold(0.8, "share, or probability",
+        "From here on nearly all take part, or are explained: iterations, excess, a NIC's usual peak.",
+        "chosen: four of five, since rows get lost, and peaks vary by a tenth or two")  # fmt: skip
     part: float = threshold(0.25, "share",
         "A smaller part does not count: of an excess, of a lane's time, of the late ranks, or of a certainty.",
         "chosen: three causes and noise may share an iteration")  # fmt: skip

@@ -6,7 +6,7 @@ Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
 |---|---|---|
 | in 3 of the last 6 iterations | the work of a rank or host | it was seen in twice as many as all others |
 | in 4 of the last 6 | transfers, or the work of a whole stage | |
-| in 3 in a row, long and beyond noise | transfers | it is clear whose they are (0.75) |
+| in 3 in a row, long and beyond noise | transfers | it is clear whose they are (0.8) |
 | in 2 of the last 6, long | a rank that stands out in both | nothing else made an iteration as long |
 | in all of the last 6, none of them long | any | beyond noise, and it is sure whose (0.9) |
 

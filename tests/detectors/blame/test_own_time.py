@@ -58,8 +58,8 @@ def test_who_works_ten_times_as_much_waits_more_and_that_is_not_the_cause() -> N
     assert [(one.rank, one.excess_ns) for one in waits] == [(3, 95e6)]
 
 
-@pytest.mark.parametrize(("ms", "is_named"), [(74.0, False), (76.0, True)])
-def test_a_cause_is_named_from_three_quarters_of_the_gaps_on(ms: float, is_named: bool) -> None:
+@pytest.mark.parametrize(("ms", "is_named"), [(79.0, False), (81.0, True)])
+def test_a_cause_is_named_from_four_fifths_of_the_gaps_on(ms: float, is_named: bool) -> None:
     found = covering_cause((2,), [observation({2: 100.0}, (2, LOADER, ms)) for _ in range(3)])
     assert (found is not None) == is_named
     assert found is None or found == ("data_loader", ms / 100)

@@ -88,7 +88,7 @@ def test_slow_transfers_are_seen_four_times_or_three_times_in_a_row(
     assert evidence(*map(slow, iterations)).is_seen_enough(nic_cause(*iterations)) == is_enough
 
 
-@pytest.mark.parametrize(("probability", "is_enough"), [(0.7, False), (0.8, True)])
+@pytest.mark.parametrize(("probability", "is_enough"), [(0.75, False), (0.85, True)])
 def test_of_three_in_a_row_it_is_clear_whose_they_are(probability: float, is_enough: bool) -> None:
     some = [slow(n) for n in range(3)]
     assert evidence(*some).is_seen_enough(nic_cause(0, 1, 2, probability=probability)) == is_enough
