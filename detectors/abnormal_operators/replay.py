@@ -219,11 +219,11 @@ def without_slowness(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
     own = slowness - pace
     least_ns = _least_cost_ns(graph, usual)
     cost_ns = np.bincount(rank, np.where(np.isnan(usual_gap_ns), 0.0, gap_ns)) * share_above_usual(own)
-    is_slow = (own > ABNORMAL.sigmas * usual.rank_sigma) & (cost_ns > least_ns)
+    is_slow = (own > JOB.sigmas * usual.rank_sigma) & (cost_ns > least_ns)
     factor = np.exp(shrink_together(own, is_slow, np.full(len(own), usual.rank_sigma)))
     gap_ns = gap_ns / factor[rank]
     expected_ns = usual_gap_ns * np.exp(pace)
-    limit_ns = np.maximum(ABNORMAL.sigmas * usual.gap_sigma * usual_gap_ns, least_ns)
+    limit_ns = np.maximum(JOB.sigmas * usual.gap_sigma * usual_gap_ns, least_ns)
     return Pieces(
         np.where(gap_ns - expected_ns > limit_ns, expected_ns, gap_ns),
         _healthy_transfers(graph, usual, usual_transfer_ns),
@@ -233,9 +233,9 @@ def without_slowness(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
 def _pace(slowness: Floats) -> float:
     """Return by how much the job as a whole is slower in this iteration, which no rank is to blame for (a log)."""
     # Of three ranks all may be slow: none of them shows the job's own pace.
-    if len(slowness) < 1 / ABNORMAL.pace_quantile:
+    if len(slowness) < 1 / JOB.part:
         return 0.0
-    return float(np.quantile(slowness, ABNORMAL.pace_quantile))
+    return float(np.quantile(slowness, JOB.part))
 
 
 def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Floats) -> Floats:
@@ -250,12 +250,12 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     ratio = log_ratios(transfer_ns, usual_ns)
     slowness = huber_means(lane, ratio, usual_ns, usual.transfer_sigma)
     # The mean comes from the median, and of the members of one collective only one value is new.
-    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), ABNORMAL.least_piece_sigma / 2)
+    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), JOB.negligible / 2)
     # All members log the one transfer of a collective: its time counts once.
     cost_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * share_above_usual(slowness) * transfers / members
-    has_few = transfers < ABNORMAL.few_transfers
-    least_ns = np.where(has_few, 1.0, ABNORMAL.lane_ratio) * _least_cost_ns(graph, usual)
-    stands_out = slowness > np.maximum(ABNORMAL.sigmas * sigma, ABNORMAL.least_lane_log)
+    has_few = transfers < JOB.repeated
+    least_ns = np.where(has_few, 1.0, ABNORMAL.cause_ratio) * _least_cost_ns(graph, usual)
+    stands_out = slowness > np.maximum(JOB.sigmas * sigma, JOB.least_share)
     factor = shrink_together(slowness, stands_out & (cost_ns > least_ns), sigma)[lane]
     # Of a slow lane too some rows may not have met the network: a buffered send returns when its bytes are copied.
     return np.where(np.nan_to_num(ratio) > factor / 2, transfer_ns / np.exp(factor), transfer_ns)

@@ -19,37 +19,17 @@ class AbnormalThresholds:
         "Holmes (NSDI 2025): the definition of an abnormal operator")  # fmt: skip
 
     # Who is slow: a rank by its gaps, a lane by its transfers
-    sigmas: float = threshold(4.0, "standard deviations",
-        "A rank, a lane or a single gap that is slower by less does not stand out.",
-        "chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above")  # fmt: skip
-    least_lane_log: float = threshold(0.05, "logarithm of a ratio",
-        "A lane that is slower by less does not stand out.",
-        _SIMULATED + "; transfers are noisier than work")  # fmt: skip
     cause_ratio: float = threshold(0.3, "share of the iteration's excess",
         "A rank that costs less does not stand out.",
         _SIMULATED)  # fmt: skip
-    lane_ratio: float = threshold(0.3, "share of what a rank must cost",
-        "A lane that costs less does not stand out.",
-        _SIMULATED + ": a slow NIC has several lanes")  # fmt: skip
     least_excess_ratio: float = threshold(0.02, "share of the usual iteration",
         "A smaller excess of the iteration counts as this.",
         "chosen: healthy iterations vary by a percent or two")  # fmt: skip
-    few_transfers: int = threshold(3, "transfers of a lane in the iteration",
-        "A lane of fewer must cost as much as a rank.",
-        "chosen: a healthy job has spikes of single transfers, two at once hardly ever")  # fmt: skip
-
-    # The job's own pace, which no rank is blamed for
-    pace_quantile: float = threshold(0.25, "quantile of the ranks' ratios",
-        "This quantile is taken for the job's pace.",
-        "chosen: low, since up to three quarters of the ranks may be on slow hosts")  # fmt: skip
 
     # Noise
     huber_sigmas: float = threshold(2.0, "standard deviations",
         "In a mean, a value farther from the median counts as if it were so far.",
         "Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen")  # fmt: skip
-    least_piece_sigma: float = threshold(0.01, "logarithm of a ratio",
-        "The standard deviation of single gaps or transfers counts as this at least.",
-        "chosen: repeated work of a GPU varies by about a percent")  # fmt: skip
 
 
 ABNORMAL: Final = AbnormalThresholds()

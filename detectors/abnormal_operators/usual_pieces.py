@@ -9,6 +9,7 @@ import numpy as np
 from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma, weighted_medians
 from irregulars.detectors.arrays.row_keys import find_sorted
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_classes import pack_class
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import class_columns, place_keys
@@ -92,10 +93,10 @@ def _ranks_and_pace(graph: OperatorGraph, slowness: Floats) -> tuple[float, floa
     """
     first = np.unique(graph.block, return_index=True)[1]
     iteration = np.unique(graph.iteration[first], return_inverse=True)[1]
-    pace = [np.quantile(slowness[iteration == one], ABNORMAL.pace_quantile) for one in range(iteration.max() + 1)]
+    pace = [np.quantile(slowness[iteration == one], JOB.part) for one in range(iteration.max() + 1)]
     own = slowness - np.array(pace)[iteration]
     of_ranks = medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
-    sigma = max(robust_sigma(own - np.median(own)), ABNORMAL.least_piece_sigma / 2)
+    sigma = max(robust_sigma(own - np.median(own)), JOB.negligible / 2)
     return sigma, float(np.median(of_ranks))
 
 
@@ -163,7 +164,7 @@ def huber_means(group: Ints, values: Floats, weights: Floats, sigma: float) -> F
 def spread_of_pieces(ratios: Floats, weights: Floats) -> float:
     """Return the robust standard deviation of single pieces' log ratios around 0, weighted."""
     distance = weighted_medians(np.zeros(len(ratios), dtype=np.int64), np.abs(ratios), weights)[0]
-    return max(MAD_TO_SIGMA * float(distance), ABNORMAL.least_piece_sigma)
+    return max(MAD_TO_SIGMA * float(distance), JOB.negligible)
 
 
 def shrink_together(values: Floats, is_slow: Flags, sigma: Floats) -> Floats:

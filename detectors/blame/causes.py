@@ -19,9 +19,9 @@ from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.transfer_causes import explain_by_bandwidth, explain_transfers
 from irregulars.detectors.blame.work_causes import explain_work
 from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.path.thresholds import PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def find_causes(
     """
     unexplained = Unexplained.of(attributions, topology, working)
     totals_ns = [attribution.held_against_ns(is_work=False) for attribution in attributions]
-    # Let no iteration count for more than `most_typical` typical ones: a single long hang does not recur.
-    limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
+    # Let no iteration count for more than two typical ones: a single long hang does not recur.
+    limit_ns = JOB.twice * median(totals_ns) if totals_ns else 0.0
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
     works_ns = [attribution.held_against_ns(is_work=True) for attribution in attributions]
     causes = []
@@ -70,12 +70,12 @@ def find_causes(
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns
         # The costliest lane explains too little, so no other one is tried.
-        if _weighted(own_ns, weights) < PATH.accused_ratio * _weighted(held_against_ns, weights):
+        if _weighted(own_ns, weights) < JOB.part * _weighted(held_against_ns, weights):
             break
         seen = {
             a.iteration: ns
             for a, ns, total, weight in zip(attributions, own_ns, held_against_ns, weights, strict=True)
-            if ns >= BLAME.match_share * total * weight > 0
+            if ns >= JOB.part * total * weight > 0
         }
         if seen and found.kind is not None:
             causes.append(_cause(found.kind, found, lane, seen, unexplained.attributions))
@@ -118,7 +118,7 @@ def is_sure(cause: Cause) -> bool:
     """
     if cause.kind in ("slow_communicator", "imbalance") and not cause.suspects:
         return True
-    return sum(probability for _, probability in cause.suspects) >= BLAME.min_probability
+    return sum(probability for _, probability in cause.suspects) >= JOB.most
 
 
 def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -> float:

@@ -23,52 +23,36 @@ class Likelihoods:
 
     # --- priors: how often which kind of device is to blame ---------------------------------------------------------
 
-    prior_nic: float = threshold(1.0, _PRIOR,
-        "A NIC is to blame.", "convention: the measure of the other priors")  # fmt: skip
     prior_link: float = threshold(0.5, _PRIOR,
         "The way between two ranks is to blame.",
         "chosen: rarer than a NIC, which all of its links pass")  # fmt: skip
     prior_switch: float = threshold(0.3, _PRIOR,
         "A switch is to blame.", "chosen: there are fewer switches than NICs")  # fmt: skip
-    prior_communicator: float = threshold(0.3, _PRIOR,
-        "The communication as such is to blame.", "chosen: as rare as a slow switch")  # fmt: skip
     prior_fabric: float = threshold(0.1, _PRIOR,
         "What joins the switches is to blame.",
         "chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)")  # fmt: skip
-    prior_spine: float = threshold(0.1, _PRIOR,
-        "A switch that joins others is to blame.", "chosen: as prior_fabric, which it gives a name")  # fmt: skip
     prior_none: float = threshold(0.05, _PRIOR,
         "It was chance.", "chosen: what is looked into stands far out of the noise")  # fmt: skip
-    prior_unseen: float = threshold(1.0, _PRIOR,
-        "One member that logs nothing came late.",
-        "chosen: nothing is known of it, so it is as likely late as a NIC is slow")  # fmt: skip
 
     # --- ways: which part of a slow device is slow ------------------------------------------------------------------
 
-    both_ways: float = threshold(0.5, _WAY,
-        "The NIC or link is slow both ways; a link otherwise in one direction as often as in the other.",
-        "chosen: half")  # fmt: skip
     nic_out: float = threshold(0.3, _WAY,
         "The NIC is slow in sending, not in receiving; it is slow in receiving alone in the other cases.",
         "chosen: queues build where a NIC sends (commit a2ee74a)")  # fmt: skip
-    switch_ports: float = threshold(0.5, _WAY,
-        "The switch is slow for what passes it; else its uplink is, and not what stays below it.",
-        "chosen: half (commit 6ebf6b1)")  # fmt: skip
 
     # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
 
     accused: float = threshold(0.95, _SLOW,
-        "Such as the accused lane, if the communication as such is slow.",
+        "Such as the accused lane, if the communication as such is slow; or a pair that passes a slow NIC its way.",
         "chosen: it was looked into since it was slow")  # fmt: skip
-    passes: float = threshold(0.97, _SLOW,
-        "It is a pair over the network that passes the slow NIC in its slow direction.",
-        "chosen: a message has no way around its NIC, and of 128 members of a group each has such pairs")  # fmt: skip
     crosses: float = threshold(0.9, _SLOW,
-        "Such as a pair over the network with one end below a slow switch.",
+        "Such as a pair over the network with one end below a slow switch. Also that ranks lack processor time, and "
+        "that the same leaf's ranks leave first if one way between leafs is slow.",
         "chosen: a little less sure than the accused lane itself")  # fmt: skip
     may_cross: float = threshold(0.5, _SLOW,
-        "It passes one of some equal switches above the leafs, of which one is slow.",
+        "It passes one of some equal switches above the leafs, of which one is slow. As likely a device is slow both "
+        "ways, a switch as a whole, and a slow switch shows at NICs.",
         "formula: as likely as not: nobody knows which of them it takes")  # fmt: skip
     shares_host: float = threshold(0.8, _SLOW,
         "It is a group with other members on the slow NIC's host.",
@@ -76,12 +60,9 @@ class Likelihoods:
     inside: float = threshold(0.2, _SLOW,
         "It stays inside a host, and a NIC or switch of one of its ranks is slow.",
         "chosen: gloo, and NCCL without P2P, send it over the NIC; NVLink does not")  # fmt: skip
-    has_both_ends: float = threshold(0.4, _SLOW,
-        "It is a larger group with both ends of a slow link.",
-        "chosen: they may be neighbours in its ring, or not")  # fmt: skip
     untouched: float = threshold(0.05, _SLOW,
         "What is slow does not touch it.",
-        "chosen: several times what noise alone leaves beyond lane_sigmas, as one fault makes others "
+        "chosen: several times what noise alone leaves beyond JOB.sigmas, as one fault makes others "
         "wait")  # fmt: skip
     nobody: float = threshold(0.15, _SLOW,
         "No device is to blame.",
@@ -102,19 +83,9 @@ class Likelihoods:
     steady_if_link: float = threshold(3.0, "times as likely as by chance",
         "A NIC's rate is steady because a link of it is slow.",
         "chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)")  # fmt: skip
-    one_first: float = threshold(0.5, "share of slow collectives that join several leafs",
-        "If the same leaf's ranks leave first in more, one way between leafs is slow, else all of them are alike.",
-        "chosen: chance gives a half to one of two leafs, and less to one of more")  # fmt: skip
-    first_if_one_way: float = threshold(0.9, "probability",
-        "The same leaf's ranks mostly leave first if the uplink of one switch is slow; not so if a spine is.",
-        "chosen: in hsdp16-leaf-uplink in 164 of 168 collectives; in hsdp16-spine no leaf in more than 52 of "
-        "168")  # fmt: skip
     min_firsts: int = threshold(8, "collectives",
         "With fewer it is not asked who left first.",
         "computed: of four leafs alike one leaves first in five or more of eight in 11 of 100 cases")  # fmt: skip
-    starved: float = threshold(0.9, "probability",
-        "First value for ranks that lack processor time, at least.",
-        "chosen: beyond all noise (`work_causes.py`), and no NIC slows work (commit 6ebf6b1)")  # fmt: skip
     first_suspect_odds: float = threshold(3.0, "times the odds",
         "The first suspect's odds are multiplied by this.",
         "chosen: on the development split of the localization benchmark 91 of 93 first suspects were right, "

@@ -13,8 +13,8 @@ import numpy as np
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.blame.suspects import TRANSFER_SUSPECTS
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import CARRIERS, Device, Topology
 from irregulars.detectors.nics.peak_caps import End, capped_ends, peak_if_capped
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
@@ -59,8 +59,7 @@ def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -
         return low
     by_place = by_places(swings)
     kept = {
-        end: is_low and (typical_swing(end, lane.first, by_place) or 0.0) <= BLAME.held_swing
-        for end, is_low in low.items()
+        end: is_low and (typical_swing(end, lane.first, by_place) or 0.0) <= JOB.most for end, is_low in low.items()
     }
     return kept if any(kept.values()) else {}
 
@@ -79,7 +78,7 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
     members = set(topology.lane_ranks(lane)) if lane.kind == "collective" else set()
     swings = [one for a in attributions for one in a.swings if one.communicator == lane.first and one.rank in members]
     moving = Counter(
-        one.rank for one in swings if one.tx_ratio >= BLAME.moving_ratio and one.rx_ratio >= BLAME.moving_ratio
+        one.rank for one in swings if one.tx_ratio >= JOB.least_share and one.rx_ratio >= JOB.least_share
     )
     return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
 

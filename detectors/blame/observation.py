@@ -9,6 +9,7 @@ from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import EVERYBODY
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.critical_path import Attribution
 
 
@@ -65,7 +66,7 @@ class Observation:
         if self.attribution is None:
             return False
         total_ns = self.attribution.held_against_ns(is_work=cause.is_of_work)
-        return explained_ns(cause, self.attribution) >= BLAME.match_share * total_ns > 0
+        return explained_ns(cause, self.attribution) >= JOB.part * total_ns > 0
 
     def is_mainly(self, cause: Cause) -> bool:
         """Whether a cause explains half of the excess, or more of it than a slow phase of a host costs.

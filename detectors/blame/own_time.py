@@ -10,8 +10,8 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_median
 from irregulars.detectors.blame.observation import ExcessPause, Observation
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Floats, Ints
 from irregulars.messages.kinds import CAUSES
 from irregulars.messages.records import PAUSES
@@ -64,7 +64,7 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     # Who works more waits more where processors are few: of its waiting counts what its usual work would wait.
     usual_run_ns = np.where(before_ns[:, _RAN] > 0, before_ns[:, _RAN], lower_median(table[:, _RAN]))
     is_known = usual_run_ns > 0
-    table[is_known, _WAITED] /= np.maximum(table[is_known, _RAN] / (BLAME.same_work * usual_run_ns[is_known]), 1.0)
+    table[is_known, _WAITED] /= np.maximum(table[is_known, _RAN] / (JOB.twice * usual_run_ns[is_known]), 1.0)
     table -= before_ns
     peers_ns = np.array([lower_median(column) for column in table.T])
     # Peers that paused less than usual make no excess of a pause as usual.
@@ -136,10 +136,10 @@ def covering_cause(ranks: Collection[int] | None, observations: Sequence[Observa
                 excess_ns = pause.excess_ns - median(harmless.get(pause.cause, (0.0,)))
                 covered_ns[pause.cause] += min(max(excess_ns, 0.0), own_ns[pause.rank])
     best = int(np.argmax(covered_ns))
-    if gaps_ns <= 0 or covered_ns[best] < BLAME.min_covered * gaps_ns:
+    if gaps_ns <= 0 or covered_ns[best] < JOB.nearly_all * gaps_ns:
         return None
     if best in _OF_PROGRAM:
         # Of two that each cover enough, the shorter one ran within the other: a collection while data were loaded.
-        enough = [at for at in _OF_PROGRAM if covered_ns[at] >= BLAME.min_covered * gaps_ns]
+        enough = [at for at in _OF_PROGRAM if covered_ns[at] >= JOB.nearly_all * gaps_ns]
         best = min(enough, key=lambda at: covered_ns[at])
     return CoveredBy(PAUSES[best], float(covered_ns[best] / gaps_ns))

@@ -147,7 +147,7 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), slow, _NORMAL)
     if_not = np.where(is_over & (lanes.excess_ns > queued_ns), slow, _TELLS_NOTHING)
     # One standard error more than is slow: five in six would be noticed.
-    would_be_noticed = expected_ns > (1 + 1 / BLAME.lane_sigmas) * noticed_ns
+    would_be_noticed = expected_ns > (1 + 1 / JOB.sigmas) * noticed_ns
     told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
 
@@ -160,7 +160,7 @@ def _noticed_ns(lanes: _Lanes) -> Floats:
     of_noise_ns = lanes.noise_ns * np.sqrt(1 / lanes.iterations + 1 / _USUAL_ITERATIONS)
     of_clock_ns = JOB.least_resolution_ns * lanes.transfers  # roundings that are alike add up
     of_both_ns = np.hypot(MEDIAN_ERROR * of_noise_ns, BLAME.model_error * lanes.usual_ns)
-    return np.asarray(BLAME.lane_sigmas * np.hypot(of_both_ns, of_clock_ns))
+    return np.asarray(JOB.sigmas * np.hypot(of_both_ns, of_clock_ns))
 
 
 def _expected_excess_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:

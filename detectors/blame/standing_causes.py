@@ -21,7 +21,9 @@ from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import uneven_ns
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Ints, Numbers
@@ -51,17 +53,17 @@ class Reviewed:
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
     """Find the causes that make all of these iterations longer than they need be.
 
-    `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
+    `reviewed`: some regular iterations, the more the surer; fewer than five give nothing.
     `delta`: a cause counts if the iterations take longer than without it by more than this ratio; slow transfers of a
-    device may cost less (`BLAME.standing_transfer_excess`).
+    device may cost half of that.
     """
-    if len(reviewed) < BLAME.review_iterations:
+    if len(reviewed) < IRREGULAR.shift_iterations:
         return []
     found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
     found = [_as_sure_as_seen(one, len(reviewed)) if one.kind == "slow_rank" else one for one in found]
     # One device must be more probable than all others: without a healthy past a choice says too little.
-    named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
-    least = 1 + BLAME.standing_transfer_excess * (delta - 1)
+    named = [one for one in found if is_sure(one) and all(p >= JOB.most for _, p in one.suspects[:1])]
+    least = 1 + JOB.most * (delta - 1)
     limits = [least if one.suspects and one.kind != "slow_rank" else delta for one in named]
     causes = [one for one, limit in zip(named, limits, strict=True) if _matters(one, reviewed, limit)]
     if causes:
@@ -118,7 +120,7 @@ def _as_replayed(cause: Cause, what_if: WhatIf | None) -> Cause:
 def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:
     """Whether the cause is seen nearly always, and costs more than δ allows."""
     elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
-    if len(cause.explained_ns) < BLAME.review_seen_share * len(reviewed):
+    if len(cause.explained_ns) < JOB.nearly_all * len(reviewed):
         return False
     ratios = [elapsed_ns[i] / max(elapsed_ns[i] - ns, 1.0) for i, ns in cause.explained_ns.items()]
     return median(ratios) > delta
@@ -131,7 +133,7 @@ def _always_matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) ->
     """
     elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
     costly = [elapsed_ns[i] > delta * (elapsed_ns[i] - ns) for i, ns in cause.explained_ns.items()]
-    return sum(costly) >= BLAME.review_seen_share * len(reviewed)
+    return sum(costly) >= JOB.nearly_all * len(reviewed)
 
 
 def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> Cause | None:
@@ -141,7 +143,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     stage: the other stages wait for it in each iteration. Where several seem heavy (that of the first and the last
     one is extrapolated), the costliest is taken.
     """
-    hides_work = median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio
+    hides_work = median(one.beside_ratio for one in reviewed) > 1 - JOB.part
     work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]
     stages = sorted(set.intersection(*map(set, work_ns)))
     found = [_stage_cause(stage, work_ns, reviewed, topology) for stage in stages] if len(stages) > 1 else []

@@ -8,7 +8,7 @@ the slower the lane is (`transfer_causes._chance`):
 |---|---|---|
 | `none` | is any | `nobody` |
 | `communicator` | is the accused one | `accused` |
-| `nic` | is a pair that passes it, in the slow direction | `passes` |
+| `nic` | is a pair that passes it, in the slow direction | `accused` |
 | | is a group with a member on it | `crosses` |
 | | is a group with other members on the NIC's host | `shares_host` |
 | | stays inside the host | `inside` |
@@ -17,7 +17,7 @@ the slower the lane is (`transfer_causes._chance`):
 | `spine` | passes it, or may pass it | `crosses`, `may_cross` |
 | `fabric` | passes from one switch to another, and no spine was announced | `crosses` |
 | `link` | is its pair of ranks, in the slow direction, or the group of these two | `accused` |
-| | is a larger group with both of them | `has_both_ends` |
+| | is a larger group with both of them | `may_cross` |
 | `unseen` | is the accused one, or any other collective | `accused` |
 | each | is any other | `untouched` |
 
@@ -43,9 +43,7 @@ from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.messages.kinds import SWITCH
 
-Relation = Literal[
-    "accused", "passes", "crosses", "may_cross", "shares_host", "inside", "has_both_ends", "untouched", "nobody"
-]
+Relation = Literal["accused", "crosses", "may_cross", "shares_host", "inside", "untouched", "nobody"]
 """How a lane is related to a device that is to blame: the name of a field of `LIKELIHOODS`."""
 
 Relations = tuple[Relation, ...]  # how a lane is related to a device in each of the ways in which that may be slow
@@ -129,12 +127,7 @@ class SuspectKind(ABC):
     must_lead: ClassVar[bool] = False  # whether it is accused of a group only where it stands out of its like
     # Whether the same leaf's ranks mostly leave first where it is slow; None: as likely as not
     is_one_way: ClassVar[bool | None] = None
-
-    @property
-    def prior(self) -> float:
-        """How often such a device is to blame, against a NIC: the field of `LIKELIHOODS` with the kind's name."""
-        prior: float = getattr(LIKELIHOODS, f"prior_{self.name}")
-        return prior
+    prior: ClassVar[float] = 1.0  # how often such a device is to blame, against a NIC
 
     @abstractmethod
     def candidates(self, scene: Scene) -> list[Device]:
@@ -171,7 +164,7 @@ class SuspectKind(ABC):
 class _Nobody(SuspectKind):
     """No device: many lanes are slow at once, each by chance."""
 
-    name, is_in_network = NOBODY.kind, False
+    name, is_in_network, prior = NOBODY.kind, False, LIKELIHOODS.prior_none
 
     def candidates(self, scene: Scene) -> list[Device]:
         return [NOBODY]
@@ -191,7 +184,7 @@ class _Nobody(SuspectKind):
 class _Communicator(SuspectKind):
     """The communication as such: its settings, its algorithm, or a member of which nothing stands out."""
 
-    name, is_in_network = "communicator", False
+    name, is_in_network, prior = "communicator", False, LIKELIHOODS.prior_switch
 
     def candidates(self, scene: Scene) -> list[Device]:
         return [Device(self.name, scene.ranks)] if scene.accused.kind == "collective" else []
@@ -203,8 +196,8 @@ class _Communicator(SuspectKind):
         return [scene.accused]  # it slows no other, of which a large job has thousands
 
 
-_SENDS: Final[Relations] = ("passes", "passes", "untouched")  # both ways, out, in
-_RECEIVES: Final[Relations] = ("passes", "untouched", "passes")
+_SENDS: Final[Relations] = ("accused", "accused", "untouched")  # both ways, out, in
+_RECEIVES: Final[Relations] = ("accused", "untouched", "accused")
 
 
 class _Nic(SuspectKind):
@@ -213,7 +206,7 @@ class _Nic(SuspectKind):
     name, accusation = "nic", "slow_nic"
 
     def ways(self) -> Mapping[Way, float]:
-        both, out = LIKELIHOODS.both_ways, LIKELIHOODS.nic_out
+        both, out = LIKELIHOODS.may_cross, LIKELIHOODS.nic_out
         return {"both": both, "out": out, "in": 1 - both - out}
 
     def candidates(self, scene: Scene) -> list[Device]:
@@ -231,7 +224,7 @@ class _Nic(SuspectKind):
             has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
             return "shares_host" if has_others else "crosses"
         is_other_way = way == ("in" if lane.first in own else "out")
-        return "untouched" if is_other_way else "passes"
+        return "untouched" if is_other_way else "accused"
 
     def relations(
         self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
@@ -262,10 +255,11 @@ _BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
 class _Switch(SuspectKind):
     """A switch, with all ranks whose NICs are plugged into it."""
 
-    name, accusation, shows, must_lead, is_one_way = SWITCH, "slow_communicator", NICS.switch_shows, True, True
+    name, accusation, must_lead, is_one_way = SWITCH, "slow_communicator", True, True
+    prior, shows = LIKELIHOODS.prior_switch, LIKELIHOODS.may_cross
 
     def ways(self) -> Mapping[Way, float]:
-        return {"both": LIKELIHOODS.switch_ports, "uplink": 1 - LIKELIHOODS.switch_ports}
+        return {"both": LIKELIHOODS.may_cross, "uplink": 1 - LIKELIHOODS.may_cross}
 
     def candidates(self, scene: Scene) -> list[Device]:
         return sorted(scene.topology.switches(scene.ranks)) if scene.crossing else []
@@ -299,13 +293,13 @@ class _Switch(SuspectKind):
 
     def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
         own = frozenset(device.ranks)
-        return {(nic, way): NICS.low_if_switch for nic, way in seen if not own.isdisjoint(nic.ranks)}
+        return {(nic, way): LIKELIHOODS.may_cross for nic, way in seen if not own.isdisjoint(nic.ranks)}
 
 
 class _Spine(SuspectKind):
     """A switch above others, with all ranks below it; or several that join the same ones, of which any may be it."""
 
-    name, accusation, is_one_way = "spine", "slow_communicator", False
+    name, accusation, prior, is_one_way = "spine", "slow_communicator", LIKELIHOODS.prior_fabric, False
 
     def candidates(self, scene: Scene) -> list[Device]:
         spines = scene.topology.spines
@@ -322,7 +316,7 @@ class _Spine(SuspectKind):
 class _Fabric(SuspectKind):
     """All that joins the switches of the job: spines, where nobody announced them."""
 
-    name = FABRIC.kind
+    name, prior = FABRIC.kind, LIKELIHOODS.prior_fabric
 
     def candidates(self, scene: Scene) -> list[Device]:
         if scene.topology.spines:
@@ -344,10 +338,10 @@ class _Fabric(SuspectKind):
 class _Link(SuspectKind):
     """The way between two ranks, sender and receiver."""
 
-    name, accusation = "link", "slow_link"
+    name, accusation, prior = "link", "slow_link", LIKELIHOODS.prior_link
 
     def ways(self) -> Mapping[Way, float]:
-        both = LIKELIHOODS.both_ways
+        both = LIKELIHOODS.may_cross
         return {"both": both, "out": (1 - both) / 2, "in": (1 - both) / 2}
 
     def candidates(self, scene: Scene) -> list[Device]:
@@ -370,7 +364,7 @@ class _Link(SuspectKind):
         members = topology.lane_set(lane)
         if not members.issuperset(device.ranks):
             return "untouched"
-        return "accused" if len(members) == 2 else "has_both_ends"
+        return "accused" if len(members) == 2 else "may_cross"
 
     def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
         return {(nic, way): NICS.low_if_link for nic, way in seen if device.ranks[way] in nic.ranks}

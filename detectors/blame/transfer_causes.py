@@ -31,6 +31,7 @@ from irregulars.detectors.blame.suspects import (
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import are_in_step, owner, starved_ranks
 from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.path.critical_path import Attribution
@@ -58,7 +59,7 @@ def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
     hidden = frozenset(one for path in unexplained.path_excess_ns for one in path if topology.hides_late_ranks(one))
     behind = unexplained.seen.slowest(lambda one: topology.unlogged.isdisjoint(topology.lane_set(one)))
     typical_ns = median(unexplained.own_ns(hidden))
-    if behind is None or behind[1] < BLAME.late_share * typical_ns or behind[0] in unexplained.explained:
+    if behind is None or behind[1] < JOB.most * typical_ns or behind[0] in unexplained.explained:
         return Explanation(None, (), frozenset([lane]))
     found = explain_transfers(behind[0], unexplained)
     return replace(found, lanes=found.lanes | hidden)
@@ -84,8 +85,8 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = TRANSFER_SUSPECTS[device.kind].accusation
     others = [p for one, p in ranked if one.kind == device.kind and one != device]
-    is_alike = TRANSFER_SUSPECTS[device.kind].must_lead and BLAME.min_lead * max(others, default=0.0) > probability
-    is_unclear = lane.kind == "collective" and (probability < BLAME.min_named or is_alike)
+    is_alike = TRANSFER_SUSPECTS[device.kind].must_lead and JOB.twice * max(others, default=0.0) > probability
+    is_unclear = lane.kind == "collective" and (probability < JOB.part or is_alike)
     if (is_unclear or accusation is None) and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
         return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
     if is_unclear or (accusation is None and device != FABRIC):
@@ -108,7 +109,7 @@ def _shared_lanes(lane: Lane, ranked: Ranked, slow: Iterable[Lane], topology: To
     def chance(one: Lane) -> float:
         return sum(p for device, p in ranked if is_carried(device, one, lane, topology))
 
-    return frozenset(one for one in slow if chance(one) > BLAME.min_probability)
+    return frozenset(one for one in slow if chance(one) > JOB.most)
 
 
 def _slow_ones(times_slow: Mapping[Lane, float]) -> frozenset[Lane]:
@@ -179,9 +180,9 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     firsts = Counter(leaf for leaf in known if leaf is not None)
     if firsts.total() < LIKELIHOODS.min_firsts:
         return {}
-    is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()
+    is_one = max(firsts.values()) > JOB.most * firsts.total()
     # Against a half: devices of other kinds make either as likely as not.
-    likely, unlikely = math.log(2 * LIKELIHOODS.first_if_one_way), math.log(2 * (1 - LIKELIHOODS.first_if_one_way))
+    likely, unlikely = math.log(2 * LIKELIHOODS.crosses), math.log(2 * (1 - LIKELIHOODS.crosses))
     ways = {kind.name: kind.is_one_way for kind in TRANSFER_SUSPECTS.values() if kind.is_one_way is not None}
     return {name: likely if is_one_way == is_one else unlikely for name, is_one_way in ways.items()}
 
@@ -284,7 +285,7 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
     lost_ns = unexplained.own_ns(found.lanes)
     seen = [a for a, ns in zip(unexplained.attributions, lost_ns, strict=True) if ns > 0]
     typical_ns = median([ns for ns in lost_ns if ns > 0] or [0.0])
-    late = starved_ranks(seen, BLAME.least_work_share * typical_ns)
+    late = starved_ranks(seen, JOB.least_share * typical_ns)
     starved = owner(late, seen, unexplained.topology)
     # Of a rank that works as much longer while transfers are as always, it is no lack of processor time.
     if starved is None or starved in unexplained.working or are_in_step(seen, late):
@@ -293,6 +294,6 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
     is_among = 2 * len(set(ranks).intersection(starved.ranks)) > (0 if device is None else len(set(ranks)))
     if not is_among:
         return found
-    probability = max([LIKELIHOODS.starved, *(p for _, p in found.suspects[:1])])
+    probability = max([LIKELIHOODS.crosses, *(p for _, p in found.suspects[:1])])
     works = frozenset(Lane("work", rank) for rank in starved.ranks)
     return Explanation("slow_rank", ((starved, probability),), works | found.lanes)

@@ -18,8 +18,8 @@ import numpy as np
 from irregulars.detectors.abnormal_operators.replay import replay
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation, explained_ns
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, follows_lost, incomplete_ranks, usual_times
@@ -203,7 +203,7 @@ def recovered_ratio(
 ) -> float | None:
     """Return the share of a cause's claimed cost in an iteration that comes back without it; None: not known.
 
-    The claim counts as at least `min_claim_share` of the iteration's excess, less the time that all ranks worked
+    The claim counts as at least half of the iteration's excess, less the time that all ranks worked
     longer.
 
     Of two ranks that are equally slow each alone brings back nothing. So the time that comes back alone counts, or
@@ -216,7 +216,7 @@ def recovered_ratio(
     said_ns = min(explained_ns(cause, observation.attribution), longer_ns)
     if said_ns <= 0:
         return None
-    claimed_ns = max(said_ns, BLAME.min_claim_share * longer_ns)
+    claimed_ns = max(said_ns, JOB.most * longer_ns)
     ratio = what_if.recovered_ns([cause]) / claimed_ns
     others = [one for one in causes if one is not cause]
     # With all of the claim back the two further replays are saved.

@@ -18,6 +18,7 @@ from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Floats, Ints
@@ -35,7 +36,7 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     if host is not None:
         return _blame(host, unexplained)
     attributions, topology = unexplained.attributions, unexplained.topology
-    late = _late_as(lane.first, attributions, BLAME.late_share)
+    late = _late_as(lane.first, attributions, JOB.most)
     known = {rank for attribution in attributions for rank in attribution.work_excess_ns}
     # Nearly all ranks are late alike: the job changed, as with longer batches.
     if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
@@ -43,10 +44,10 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
                                                if one.kind == "work"))  # fmt: skip
     device = _shared_by(lane.first, late, attributions, topology)
     if accused is not None and device.kind == GPU:
-        still_late = _late_as(lane.first, attributions, BLAME.late_share / 2)
+        still_late = _late_as(lane.first, attributions, JOB.most / 2)
         device = accused if _shared_by(lane.first, still_late, attributions, topology) == accused else device
     # Most of the late ranks are elsewhere: the device is late with them, by chance.
-    if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
+    if len(late.intersection(device.ranks)) < JOB.part * len(late):
         return Explanation(None, (), _works(late))
     return _blame(device, unexplained)
 
@@ -92,18 +93,18 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         unexplained.to_explain_ns(excess_ns, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
         for excess_ns, works in lost
     )
-    taking = sum(ns >= BLAME.least_work_share * own_ns for ns in by_rank)
+    taking = sum(ns >= JOB.least_share * own_ns for ns in by_rank)
     take_turns = (
-        len(lost) >= BLAME.min_work_iterations
-        and own_ns >= BLAME.turns_share * all_ns > 0
-        and (own_ns >= BLAME.turns_share * works_ns or _are_others_on_time(ranks, unexplained.attributions))
+        len(lost) >= JOB.often
+        and own_ns >= JOB.nearly_all * all_ns > 0
+        and (own_ns >= JOB.nearly_all * works_ns or _are_others_on_time(ranks, unexplained.attributions))
         and max(by_rank) <= BLAME.clearly_most * own_ns  # one rank takes no turns
-        and taking >= BLAME.taking_turns_share * len(ranks)
+        and taking >= (1 - JOB.part) * len(ranks)
     )
     if not take_turns or not _are_all_late(ranks, unexplained.attributions):
         return None
     # Of a stage on several hosts the path may pass one alone.
-    late = _late_as(ranks[0], unexplained.attributions, BLAME.late_share)
+    late = _late_as(ranks[0], unexplained.attributions, JOB.most)
     shared = _shared_by(ranks[0], late, unexplained.attributions, unexplained.topology)
     return shared if shared.kind == "stage" else host
 
@@ -117,7 +118,7 @@ def _are_others_on_time(ranks: Collection[int], attributions: Sequence[Attributi
     for attribution in attributions:
         own = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
         others = [ns for rank, ns in attribution.work_excess_ns.items() if rank not in ranks]
-        on_time.append(median(others or [math.inf]) < BLAME.late_share * median(own))
+        on_time.append(median(others or [math.inf]) < JOB.most * median(own))
     return 2 * sum(on_time) > len(on_time)
 
 
@@ -127,8 +128,8 @@ def _are_all_late(ranks: Collection[int], attributions: Sequence[Attribution]) -
     for attribution in attributions:
         late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
         if max(late_ns) > 0:
-            shares.append(sum(ns >= BLAME.late_share * max(late_ns) for ns in late_ns) / len(late_ns))
-    return bool(shares) and median(shares) >= BLAME.taking_turns_share
+            shares.append(sum(ns >= JOB.most * max(late_ns) for ns in late_ns) / len(late_ns))
+    return bool(shares) and median(shares) >= 1 - JOB.part
 
 
 # --- ranks that are late together -----------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def late_beside(ranks: Collection[int], attributions: Sequence[Attribution]) -> 
 
     One that pauses once beside ranks that are late in each iteration is not among them.
     """
-    late = (_late_as(rank, attributions, BLAME.late_share) for rank in ranks)
+    late = (_late_as(rank, attributions, JOB.most) for rank in ranks)
     return set.intersection(*late).difference(ranks)
 
 
@@ -189,7 +190,7 @@ def is_late_together(device: Device, attributions: Sequence[Attribution], topolo
         late_ns = attribution.work_excess_ns
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
-            late = _as_late_as(worst_ns, *attribution.work_columns, BLAME.late_share / 2)
+            late = _as_late_as(worst_ns, *attribution.work_columns, JOB.most / 2)
             found.append(_likeness(late, device, topology))
     # Of two ranks that take turns one half is late in each iteration.
     return bool(found) and median(found) > 0.5
@@ -225,21 +226,21 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     >>> starved_ranks([Attribution(0, {}, {}, {}, work) for work in works], least_ns=1e6)
     {1}
     """
-    if len(attributions) < BLAME.min_work_iterations:
+    if len(attributions) < JOB.often:
         return set()
     ranks = _known_ranks(attributions)
     if len(ranks) < 2:
         return set()
     table = _table(attributions, ranks)
     is_known = np.isfinite(table)
-    if (is_known.sum(axis=1) < BLAME.min_work_iterations).any():
+    if (is_known.sum(axis=1) < JOB.often).any():
         return set()  # a rank that is hardly known may be the one
     typical_ns = nan_medians(table)
     over_ns = typical_ns - np.median(typical_ns)
     deviations_ns = (table - typical_ns[:, None])[is_known]
     error_ns = MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])
-    wrong_by_ns = max(IRREGULAR.late_sigmas * error_ns, BLAME.starved_times_quickest * -float(over_ns.min()))
-    late = over_ns > max(wrong_by_ns, least_ns, BLAME.late_share * float(over_ns.max()))
+    wrong_by_ns = max(IRREGULAR.late_sigmas * error_ns, JOB.twice * -float(over_ns.min()))
+    late = over_ns > max(wrong_by_ns, least_ns, JOB.most * float(over_ns.max()))
     return set(ranks[late].tolist())
 
 
@@ -268,7 +269,7 @@ def are_in_step(attributions: Sequence[Attribution], ranks: Collection[int]) -> 
     noise_ns = _table(attributions, others)
     noise_ns = noise_ns - np.nanmedian(noise_ns, axis=1, keepdims=True)
     apart_ns = np.nanmean(np.nanstd(late_ns, axis=0, ddof=1))
-    return bool(apart_ns < BLAME.in_step_sigmas * robust_sigma(noise_ns[np.isfinite(noise_ns)]))
+    return bool(apart_ns < JOB.noise_sigmas * robust_sigma(noise_ns[np.isfinite(noise_ns)]))
 
 
 def _known_ranks(attributions: Sequence[Attribution]) -> Ints:

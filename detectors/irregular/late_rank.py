@@ -19,6 +19,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Floats, Ints, Numbers
 
 Late = Mapping[int, float]  # by how much each of the latest ranks of one iteration worked longer than its stage, ns
@@ -57,7 +58,7 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
     typical_ns = statistics.median(past)
     sigma_ns = MAD_TO_SIGMA * statistics.median(abs(ns - typical_ns) for ns in past)
-    sigma_ns = max(sigma_ns, IRREGULAR.least_sigma_ratio * typical_ns, 1.0)
+    sigma_ns = max(sigma_ns, JOB.least_share * typical_ns, 1.0)
     return Latest(rank, over_ns, (over_ns - typical_ns) / sigma_ns)
 
 
@@ -98,7 +99,7 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
 def lasting_ns(over_ns: Floats) -> Floats:
     """Return the lateness that each rank reached in three of six iterations, for every six in a row.
 
-    Three and six are `IRREGULAR.lasting_seen` and `recent`. In three of six iterations a rank was as late as
+    Three and six are `JOB.repeated` and `recent`. In three of six iterations a rank was as late as
     the third largest value of the six.
 
     `over_ns`: lateness over the usual, ns: a row for each rank, a column for each iteration. Returns a row for each
@@ -113,7 +114,7 @@ def lasting_ns(over_ns: Floats) -> Floats:
     # Rows picked by index are a copy, so that the sort in place leaves `over_ns` alone.
     windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.recent)]
     windows.sort(axis=-1)
-    return windows[..., -IRREGULAR.lasting_seen]
+    return windows[..., -JOB.repeated]
 
 
 # The array is shared by all who ask: they index with it, and must not write to it.
@@ -230,7 +231,7 @@ def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
 
 def _is_still_late(lasting: Latest, late_ns: Late) -> bool:
     """Whether a rank that is late again and again is so in this iteration too."""
-    return late_ns.get(lasting.rank, 0.0) > IRREGULAR.still_share * lasting.over_ns
+    return late_ns.get(lasting.rank, 0.0) > JOB.most * lasting.over_ns
 
 
 def _known(late_ns: Late) -> Late:

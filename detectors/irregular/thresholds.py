@@ -14,32 +14,24 @@ class IrregularThresholds:
 
     # What is usual
     min_iterations: int = threshold(10, "iterations",
-        "With fewer, no iteration is called irregular.",
+        "With fewer, no iteration is called irregular. The newest regular ones, as many, show the usual times; a "
+        "cause that is absent in as many is over.",
         "chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is "
         "coarse")  # fmt: skip
     level_iterations: int = threshold(20, "iterations",
-        "The newest regular ones, whose median is the job's level.",
+        "The newest regular ones, whose median is the job's level. While a verdict on a standing fault is open, a "
+        "review is due as often.",
         "chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along")  # fmt: skip
 
-    # An irregular iteration
-
-    # A suspect iteration
-    suspect_sigmas: float = threshold(4.0, "robust standard deviations",
-        "`suspect_ns`, a limit of suspect iterations, lies at least so far above the level.",
-        "chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's "
-        "drift")  # fmt: skip
-    suspect_share: float = threshold(0.75, "share of what δ allows",
-        "Excess over the level that is worth a look.",
-        "chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into")  # fmt: skip
+    memory: int = threshold(50, "iterations",
+        "How often a review is due; iterations before and after those of a cause in which others are looked for.",
+        "chosen: the window of delta-irregularity")  # fmt: skip
 
     # A shift: several iterations together take longer
     shift_iterations: int = threshold(5, "iterations",
         "The newest ones, whose median shows a shift.",
         "chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % "
         "noise")  # fmt: skip
-    still_share: float = threshold(0.5, "share of what a shift must exceed",
-        "A shift ends when no more is left of it.",
-        "chosen: half way between what is usual and what was noticed")  # fmt: skip
 
     # A rank that stands out by its own work
     late_sigmas: float = threshold(6.0, "robust standard deviations",
@@ -54,16 +46,9 @@ class IrregularThresholds:
         "The newest ones, in which recurring causes and lasting lateness are looked for; of each window of a large "
         "job, as many as these may be read though the budget is spent.",
         "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
-    lasting_seen: int = threshold(3, "iterations",
-        "Lateness that a rank reaches in as many of the recent ones is lasting.",
-        "chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance")  # fmt: skip
-    least_sigma_ratio: float = threshold(0.05, "share of the usual lateness of the latest rank",
-        "The standard deviation of that lateness counts as this at least.",
-        "chosen: ten iterations may agree by chance, and a standard deviation near 0 makes anybody stand "
-        "out")  # fmt: skip
     least_lasting_sigma_ratio: float = threshold(1 / 6, "share of the usual lasting lateness",
         "The standard deviation of lasting lateness counts as this at least.",
-        "chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do "
+        "chosen: above JOB.least_share, since windows overlap: 20 iterations hold hardly 4 that do "
         "not")  # fmt: skip
 
 

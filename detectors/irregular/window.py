@@ -136,7 +136,7 @@ class IterationWindow:
 
         It is worth a look although δ may call it regular.
         """
-        return self.level_ns + max(self.worth_ns, IRREGULAR.suspect_sigmas * self.noise_ns)
+        return self.level_ns + max(self.worth_ns, JOB.sigmas * self.noise_ns)
 
     @property
     def shifted_ns(self) -> float:
@@ -147,7 +147,7 @@ class IterationWindow:
         if self._shifted is None:
             return math.inf
         level_ns, _ = self._shifted
-        return level_ns + IRREGULAR.still_share * self._worth_ns(level_ns)
+        return level_ns + JOB.most * self._worth_ns(level_ns)
 
     @property
     def healthy_ns(self) -> float:
@@ -190,7 +190,7 @@ class IterationWindow:
         return self._worth_ns(self.level_ns)
 
     def _worth_ns(self, level_ns: float) -> float:
-        return IRREGULAR.suspect_share * (self.delta - 1) * level_ns
+        return (1 - JOB.part) * (self.delta - 1) * level_ns
 
     @property
     def rise_ns(self) -> float:

@@ -207,7 +207,7 @@ def _shared_ends(rows: Mapping[str, Column], host: Ints, end_ns: Floats) -> _End
     np.maximum.at(ended_ns, group, end_ns[picked])
     newest_ns = np.maximum.reduceat(ended_ns, run_starts(owner)) if len(owner) else ended_ns
     is_recent = ended_ns >= newest_ns[np.unique(owner, return_inverse=True)[1]] - JOB.newest_ns
-    is_new = (is_recent & (newest_first <= JOB.collectives_per_communicator))[group]
+    is_new = (is_recent & (newest_first <= JOB.often))[group]
     picked, group = picked[is_new], np.unique(group[is_new], return_inverse=True)[1]
     lowest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     highest = np.full(len(lowest), -1)
@@ -226,7 +226,7 @@ def _by_collectives(ends: _Ends, hosts: int) -> tuple[Floats, float]:
         return np.zeros(hosts), 0.0
     offsets_ns, left_ns = _least_squares_of_some(ends, hosts)
     sigma_ns = robust_sigma(left_ns)
-    is_good = np.abs(left_ns) <= JOB.outlier_sigmas * max(sigma_ns, 1.0)
+    is_good = np.abs(left_ns) <= JOB.sigmas * max(sigma_ns, 1.0)
     if is_good.all():
         return offsets_ns, sigma_ns
     good = _Ends(ends.end_ns[is_good], ends.host[is_good], ends.group[is_good])

@@ -60,7 +60,7 @@ def _resolutions(rank: Ints, times_ns: Ints) -> Ints:
     if not len(rank):
         return resolution
     # A time of 0 is a multiple of every step, and shows none.
-    candidates = np.bincount(rank, times_ns != 0) >= JOB.min_rows_of_resolution
+    candidates = np.bincount(rank, times_ns != 0) >= JOB.often
     for step_ns in _STEPS_NS:
         rows = np.flatnonzero(candidates[rank])
         # Each step is a multiple of the one before: a rank that fails one fails all later ones.

@@ -1,4 +1,4 @@
-"""Thresholds for facts of a job: offsets of clocks, stray transfers, pipelines that nobody announced."""
+"""Thresholds that all rooms share, and those for facts of a job: offsets of clocks, lanes, unannounced pipelines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,39 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class JobThresholds:
-    """Limits for clocks, lanes and pipelines."""
+    """Limits that all rooms share, and limits for clocks, lanes and pipelines."""
+
+    # Shared by all rooms
+    most: float = threshold(0.5, "share, or probability",
+        "From here on a part is the main one, a suspect likelier than not, and the rest of a fault still the fault.",
+        "formula: more than all the rest together")  # fmt: skip
+    nearly_all: float = threshold(0.8, "share, or probability",
+        "From here on nearly all take part, or are explained: iterations, excess, a NIC's usual peak.",
+        "chosen: four of five, since rows get lost, and peaks vary by a tenth or two")  # fmt: skip
+    part: float = threshold(0.25, "share",
+        "A smaller part does not count: of an excess, of a lane's time, of the late ranks, or of a certainty.",
+        "chosen: three causes and noise may share an iteration")  # fmt: skip
+    alike: float = threshold(0.1, "share",
+        "Sizes, rates, peaks and times that differ by less are alike.",
+        "chosen: what δ allows by default; batches of replicas differ by a per cent or so")  # fmt: skip
+    least_share: float = threshold(0.05, "share, or probability",
+        "Less is next to nothing: of the work or rows of a rank, of a rate, of an excess; or is hardly chance.",
+        "chosen: a twentieth accuses nobody, whoever hides behind it")  # fmt: skip
+    negligible: float = threshold(0.01, "share, or logarithm of a ratio",
+        "Less is nothing: a rate is idle, a gap a launch, a pattern of no account, and noise counts as this.",
+        "EROICA (NSDI 2026), β > 0.01; repeated work of a GPU varies by about a percent")  # fmt: skip
+    twice: float = threshold(2.0, "times",
+        "A time, probability or loss that is so many times another one differs clearly.",
+        "chosen: twice, as SCOUT's limit of a slow write (LM Resiliency 0.2)")  # fmt: skip
+    sigmas: float = threshold(4.0, "standard deviations",
+        "A lane, rank or iteration that is slower by less does not stand out; a single iteration by twice as many.",
+        "chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above")  # fmt: skip
+    repeated: int = threshold(3, "iterations, transfers, ranks or windows",
+        "Fewer may be chance.",
+        "chosen: one or two happen to anybody; the median of three bears a stray one")  # fmt: skip
+    often: int = threshold(4, "iterations, collectives, lanes or rows",
+        "With fewer their spread is not known, and newest collectives beyond are left out.",
+        "computed: of three, a median deviation is one of them")  # fmt: skip
 
     # Times of one log
     drift_ratio: float = threshold(1e-4, "ns per ns",
@@ -19,23 +51,14 @@ class JobThresholds:
     least_resolution_ns: int = threshold(1_000, "ns",
         "No log is taken to be finer.",
         "chosen: reading a clock and recording an event take about a microsecond")  # fmt: skip
-    min_rows_of_resolution: int = threshold(4, "rows of a rank",
-        "With fewer, the resolution of a rank's times is not measured.",
-        "computed: of times in whole us four are multiples of 10 us by chance once in 10^4")  # fmt: skip
     clock_error_ns: int = threshold(100_000, "ns",
         "Error allowed for where moments of different hosts are compared.",
         "the promise of the trace format (trace-directory.md, clock)")  # fmt: skip
 
     # Offsets of hosts' clocks
-    collectives_per_communicator: int = threshold(4, "collectives",
-        "Newest collectives of a communicator that are compared, at most.",
-        "chosen: the mean of four halves the noise of one; more would be older")  # fmt: skip
     newest_ns: float = threshold(10e9, "ns",
         "Collectives and messages that are older than the newest by more are left out.",
         "computed: at drift_ratio two clocks part by a millisecond in ten seconds")  # fmt: skip
-    outlier_sigmas: float = threshold(5.0, "robust standard deviations",
-        "Ends farther from the fitted offsets are left out.",
-        "chosen: of normal noise one end in two million is lost")  # fmt: skip
     noise_sigmas: float = threshold(3.0, "robust standard deviations",
         "What differs by less is noise: the offset of a clock, a lane beside an accused one, an iteration's time.",
         "chosen: the usual three sigma; one healthy iteration in 740 exceeds it where noise is normal")  # fmt: skip
@@ -52,9 +75,6 @@ class JobThresholds:
         "chosen: half way between one transfer and two")  # fmt: skip
 
     # Pipelines that nobody announced
-    min_stages: int = threshold(3, "ranks of a chain",
-        "Shorter chains of senders are no pipelines.",
-        "computed: two ranks that send to each other may be a ring as well")  # fmt: skip
     min_peers: int = threshold(2, "chains, ranks or lanes",
         "Fewer chains are not taken for pipelines; with fewer in a role, nothing is usual in it.",
         "computed: the least with which there is another one; a pipeline stage often has two ranks")  # fmt: skip
@@ -62,9 +82,6 @@ class JobThresholds:
         "If more messages go from the last stage to the first, or back, the chain is no pipeline.",
         "computed: with m micro-batches and v chunks, m (v - 1) to m v; 0.95 leaves room for lost rows up to 20 "
         "chunks")  # fmt: skip
-    min_messages: int = threshold(2, "messages of one iteration between neighbours",
-        "With fewer, a chain whose ends exchange messages is no pipeline.",
-        "chosen: one lost row must not look like a way that is used less often")  # fmt: skip
 
 
 JOB: Final = JobThresholds()

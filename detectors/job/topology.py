@@ -412,7 +412,7 @@ def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
 def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> bool:
     """Return whether connected ranks are a pipeline in ascending order; ``sent`` counts their messages."""
     steps = list(pairwise(ranks))  # from each stage to the next
-    if len(ranks) < JOB.min_stages or any(step not in sent for step in steps):
+    if len(ranks) < JOB.repeated or any(step not in sent for step in steps):
         return False
     between = min(sent[step] for step in steps)
     back = sent.keys() - {*steps, *((receiver, sender) for sender, receiver in steps)}
@@ -421,4 +421,4 @@ def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> b
     # An interleaved pipeline sends also from its last stage to the first, and back, but less often than to the next.
     is_round = back == {(ranks[0], ranks[-1]), (ranks[-1], ranks[0])}
     is_seldom = max(sent[pair] for pair in back) <= JOB.way_back_ratio * between
-    return is_round and is_seldom and between >= JOB.min_messages
+    return is_round and is_seldom and between >= JOB.min_peers

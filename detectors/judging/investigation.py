@@ -9,8 +9,10 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import Limit
 from irregulars.detectors.job.lanes import EVERYBODY
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
 from irregulars.detectors.judging.operator_reader import OperatorReader
@@ -18,7 +20,6 @@ from irregulars.detectors.judging.reading_budget import Need, ReadingBudget
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.path.thresholds import PATH
 
 
 class Source(Enum):
@@ -68,7 +69,7 @@ class Investigator:
         self.reader = reader
         self.budget = budget
         self._log = log
-        self.regular: deque[IterationRows] = deque(maxlen=JUDGING.usual_iterations)
+        self.regular: deque[IterationRows] = deque(maxlen=IRREGULAR.min_iterations)
         self.usual_rows: list[IterationRows] = []
         self.usual_age = 0
         self.read_last: tuple[Attribution, float] | None = None
@@ -123,7 +124,7 @@ class Investigator:
         rows = list(self.regular)
         kept = [*rows[:-newest], *(one for one in rows[-newest:] if one.elapsed_ns <= above_ns)]
         # With fewer left nothing could be compared: then the shifted ones stay.
-        if len(kept) >= JUDGING.min_usual_iterations:
+        if len(kept) >= JOB.repeated:
             self.regular = deque(kept, maxlen=self.regular.maxlen)
 
     def note_seen(self, finding: Finding, excess_ns: float, *, has_open: bool, is_in_verdict: bool) -> None:
@@ -151,7 +152,7 @@ class Investigator:
         While a verdict is open it stays: the iterations since then hold the fault.
         """
         is_old = self.usual_age > now.window and not now.has_open
-        if len(self.regular) >= JUDGING.min_usual_iterations and (is_old or not self.usual_rows):
+        if len(self.regular) >= JOB.repeated and (is_old or not self.usual_rows):
             self.usual_rows, self.usual_age = list(self.regular), 0
             self.reader.forget_usual()
         if not self.reader.has_usual and self.usual_rows:
@@ -197,7 +198,7 @@ def carry_over(
     `work_excess_ns`: how much longer the iteration to judge took, and how much longer each of its ranks worked than
     usual.
     """
-    if min(read_excess_ns, excess_ns) < PATH.like_ratio * max(read_excess_ns, excess_ns) or excess_ns <= 0:
+    if min(read_excess_ns, excess_ns) < JOB.most * max(read_excess_ns, excess_ns) or excess_ns <= 0:
         return None
     late = _late(read.work_excess_ns, read_excess_ns)
     if late != _late(work_excess_ns, excess_ns):
@@ -218,4 +219,4 @@ def carry_over(
 
 
 def _late(work_excess_ns: Mapping[int, float], excess_ns: float) -> set[int]:
-    return {rank for rank, ns in work_excess_ns.items() if ns >= PATH.late_ratio * excess_ns}
+    return {rank for rank, ns in work_excess_ns.items() if ns >= JOB.most * excess_ns}

@@ -180,7 +180,7 @@ class IterationJudge:
         self._reader.set_announcements(announcements)
         self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns), self._topology)
         # Stages of an unannounced pipeline show in the first iterations, or not at all.
-        if self._judged < JUDGING.usual_iterations:
+        if self._judged < IRREGULAR.min_iterations:
             self._reader.infer_stages(rows)
         # Before the window learns: the level that this very iteration is held against.
         reference_ns = self._healthy.mean_ns

@@ -16,8 +16,10 @@ import numpy as np
 
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.clocks import Clocks, estimate_clocks, follow_clocks
 from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology, stages_from_transfers, topology_of
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, spans_of
 from irregulars.detectors.judging.operator_rows import NO_OPERATORS, gather_rows, joined, on_one_clock
@@ -165,7 +167,7 @@ class OperatorReader:
         """Learn from these regular iterations the usual values."""
         is_whole = len(iterations[-1]) <= JUDGING.whole_ranks
         self._usual = UsualOperators(
-            list(iterations) if is_whole else list(iterations)[-JUDGING.followed_usual_iterations :],
+            list(iterations) if is_whole else list(iterations)[-IRREGULAR.recent :],
             is_whole=is_whole,
         )
         if is_whole:
@@ -302,7 +304,7 @@ class PathReading:
         read_back: ReadBack,
     ) -> None:
         self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
-        self._worth_ns = JUDGING.wait_share * matters_ns
+        self._worth_ns = JOB.least_share * matters_ns
         self._common_factor = usual.common_factor(rows)
         self._available = set(rows.columns["rank"].tolist())
 

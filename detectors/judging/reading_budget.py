@@ -8,7 +8,6 @@ from enum import Enum, auto
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.judging.thresholds import JUDGING
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 class Need(Enum):
@@ -37,7 +36,7 @@ class ReadingBudget:
     EXPLAIN  is irregular or part of a shift, and nothing explains    always, and outside the budget
              it
     PURSUE   is suspect only, and nothing explains it                 within the budget
-    CONFIRM  is explained by an open verdict                          one in `VERDICTS.close_quiet`, within the
+    CONFIRM  is explained by an open verdict                          one in `IRREGULAR.min_iterations`, within the
                                                                       budget
     =======  =======================================================  ==========================================
 
@@ -60,7 +59,7 @@ class ReadingBudget:
         """
         if need is Need.EXPLAIN:
             return True
-        if need is Need.CONFIRM and self._newest is not None and judged - self._newest < VERDICTS.close_quiet:
+        if need is Need.CONFIRM and self._newest is not None and judged - self._newest < IRREGULAR.min_iterations:
             return False
         # The deque holds the last `recent` readings: the oldest of them shows whether the window has room.
         is_scarce = len(self._read_at) < IRREGULAR.recent or judged - self._read_at[0] > self._window

@@ -16,9 +16,9 @@ from irregulars.detectors.blame.standing_causes import late_against_stage
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.judging.iteration_rows import IterationRows
-from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.ranks_to_read import (
     LaneSums,
     against_role,
@@ -47,7 +47,7 @@ def ranks_to_review(
     rows: Sequence[IterationRows], codes: Mapping[str, int], topology: Topology, delta: float
 ) -> ToReview:
     """Look through regular iterations for late ranks, slow lanes and heavy stages, each held against its peers."""
-    worth_ns = BLAME.standing_transfer_excess * (delta - 1) * median(one.elapsed_ns for one in rows)
+    worth_ns = JOB.most * (delta - 1) * median(one.elapsed_ns for one in rows)
     late = [lateness_of(one, topology, rows) for one in rows]
     sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
@@ -149,7 +149,7 @@ def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence
                 lane: pair
                 for role in of_role
                 for lane, pair in against_role(_far(role, sums), role, sums).items()
-                if pair.excess_ns > JUDGING.far_ratio * pair.usual_ns
+                if pair.excess_ns > pair.usual_ns  # twice as long is no matter of distance or load
             }
             for sums, of_role in zip(iterations, roles, strict=True)
         ]
@@ -161,7 +161,7 @@ def _far(role: Sequence[Lane], sums: LaneSums) -> list[Lane]:
     if role[0].kind != "pair":  # a role is of one kind
         return []
     mean_ns = np.array([sums.mean_ns[lane] for lane in role])
-    least_ns = (1 + JUDGING.far_ratio / 2) * lower_median(mean_ns)  # well below: rounding must lose none
+    least_ns = 1.5 * lower_median(mean_ns)  # well below twice: rounding must lose none
     return [role[at] for at in np.flatnonzero(~(mean_ns < least_ns)).tolist()]
 
 
@@ -224,18 +224,16 @@ def lanes_of_slow_switch(
     for lane in ratios:
         for switch in topology.switches(topology.lane_ranks(lane)):
             passing.setdefault(switch, []).append(lane)
-    typical = {
-        s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= BLAME.switch_lanes
-    }
+    typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= JOB.often}
     slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
     if slowest is None or typical[slowest] < math.log(BLAME.switch_ratio):
         return []
     by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
-    own = list(dict.fromkeys([*by_ratio[: PATH.most_verified], *by_ratio[-BLAME.switch_lanes :]]))
+    own = list(dict.fromkeys([*by_ratio[: IRREGULAR.most_ranks], *by_ratio[-PATH.most_candidates :]]))
     others = sorted(topology.switches(rank for lane in own for rank in topology.lane_ranks(lane)) - {slowest})
     below = set(by_ratio)
     beside = {switch: [lane for lane in passing[switch] if lane not in below] for switch in others}
-    return own + [lane for lanes in beside.values() for lane in lanes[: max(PATH.most_verified // len(beside), 1)]]
+    return own + [lane for lanes in beside.values() for lane in lanes[: max(IRREGULAR.most_ranks // len(beside), 1)]]
 
 
 def _typical_ratios(
@@ -248,7 +246,7 @@ def _typical_ratios(
     for sums, of_role in zip(iterations, roles, strict=True):
         for alike in of_role:
             own = [lane for lane in alike if sums.mean_ns[lane] > 0]
-            if len(own) >= PATH.min_peers_of_any_stage and own[0].kind == "pair" and topology.crosses_network(own[0]):
+            if len(own) >= JOB.often and own[0].kind == "pair" and topology.crosses_network(own[0]):
                 mean_ns = np.array([sums.mean_ns[lane] for lane in own])
                 logs += map(math.log, (mean_ns / lower_median(mean_ns)).tolist())
                 at.append(np.array([lanes.setdefault(lane, len(lanes)) for lane in own]))
@@ -268,4 +266,4 @@ def _may_be_slow(ratios: Mapping[Lane, float], topology: Topology) -> bool:
     switch, counts = np.unique(below[below >= 0], return_inverse=True, return_counts=True)[1:]
     typical = medians(switch, np.array(list(ratios.values()))[lane]) if len(lane) else np.empty(0)
     least = math.log(BLAME.switch_ratio) - _ROUNDING
-    return bool((typical[counts >= BLAME.switch_lanes] >= least).any())
+    return bool((typical[counts >= JOB.often] >= least).any())

@@ -8,9 +8,9 @@ from dataclasses import replace
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.standing_causes import Reviewed, review
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, pauses_beyond_usual
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
@@ -50,9 +50,9 @@ class StandingReview:
         it.
         """
         if self.planned:
-            every = JUDGING.usual_iterations
+            every = IRREGULAR.min_iterations
         else:
-            every = JUDGING.review_standing_every if has_standing else JUDGING.review_every
+            every = IRREGULAR.level_iterations if has_standing else IRREGULAR.memory
         return judged == IRREGULAR.min_iterations or judged % every == 0
 
     def confirmed(self, causes: list[Cause], known: Collection[Cause] = ()) -> list[Cause]:
@@ -108,13 +108,13 @@ def review_regular(
     Returns the causes found, and the iterations as verdicts see them: none, where evidence alone shows that a large
     job has nothing to be found. Returns None if there are too few iterations, or a large job has no start times.
     """
-    if len(regular) < BLAME.review_iterations:
+    if len(regular) < IRREGULAR.shift_iterations:
         return None
     rows = list(regular)[-min(JUDGING.reviewed_iterations, judged // 2) :]
     if len(rows[-1]) <= JUDGING.whole_ranks:
         reviewed = hold_against_peers(rows, reader.read(rows, read_back), reader)
     else:
-        rows = rows[-BLAME.review_iterations :]
+        rows = rows[-IRREGULAR.shift_iterations :]
         # Without start times there is no path to follow, and a large job is not read whole.
         if rows[-1].is_untimed:
             return None
@@ -166,7 +166,7 @@ def read_paths(
 
     Returns the iterations, of those ranks alone, and their operators.
     """
-    worth_ns = JUDGING.review_wait_share * (delta - 1) * min(one.elapsed_ns for one in rows)
+    worth_ns = JOB.alike * (delta - 1) * min(one.elapsed_ns for one in rows)
     ranks, columns = reader.follow(rows, found.ranks | found.peers, worth_ns, read_back)
     return [one.only(ranks) for one in rows], columns
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.window import IterationWindow
-from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.job.thresholds import JOB
 
 
 class Reason(Flag):
@@ -109,4 +109,4 @@ def _is_lateness_felt(elapsed_ns: float, latest: Latest | None, window: Iteratio
     if latest.lasts and has_open:
         return True
     longer_ns = window.rise_ns if latest.lasts else elapsed_ns - window.level_ns
-    return longer_ns > JUDGING.late_cost_share * window.worth_ns
+    return longer_ns > JOB.most * window.worth_ns

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.runs import begins_run, places_in_runs, run_numbers, run_starts
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Flags, Floats, Ints, Numbers
 
@@ -142,7 +143,7 @@ def busy_part(execution: Ints, rate: Floats, moved: Floats) -> Flags:
         return np.zeros(0, dtype=bool)
     owner, firsts = run_numbers(execution), run_starts(execution)
     moved, rate = np.nan_to_num(moved), np.nan_to_num(rate)
-    is_idle = rate <= NICS.idle_ratio * np.maximum.reduceat(rate, firsts)[owner]
+    is_idle = rate <= JOB.negligible * np.maximum.reduceat(rate, firsts)[owner]
     # Most executions idle nowhere, and have nothing to cut.
     is_to_cut = (np.logical_or.reduceat(is_idle, firsts) & (np.add.reduceat(moved, firsts) > 0))[owner]
     is_kept = np.ones(len(owner), dtype=bool)

@@ -15,6 +15,7 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import medians
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import run_starts
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Flags, Floats, Ints
 
@@ -70,7 +71,7 @@ def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
     # Of a direction that is not sampled (NaN) the other one counts.
     differential, unexpected = (np.fmax(*pair) for pair in list(zip(*found, strict=True))[:2])
     is_odd = np.logical_or(*(one.is_abnormal for one in found))
-    return Judged(differential, unexpected, is_odd & (patterns.share > NICS.min_share))
+    return Judged(differential, unexpected, is_odd & (patterns.share > JOB.negligible))
 
 
 def differential_distances(group: Ints, triples: Floats, rank: Ints) -> Floats:
@@ -103,7 +104,7 @@ def expected_ranges(group: Ints, triples: Floats, classes: int) -> tuple[Floats,
             values = triples[known, column]
             middle = medians(own, values)
             deviation = medians(own, np.abs(values - middle[own]))
-            width = np.maximum(NICS.deviations * deviation, NICS.least_room)
+            width = np.maximum(NICS.deviations * deviation, JOB.alike)
             low[seen, column], high[seen, column] = middle - width, middle + width
     return low, high
 

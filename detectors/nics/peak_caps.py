@@ -22,6 +22,7 @@ from irregulars.detectors.arrays.grouped_medians import (
     round_to_bits,
 )
 from irregulars.detectors.arrays.runs import starts_of
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
@@ -62,7 +63,7 @@ def peak_if_capped(slowdown: float) -> float:
     bursts, so that the peak falls by less than that, but a peak of two thirds is no cap: bursts vary by as much on
     their own.
     """
-    return min(NICS.capped_ratio, max(NICS.least_capped_ratio, NICS.flattened / max(slowdown, 1.0)))
+    return min(JOB.nearly_all, max(1 / NICS.flattened, NICS.flattened / max(slowdown, 1.0)))
 
 
 def capped_ends(
@@ -71,7 +72,7 @@ def capped_ends(
     """Return of each end of a slow transfer whether its peak is among the lowest; empty if no peak is a cap.
 
     `ranks`: those that take part in the transfer. `rates`: peaks of some iterations in which it was slow. `at_most`:
-    the lowest peak is a cap if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
+    the lowest peak is a cap if it is no higher (`peak_if_capped`); default: `JOB.nearly_all`.
     """
     nics = sorted({topology.nic(rank) for rank in ranks})
     peaks = _peaks(nics, rates)
@@ -83,10 +84,10 @@ def capped_ends(
     peaks = peaks[known]
     ends = [(nics[at // 2], at % 2) for at in known.tolist()]
     typical = nan_medians(peaks)
-    if typical.min() > (NICS.capped_ratio if at_most is None else at_most):
+    if typical.min() > (JOB.nearly_all if at_most is None else at_most):
         return {}
     low = as_low(peaks, typical)
-    return dict(zip(ends, low.tolist(), strict=True)) if low.mean() <= NICS.most_alike_ratio else {}
+    return dict(zip(ends, low.tolist(), strict=True)) if low.mean() <= JOB.most else {}
 
 
 def as_low(values: Floats, typical: Floats) -> Floats:
@@ -101,13 +102,13 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     lowest = int(np.argmin(typical))
     is_near = typical <= NICS.near_ratio * typical[lowest]
     higher = np.log(np.maximum(values, _NOTHING)) - np.log(np.maximum(values[lowest], _NOTHING))
-    for end in np.flatnonzero(is_near & (typical > NICS.alike_ratio * typical[lowest])):
+    for end in np.flatnonzero(is_near & (typical > (1 + JOB.alike) * typical[lowest])):
         known = higher[end][np.isfinite(higher[end])]
         # With fewer pairs it stays one of the lowest.
-        if len(known) >= NICS.min_paired:
+        if len(known) >= JOB.often:
             middle = median(known)
             error = MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
-            is_near[end] = middle <= NICS.higher_sigmas * error
+            is_near[end] = middle <= JOB.noise_sigmas * error
     return np.asarray(is_near)
 
 

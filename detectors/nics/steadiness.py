@@ -21,6 +21,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import pack_columns
 from irregulars.detectors.arrays.runs import run_ends
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, is_one_counter, statistics
 from irregulars.detectors.nics.pattern_distances import Patterns
@@ -99,10 +100,10 @@ def steady_ends(
     middle = median(known.values())
 
     def is_capped(end: End) -> bool:
-        return (_typical(end, communicator, by_place, _RATIO) or 0.0) <= NICS.capped_ratio
+        return (_typical(end, communicator, by_place, _RATIO) or 0.0) <= JOB.nearly_all
 
-    steady = {end: swing <= NICS.steady_ratio * middle and is_capped(end) for end, swing in known.items()}
-    return steady if middle > NICS.bursts and 0 < sum(steady.values()) <= NICS.most_alike_ratio * len(steady) else {}
+    steady = {end: swing <= 1 / NICS.flattened * middle and is_capped(end) for end, swing in known.items()}
+    return steady if middle > NICS.bursts and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
 
 
 def by_places(swings: Sequence[Sequence[Swing]]) -> list[Swings]:
@@ -224,7 +225,7 @@ def _joined(steady: Sequence[tuple[int, End]], swings: Sequence[Sequence[Swing]]
     for end, own in groupby(sorted(steady, key=lambda one: (one[1], one[0])), key=lambda one: one[1]):
         numbers = np.array([number for number, _ in own])
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
-            if len(run) >= NICS.min_windows:
+            if len(run) >= JOB.repeated:
                 of_end = [one for number in run.tolist() for one in swings[number] if one.rank in end[0].ranks]
                 rate, swing = (median(one[column + end[1]] for one in of_end) for column in (4, 2))
                 begin_s, past_s = float(edges_ns[run[0]]) / 1e9, float(edges_ns[run[-1] + 1]) / 1e9

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _TO_SIGMA = 0.8862  # from the mean absolute difference of neighbours, of a normal distribution
 _GROWTH = math.log(1.1)  # a tenth: a loss that trains on falls, or stays
@@ -84,7 +84,7 @@ class JobTrend:
             if len(own.errors) >= NUMERIC.warm_up:
                 side = (error > _BOUND * sigma) - (error < -_BOUND * sigma)
                 own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1)
-                if abs(own.beyond) >= VERDICTS.close_quiet:  # it has another level from here on
+                if abs(own.beyond) >= IRREGULAR.min_iterations:  # it has another level from here on
                     own.mean, own.lowest, own.risen, own.beyond = log, log, 0, 0
                 usual, most = median(own.errors[-NUMERIC.warm_up :]), NUMERIC.deviations * sigma
                 error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it

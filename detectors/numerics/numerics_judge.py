@@ -20,13 +20,14 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.numerics.findings import EQUAL, OWN, Finding, Findings, FindingsState
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import worse
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.evidence import NUMERIC_COLUMNS, EvidenceRows
 from irregulars.messages.judgements import Verdict
@@ -135,7 +136,7 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             named = {*finding.ranks, *finding.among}
             # A reduction hands a rank's infinity, or the weights it ruined, on to all.
             is_spread = not named and finding.is_grave and finding.kind == "loss_spike" and not one.quiet
-            is_spread &= iteration - one.last <= VERDICTS.close_quiet  # its sensor may have no value for long
+            is_spread &= iteration - one.last <= IRREGULAR.min_iterations  # its sensor may have no value for long
             if not (named or is_spread) and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
                 return one  # the job feels this rank's error: no further evidence against the rank
             is_same = is_spread or not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)
@@ -173,12 +174,12 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             return "changed"
         if one.said[2] != one.severity:
             return "raised"
-        return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
+        return "continued" if one.seen >= JOB.twice * one.said_seen else None
 
     def _is_over(self, one: OpenNumeric) -> bool:
         if "checksum" in one.sensors:
             return one.quiet >= NUMERIC.quiet_checksums
-        return one.quiet >= (NUMERIC.clean_audits if one.sensors == ("audit",) else VERDICTS.close_quiet)
+        return one.quiet >= (NUMERIC.clean_audits if one.sensors == ("audit",) else IRREGULAR.min_iterations)
 
     def _revise(self, one: OpenNumeric, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
         one.said = (one.kind, one.ranks, one.severity)

@@ -14,7 +14,6 @@ from irregulars.detectors.arrays.runs import run_ends, run_starts
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
 from irregulars.messages.records import RECV, ROOTED, SEND
 
@@ -135,11 +134,11 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
         values[:, own] = median, noise, size, means.max(axis=1) - median
     median, noise, sizes, most = values
     kind = np.array([_KIND_NUMBERS[lane.kind] for lane in table.lanes], dtype=np.int64)
-    alike, first = group_rows([kind, alike_codes(sizes, PATH.alike_sizes)])
+    alike, first = group_rows([kind, alike_codes(sizes, JOB.alike)])
     ratio = np.divide(noise, median, out=np.zeros(len(kind)), where=median > 0)
     members = np.bincount(alike, minlength=len(first))
     pooled = np.sqrt(np.bincount(alike, ratio**2, minlength=len(first)) / np.maximum(members, 1))
-    are_enough = members[alike] >= PATH.min_peers_of_any_stage
+    are_enough = members[alike] >= JOB.often
     values[1] = np.where(are_enough, np.maximum(noise, pooled[alike] * median), noise)
     kind_takes = np.where(are_enough, medians(alike, median)[alike], median)
     values[3] = np.maximum(most, np.minimum(kind_takes, 2 * median) - median)

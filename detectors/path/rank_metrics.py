@@ -21,6 +21,8 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import median
 from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.job.thresholds import JOB
+from irregulars.detectors.nics.thresholds import NICS
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.bounds import LATEST_NS
@@ -125,7 +127,7 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
         apart = _comparable(name, quantiles) - typical
         distance, least = np.abs(apart).mean(axis=1), _least(name)
         middle = median(distance)
-        limit = middle + PATH.metric_deviations * median(np.abs(distance - middle))
+        limit = middle + NICS.deviations * median(np.abs(distance - middle))
         for at in np.flatnonzero((distance > limit) & (distance >= least)).tolist():
             value, usual, quantile = values[at], np.median(values), 0.5
             if name == ISSUE_LATENCY:
@@ -243,5 +245,5 @@ def _comparable(name: str, quantiles: Floats) -> Floats:
 def _least(name: str) -> float:
     """Return the smallest distance that matters."""
     if name.startswith("void"):
-        return PATH.metric_least_ratio
-    return math.log10(PATH.metric_least_latency if name == ISSUE_LATENCY else 1 + PATH.metric_least_ratio)
+        return JOB.alike
+    return math.log10(JOB.twice if name == ISSUE_LATENCY else 1 + JOB.alike)

@@ -19,6 +19,7 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, pack_columns, stable_order
 from irregulars.detectors.arrays.runs import run_starts
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import CARRIERS, Topology
@@ -259,7 +260,7 @@ def accused_lanes(attribution: Attribution, topology: Topology) -> list[Lane]:
     return [
         lane
         for lane, ns in sorted(positive.items())
-        if lane.kind != "work" and ns >= PATH.accused_ratio * total_ns and topology.crosses_network(lane)
+        if lane.kind != "work" and ns >= JOB.part * total_ns and topology.crosses_network(lane)
     ]
 
 
@@ -291,7 +292,7 @@ def lanes_beside(
             slow.append((-found.excess_ns / _slow_from_ns(found), lane))
         else:
             quick[lane] = found
-    return quick, [lane for _, lane in sorted(slow)[: PATH.most_verified]]
+    return quick, [lane for _, lane in sorted(slow)[: IRREGULAR.most_ranks]]
 
 
 def pairs_beside(
@@ -327,7 +328,7 @@ def may_be_slow(lane: LaneExcess) -> bool:
 
 def _slow_from_ns(lane: LaneExcess) -> float:
     """Return the excess from which a lane may be slow, ns."""
-    return max(PATH.slow_lane_ratio * lane.usual_ns, JOB.noise_sigmas * lane.noise_ns, 1.0)
+    return max(JOB.part * lane.usual_ns, JOB.noise_sigmas * lane.noise_ns, 1.0)
 
 
 def _at_most(sums: LaneSums, lane: Lane, usual_ns: float, noise_ns: float) -> LaneExcess:

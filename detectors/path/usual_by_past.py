@@ -15,7 +15,6 @@ from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.path.lane_tables import lane_table, usual_lanes
 from irregulars.detectors.path.operator_classes import pack_class
 from irregulars.detectors.path.operator_graph import CollectiveRows, OperatorGraph
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Column, Flags, Floats, Ints
 
 _ORDINALS: Final = 1 << 20
@@ -193,7 +192,8 @@ def _overlapped(turn: Ints, place: Ints, gap_apart_ns: Floats, since_apart_ns: F
     """
     _, of_place = np.unique(turn, return_inverse=True)
     gaps, sinces = (np.bincount(of_place[place], apart_ns) for apart_ns in (gap_apart_ns, since_apart_ns))
-    return np.asarray((sinces < PATH.overlap_noise_ratio * gaps)[of_place])
+    # What comes on top of the noise of work is then as large as that noise: variances add up.
+    return np.asarray((2 * sinces**2 < gaps**2)[of_place])
 
 
 def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference) -> frozenset[int]:

@@ -24,7 +24,6 @@ from irregulars.detectors.path.critical_path import Attribution, attribute_again
 from irregulars.detectors.path.graph_edges import NO_ORDINAL
 from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, lane_table
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Flags, Floats, Ints, Numbers
 from irregulars.messages.records import SEND
 
@@ -73,7 +72,7 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     gap_ns = _usual_gaps(graph, role, group_rows(work)[0])
     # Members of one collective are not each other's peers in transfers: they share it.
     of_any_stage = _transfer_roles(graph, topology, kind)
-    transfer_ns = _usual_transfers(of_any_stage, graph, PATH.min_peers_of_any_stage)
+    transfer_ns = _usual_transfers(of_any_stage, graph, JOB.often)
     of_stage_ns = _usual_transfers(role, graph, JOB.min_peers)
     # More peers are better; those of the own stage serve where too few are alike in all stages.
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
@@ -111,7 +110,7 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
     """
     own = group_rows([graph.rank, place])[0]
     measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
-    is_free = graph.gap_ns > np.maximum(graph.slack_ns, PATH.launch_ratio * graph.since_previous_ns)
+    is_free = graph.gap_ns > np.maximum(graph.slack_ns, JOB.negligible * graph.since_previous_ns)
     usual = [_usual_of_free_peers(role, graph.rank, values, is_free) for values in measures]
     jitter_ns = []  # of each measure the sum of distances to the median over iterations, by place
     for values, of_peers in zip(measures, usual, strict=True):
@@ -141,7 +140,7 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     level[p2p] = np.array([topology.network_level(Lane("pair", *own)) for own in ends], dtype=np.int64)[pair]
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
-    size = alike_codes(graph.moved_bytes, PATH.alike_sizes)
+    size = alike_codes(graph.moved_bytes, JOB.alike)
     return group_rows([graph.iteration, kind, graph.operator, way, level, size])[0]
 
 
@@ -215,14 +214,14 @@ def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Numbers) -> F
     spread_ns = MAD_TO_SIGMA * medians(role, np.abs(mean_ns - usual_ns))[role]
     below_ns = np.zeros(len(members))
     np.maximum.at(below_ns, role, usual_ns - mean_ns)
-    return np.where(members[role] >= PATH.min_peers_of_any_stage, np.minimum(spread_ns, below_ns[role]), spread_ns)
+    return np.where(members[role] >= JOB.often, np.minimum(spread_ns, below_ns[role]), spread_ns)
 
 
 def roles_by_peers(lanes: Sequence[Lane], topology: Topology) -> Ints:
     """Number the roles of lanes: of any stage where enough lanes share one, else of their stage."""
     of_any, of_stage = (topology.role_codes(lanes, of_any_stage=is_any) for is_any in (True, False))
     role, _ = group_rows([of_any])
-    is_shared = np.bincount(role)[role] >= PATH.min_peers_of_any_stage if len(role) else of_any > 0
+    is_shared = np.bincount(role)[role] >= JOB.often if len(role) else of_any > 0
     return group_rows([np.where(is_shared, of_any, -1), np.where(is_shared, -1, of_stage)])[0]
 
 
@@ -237,9 +236,9 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
     used = np.flatnonzero(table.counts[:, at])
     counts, lanes = table.counts[used, at], [table.lanes[number] for number in used.tolist()]
     mean_ns = table.sums_ns[used, at] / counts
-    sizes = alike_codes(table.sizes_bytes[used, at], PATH.alike_sizes)
+    sizes = alike_codes(table.sizes_bytes[used, at], JOB.alike)
     found: dict[Lane, UsualLane] = {}
-    for of_any_stage, least in ((False, JOB.min_peers), (True, PATH.min_peers_of_any_stage)):
+    for of_any_stage, least in ((False, JOB.min_peers), (True, JOB.often)):
         role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
         members = np.bincount(role, minlength=len(first))
         usual_ns = lower_medians(role, mean_ns)[role]

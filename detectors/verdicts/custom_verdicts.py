@@ -8,7 +8,7 @@ opens       a rank was strange in 4 of the last 6 judged iterations, the newest 
             and no open verdict accuses it already: that one's evidence mentions the detector then
 joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange
-closes      none was for 10 judged iterations (`VERDICTS.close_quiet`), or the job ended; iterations in which the
+closes      none was for 10 judged iterations (`IRREGULAR.min_iterations`), or the job ended; iterations in which the
             detector has no opinion on any of them do not count
 costs       excess of irregular iterations while it was seen, if no other verdict's cause was seen in them
 severity    by that cost, and a ticket at least: people who let a detector speak want to hear it
@@ -26,6 +26,7 @@ from statistics import median
 import numpy as np
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
@@ -196,7 +197,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
     # --- revisions --------------------------------------------------------------------------------------------------
 
     def _is_over(self, one: CustomVerdict) -> bool:
-        return one.quiet >= VERDICTS.close_quiet
+        return one.quiet >= IRREGULAR.min_iterations
 
     def _event_of(self, one: CustomVerdict, topology: Topology) -> str | None:
         if not one.revision:
@@ -208,7 +209,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
             return None
         if one.severity_now(topology.world_size, self._limits, is_over=False) != one.severity:
             return "raised"
-        return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
+        return "continued" if one.seen >= JOB.twice * one.said_seen else None
 
     def _revise(self, one: CustomVerdict, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
         one.severity = one.severity_now(topology.world_size, self._limits, is_over=event == "closed")
@@ -216,7 +217,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
         # A finding that most ranks share is no device's.
         is_job = 2 * topology.logged_share(Device(GPU, one.ranks)) > 1
-        suspect = suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology)
+        suspect = suspect_of(_device(one.ranks, topology), JOB.most, topology)
         return self._revision(
             one, event, topology, close_reason,
             kind="custom",

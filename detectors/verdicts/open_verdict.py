@@ -12,12 +12,12 @@ from typing import Final
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.reported import Report
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.opening import carries_lane
 from irregulars.detectors.verdicts.suspicions import Suspicions
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
 _KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
@@ -81,7 +81,7 @@ class OpenVerdict:
             return True
         # One that is not long by itself must lose about as much to the cause as is typical of it.
         assert observation.attribution is not None
-        return explained_ns(self.cause, observation.attribution) >= VERDICTS.same_share * self._typical_ns
+        return explained_ns(self.cause, observation.attribution) >= JOB.most * self._typical_ns
 
     def take_in_lanes(self, observation: Observation, topology: Topology) -> None:
         """Let slow lanes on the path that the first suspect carries belong to the cause.
@@ -108,13 +108,13 @@ class OpenVerdict:
     def is_unheard(self) -> bool:
         """Whether its ranks have sent no rows for so long that a review would not know them either."""
         unknown = 0 if self.standing is None else self.standing.unknown
-        return max(self.unheard, unknown) >= BLAME.review_iterations
+        return max(self.unheard, unknown) >= IRREGULAR.shift_iterations
 
     @property
     def is_over(self) -> bool:
         """Whether the cause was absent for long, and twice as long as between any two sightings of it."""
-        twice = 0 if self.standing is not None else min(2 * self.most_quiet, VERDICTS.event_memory)
-        return self.quiet >= max(VERDICTS.close_quiet, twice)
+        twice = 0 if self.standing is not None else min(2 * self.most_quiet, IRREGULAR.memory)
+        return self.quiet >= max(IRREGULAR.min_iterations, twice)
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there.
@@ -124,7 +124,7 @@ class OpenVerdict:
         return (
             self.cause.kind == "slow_rank"
             and all(lane.kind == "work" for lane in self.cause.lanes)
-            and late_ranks_ns(self.cause, late_ns) < VERDICTS.same_share * self._typical_ns
+            and late_ranks_ns(self.cause, late_ns) < JOB.most * self._typical_ns
         )
 
     @property
@@ -134,7 +134,7 @@ class OpenVerdict:
     @property
     def is_working(self) -> bool:
         """Whether it accuses a rank or host that works longer though its transfers are as always."""
-        return self.cause.kind == "slow_rank" and self.worked >= BLAME.min_work_iterations
+        return self.cause.kind == "slow_rank" and self.worked >= JOB.often
 
     def follow(
         self,
@@ -167,7 +167,7 @@ class OpenVerdict:
             if not math.isnan(own_late_ns) and observation.attribution is not None:
                 # Its usual lateness and half of the fault's: from there on lateness alone shows the cause.
                 usual_ns = max(own_late_ns - explained_ns(self.cause, observation.attribution), 0.0)
-                self.late_ns.append(usual_ns + VERDICTS.same_share * (own_late_ns - usual_ns))
+                self.late_ns.append(usual_ns + JOB.most * (own_late_ns - usual_ns))
             # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this.
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
             found = find_causes(attributions, topology, self.first_device, working)
@@ -190,7 +190,7 @@ class OpenVerdict:
         path_ns = observation.attribution.path_excess_ns
         own_ns = sum(path_ns.get(lane, 0.0) for lane in self.cause.lanes if lane.kind == "work")
         all_ns = observation.attribution.held_against_ns(is_work=False)
-        self.worked += own_ns > (1 - BLAME.match_share) * all_ns
+        self.worked += own_ns > (1 - JOB.part) * all_ns
         self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
 
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
@@ -251,7 +251,7 @@ class OpenVerdict:
     def has_grown(self) -> bool:
         """Whether the loss has doubled since the last published revision."""
         # Of no loss the double is no more: each iteration would be worth a revision.
-        return self.lost_ns > self.said_lost_ns and self.lost_ns >= VERDICTS.loss_step * self.said_lost_ns
+        return self.lost_ns > self.said_lost_ns and self.lost_ns >= JOB.twice * self.said_lost_ns
 
     def mark_published(self, severity: str = "note") -> None:
         """Begin the next revision: kind, first suspect, loss and severity of now count as published."""
@@ -281,7 +281,7 @@ def verdict_on_recurring(
     newest one always does, as it may be the only one that is known of those in which data were uneven.
     """
     irregular = list(irregular)
-    alike_ns = VERDICTS.same_share * median(cause.explained_ns.values())
+    alike_ns = JOB.most * median(cause.explained_ns.values())
     belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
     own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
     suspicions = suspicions or Suspicions()
@@ -371,7 +371,7 @@ class StandingFault:
 
     def stands(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
         """Whether it is seen to be there; one that a review alone can see counts until the next review."""
-        return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns) >= VERDICTS.same_share * self.late_ns
+        return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns) >= JOB.most * self.late_ns
 
     def is_unknown(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
         """Whether an iteration should show it and can't tell: its ranks lost rows."""
@@ -395,11 +395,7 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
     """
     first = min(cause.explained_ns)
     for iteration, late in reversed(history):
-        if (
-            iteration < first
-            and not math.isnan(late_ns)
-            and late_ranks_ns(cause, late) < VERDICTS.same_share * late_ns
-        ):
+        if iteration < first and not math.isnan(late_ns) and late_ranks_ns(cause, late) < JOB.most * late_ns:
             break
         first = min(first, iteration)
     return first

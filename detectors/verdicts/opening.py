@@ -26,6 +26,7 @@ from irregulars.detectors.blame.suspects import is_carried
 from irregulars.detectors.blame.work_causes import late_beside
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.suspicions import Suspicions, is_by_chance
@@ -82,7 +83,8 @@ class Evidence:
         others = sum(o.is_long for o in self.recent) - seen
         if not (self.is_uneven or self.suspicions.uneven(self.topology)):
             return seen >= 2 * others
-        if others > VERDICTS.few_others or seen < IRREGULAR.recent - VERDICTS.few_others:
+        # Of six at most one is due to others, or was not long: where each rank is last now and then, one is little.
+        if seen < IRREGULAR.recent - 1:
             return False
         return not is_by_chance(cause.suspects[0][0], seen, seen + max(others, 0), self.topology)
 
@@ -127,9 +129,9 @@ def _is_clear_run(cause: Cause, clear: Sequence[Observation]) -> bool:
 
     Nobody may be the suspect: a communicator that is slow as such is nobody's fault.
     """
-    run = clear[-VERDICTS.seen_in_a_row :]
-    is_run = len(run) == VERDICTS.seen_in_a_row and run[-1].ordinal - run[0].ordinal < VERDICTS.seen_in_a_row
-    is_clear = not cause.suspects or cause.suspects[0][1] >= VERDICTS.clear_certainty
+    run = clear[-VERDICTS.seen :]
+    is_run = len(run) == VERDICTS.seen and run[-1].ordinal - run[0].ordinal < VERDICTS.seen
+    is_clear = not cause.suspects or cause.suspects[0][1] >= JOB.nearly_all
     if not (is_run and is_clear) or cause.is_of_work:
         return False
     return all(o.is_long and o.is_beyond_noise(cause) for o in run)

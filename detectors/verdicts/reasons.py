@@ -1,7 +1,7 @@
 """The reasons that a verdict carries: the path of waiting ranks, and the alternatives that were ruled out.
 
 Nothing is judged a second time: the attributions are those of the verdict's own iterations, and the rules are the
-judge's: `blame.slow_lanes` for slow lanes, `match_share` for a cause that shows in an iteration.
+judge's: `blame.slow_lanes` for slow lanes, `JOB.part` for a cause that shows in an iteration.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.slow_lanes import observe_lanes, stands_out, typical_excess
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.find_hang import Hang
@@ -87,7 +87,7 @@ def _considered(verdict: OpenVerdict, kept: Sequence[Observation], topology: Top
     if device is None or not device.ranks:
         return
     # A cause that explains less of an iteration than this does not show in it, by the judge's own rule.
-    least_ns = BLAME.match_share * median(explained_ns(verdict.cause, one) for one in attributions)
+    least_ns = JOB.part * median(explained_ns(verdict.cause, one) for one in attributions)
     if device.traits.is_worker:
         yield _transfers(device.ranks[0], attributions, least_ns, topology)
     else:

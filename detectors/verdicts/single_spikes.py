@@ -15,9 +15,9 @@ from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import WhatIf, recovered_ratio
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.kinds import GPU
 
 
@@ -58,11 +58,11 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     causes = find_causes([attribution], topology)
     if any(_is_chore(cause) for cause in causes[:1]):
         return None  # nor is anybody else accused: the chore made the iteration stand out
-    if not spike.sigmas >= VERDICTS.spike_sigmas:  # NaN too: the noise is not known
+    if not spike.sigmas >= 2 * JOB.sigmas:  # NaN too: the noise is not known
         return None
     for cause in causes:
         is_one = bool(cause.suspects) and cause.suspects[0][0].kind == GPU
-        least_ns = (VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost) * spike.reference_ns
+        least_ns = (JOB.most if is_one else JOB.alike) * spike.reference_ns
         own_ns = cause.explained_ns[spike.iteration]
         longer_ns = spike.excess_ns - _stray_ns(cause, attribution)  # transfers that hung besides are another matter
         has_most = 2 * own_ns >= longer_ns
@@ -70,7 +70,7 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
             continue
         if any(_may_be_loss(device, attribution) for device, _ in cause.suspects[:1]):
             continue
-        if slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers:
+        if slow_transfers(cause, attribution, topology) >= JOB.repeated:
             return cause
     return None
 

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_median
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
 from irregulars.detectors.verdicts.revision import suspect_of
@@ -79,7 +80,7 @@ def late_writers(now: Writes, past: Sequence[Writes], topology: Topology, allowe
     if not len(now.ranks):
         return None
     usual_ns, is_of_past = _usual(now, past)
-    is_late = (usual_ns > allowed_ns) & (now.elapsed_ns >= VERDICTS.slow_write * usual_ns)  # NaN: not known, not late
+    is_late = (usual_ns > allowed_ns) & (now.elapsed_ns >= JOB.twice * usual_ns)  # NaN: not known, not late
     late = now.ranks[is_late]
     device = _one_device(late, topology)
     if device is None:
@@ -208,7 +209,7 @@ class SlowCheckpoints(CountedVerdicts[OpenCheckpoint]):
             return None
         if self._severity_of(one, topology, is_over=False) != one.severity:
             return "raised"
-        return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
+        return "continued" if one.seen >= JOB.twice * one.said_seen else None
 
     def _severity_of(self, one: OpenCheckpoint, topology: Topology, *, is_over: bool) -> str:
         lost_s, lasted_s = one.lost_ns / 1e9, one.lasted_ns / 1e9
@@ -224,7 +225,7 @@ class SlowCheckpoints(CountedVerdicts[OpenCheckpoint]):
             kind="slow_checkpoint",
             delta=round(one.ratio, 3),
             lost_s=round(one.lost_ns / 1e9, 6),
-            suspects=(suspect_of(one.device, VERDICTS.slow_write_probability, topology),),
+            suspects=(suspect_of(one.device, VERDICTS.sure_certainty, topology),),
             evidence=one.text if one.seen == 1 else f"{one.text}; in {one.seen} checkpoints since {one.first}",
             time_ns=one.time_ns,
             lasted_s=round(one.lasted_ns / 1e9, 6),

@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from irregulars.detectors.blame.observation import uneven_ns
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import is_late_together
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 class Suspicion(NamedTuple):
@@ -62,7 +61,7 @@ def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> b
     # Ranks that were not announced have no share of those that log.
     share = topology.logged_share(device) or len(device.ranks) / max(topology.world_size, len(device.ranks))
     chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
-    return chance / share > VERDICTS.host_by_chance
+    return chance / share > JOB.least_share
 
 
 class Suspicions:
@@ -91,7 +90,7 @@ class Suspicions:
         known = Suspicion(number, lane, lost[lane], work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns)
         self._known.append(known)
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
-        while self._known[0].ordinal <= place - 2 * VERDICTS.event_memory:
+        while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
             self._known.popleft()
 
     def tell(self, iterations: Collection[int]) -> None:
@@ -124,7 +123,7 @@ class Suspicions:
 
         One that is told is no reason to doubt another cause.
         """
-        first, last = min(ordinals) - VERDICTS.event_memory, max(ordinals) + VERDICTS.event_memory
+        first, last = min(ordinals) - IRREGULAR.memory, max(ordinals) + IRREGULAR.memory
         return sum(
             one.lane.kind in kinds
             and one.lane not in lanes
@@ -132,7 +131,7 @@ class Suspicions:
             and not one.is_told
             and first < one.ordinal < last
             for one in self._known
-            if one.lost_ns >= VERDICTS.event_alike * least_ns
+            if one.lost_ns >= JOB.most * least_ns
         )
 
     def leading_to(self, lanes: Collection[Lane], ordinal: int, least_ns: float) -> list[Suspicion]:
@@ -144,9 +143,9 @@ class Suspicions:
         for one in reversed(self._known):
             if one.ordinal >= ordinal:
                 continue
-            if ordinal - one.ordinal > VERDICTS.close_quiet:
+            if ordinal - one.ordinal > IRREGULAR.min_iterations:
                 break
-            is_main = one.lost_ns >= max(least_ns, BLAME.match_share * one.total_ns)
+            is_main = one.lost_ns >= max(least_ns, JOB.part * one.total_ns)
             if one.lane in lanes and is_main and not one.is_told:
                 found.append(one)
                 ordinal = one.ordinal
@@ -164,9 +163,9 @@ class Suspicions:
             len(newest) == IRREGULAR.recent
             # Lost to ranks' own work, by as large a share as any cause must explain. Where a batch is longer for
             # everybody, the rest is noise, and its largest part another rank's in each iteration.
-            and all(o.lane.kind == "work" and o.work_ns >= BLAME.match_share * o.total_ns for o in newest)
+            and all(o.lane.kind == "work" and o.work_ns >= JOB.part * o.total_ns for o in newest)
             and newest[-1].ordinal - newest[0].ordinal < 2 * IRREGULAR.recent  # most iterations are long
-            and len(set(ranks)) >= VERDICTS.uneven_ranks
+            and len(set(ranks)) >= JOB.repeated
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)
             and 2 * sum(one.is_of_stage for one in newest) <= len(newest)

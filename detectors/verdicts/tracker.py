@@ -15,6 +15,7 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.reported import reports_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.counted_verdicts import next_ordinal
@@ -84,7 +85,7 @@ class VerdictTracker:
         """Whether one of these accuses somebody, of late and in most iterations."""
         return any(
             one.standing is None and one.cause.suspects
-            and one.quiet < VERDICTS.close_quiet and 2 * one.seen > one.judged
+            and one.quiet < IRREGULAR.min_iterations and 2 * one.seen > one.judged
             for one in self._open
         )  # fmt: skip
 
@@ -234,7 +235,7 @@ class VerdictTracker:
     def _hardly_comes_back(self, cause: Cause) -> bool:
         """Whether most of a cause's estimated cost is lost without it as well."""
         ratio = self._recoveries.typical(cause)
-        return ratio is not None and ratio < VERDICTS.min_recovered
+        return ratio is not None and ratio < JOB.most
 
     def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
         """Open verdicts on single iterations that are due, clear, and in no verdict, and on those since like them."""
@@ -266,7 +267,7 @@ class VerdictTracker:
             return None  # where data are uneven, a heavy batch is no pause
         if cause is None or self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
             return None
-        hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered
+        hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < JOB.most
         return None if hardly_comes_back else cause
 
     def _is_followed(self, cause: Cause) -> bool:

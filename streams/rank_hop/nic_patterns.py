@@ -10,6 +10,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import places_in_runs, starts_of
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, merge_executions, shares, statistics
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Column, Flags, Floats, Ints
@@ -146,7 +147,7 @@ def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints
         known = statistics(merged, intervals, len(first))
         found |= {f"{way}_mean": _rounded(known.mean), f"{way}_deviation": _rounded(known.deviation)}
     is_known = np.isfinite(found["tx_mean"]) | np.isfinite(found["rx_mean"])
-    kept = np.flatnonzero(is_known & (found["share"] > NICS.min_share))  # the others are never abnormal
+    kept = np.flatnonzero(is_known & (found["share"] > JOB.negligible))  # the others are never abnormal
     assert found.keys() == PATTERN_COLUMNS.keys()
     counts = np.bincount(block[kept], minlength=blocks)
     return Ragged(counts, {name: column[kept] for name, column in found.items()})

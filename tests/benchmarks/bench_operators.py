@@ -32,12 +32,11 @@ from sklearn.svm import LinearSVC
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
-from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.plugins.baseline import RobustBaseline
-from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures
-from irregulars.detectors.plugins.forest.random_forest import MODEL, load_trees
-from tests.benchmarks.train_operator_forest import (
+from tests.benchmarks.forest.features import FEATURES, OperatorFeatures
+from tests.benchmarks.forest.training import (
     Case,
     CaseRun,
     Example,
@@ -46,6 +45,7 @@ from tests.benchmarks.train_operator_forest import (
     simulate_case,
     training_cases,
 )
+from tests.benchmarks.forest.trees import MODEL, load_trees
 
 TEST_JOBS: Final = ((8, 2, 2, 4), (2, 8, 2, 8), (4, 2, 8, 6), (4, 4, 2, 8), (2, 3, 4, 4), (2, 16, 1, 16))
 TEST_SEED: Final = 50_000
@@ -156,7 +156,7 @@ def replay(
     for iteration in iterations:
         if usual is None or iteration - learned >= _LEARN_EVERY:
             regular = [one for one in range(1, iteration) if run.is_irregular(one) is False]
-            usual, learned = learn_usual_pieces(graph_of(regular[-JUDGING.usual_iterations :])), iteration
+            usual, learned = learn_usual_pieces(graph_of(regular[-IRREGULAR.min_iterations :])), iteration
         started_s = time.perf_counter()
         graph = graph_of([iteration])
         ratios = np.ones(len(graph)) if usual is None else abnormal_ratios(graph, usual)
@@ -207,7 +207,7 @@ def detectors(train: Rows) -> dict[str, Call]:
                for name, model in models.items()}  # fmt: skip
     return {
         "replay": lambda rows: rows.replayed > ABNORMAL.ratio,
-        "OperatorForest": _of_model(lambda matrix: ours.predict(matrix) > 0.5),
+        "Holmes's forest": _of_model(lambda matrix: ours.predict(matrix) > 0.5),
         **trained,
         "RobustBaseline": lambda rows: rows.baseline > limit,
         "3-sigma of the class": lambda rows: rows.matrix[:, FEATURES.index("class_z")] > 3.0,

@@ -52,7 +52,8 @@ def _as_given(_own: Any) -> Any:
 
 def _limits(owner: Any, name: str, module: ModuleType, **limits: Any) -> Seam:
     """Let one function judge by other thresholds; the functions that share them keep their own."""
-    thresholds = "VERDICTS" if hasattr(module, "VERDICTS") else "BLAME"
+    sets = (name for name in ("VERDICTS", "BLAME", "JOB") if hasattr(module, name))
+    thresholds = next(name for name in sets if all(hasattr(getattr(module, name), one) for one in limits))
 
     def instead(own: Any) -> Any:
         def judge(*args: Any, **named: Any) -> Any:
@@ -123,7 +124,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "veto: rivals": _everywhere("stands_alone", _always(True)),
     "veto: what if": (
         Seam(VerdictTracker, "_hardly_comes_back", _always(False)),
-        _limits(VerdictTracker, "_cause_of_spike", tracker, min_recovered=-_INFINITE),
+        _limits(VerdictTracker, "_cause_of_spike", tracker, most=-_INFINITE),
     ),
     "veto: unsure": _everywhere("is_sure", _always(True)),
     "veto: unlogged ranks": (Seam(Topology, "hides_late_ranks", _always(False)),),
@@ -131,11 +132,11 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "veto: unconfirmed review": (
         Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, *_args, **_named: found),
     ),
-    "spike veto: a whole iteration, of one rank": _spike(spike_cost_of_one=0.1),
+    "spike veto: a whole iteration, of one rank": _spike(most=0.1),
     "spike veto: rank 0": (Seam(single_spikes, "_is_chore", _always(False)),),
     "spike veto: rows lost": (Seam(single_spikes, "_may_be_loss", _always(False)),),
-    "spike veto: 8 sigmas": _spike(spike_sigmas=-_INFINITE),
-    "spike veto: 3 transfers": _spike(spike_transfers=0.0),
+    "spike veto: 8 sigmas": _spike(sigmas=-_INFINITE),
+    "spike veto: 3 transfers": _spike(repeated=0),
     "stray transfers": (Seam(LaneExcess, "is_stray", lambda _own: property(lambda _self: False)),),
     # Who is to blame
     "NIC rates": (Seam(investigation, "with_rates", _as_given), Seam(standing_review, "with_rates", _as_given)),
@@ -149,7 +150,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "accused stays accused": (
         Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
     ),
-    "long iterations weigh less": _search(most_typical=_INFINITE),
+    "long iterations weigh less": _search(twice=_INFINITE),
     "second and third cause": _search(max_causes=1),
     "like the one that was read": (Seam(Investigator, "_carry_over", _always(None)),),
     "odds of the first suspect times 3": (Seam(revision, "calibrated", lambda _own: tuple),),

@@ -108,9 +108,9 @@ def test_a_cause_is_seen_where_it_explains_a_quarter(own_ms: float, is_seen: boo
     assert (1 in cause.explained_ns) == is_seen
 
 
-@pytest.mark.parametrize(("own_ms", "causes"), [(36.0, 1), (44.0, 2)])
-def test_what_explains_less_than_a_fifth_of_all_is_no_cause(own_ms: float, causes: int) -> None:
-    """Rank 1 is late in every second iteration: a cause of 18 or 22 % of all that was lost."""
+@pytest.mark.parametrize(("own_ms", "causes"), [(46.0, 1), (54.0, 2)])
+def test_what_explains_less_than_a_quarter_of_all_is_no_cause(own_ms: float, causes: int) -> None:
+    """Rank 1 is late in every second iteration: a cause of 23 or 27 % of all that was lost."""
     some = [seen(n, {WORK[4]: 100.0} if n % 2 else {WORK[4]: 100.0 - own_ms, WORK[1]: own_ms}) for n in range(6)]
     assert len(find_causes(some, APART)) == causes
 
@@ -119,9 +119,9 @@ def test_at_most_three_causes_are_looked_for() -> None:
     assert len(find_causes(always(5, dict.fromkeys(WORK[:4], 25.0)), APART)) == 3
 
 
-@pytest.mark.parametrize(("others", "causes"), [(7, 2), (9, 1)])
+@pytest.mark.parametrize(("others", "causes"), [(5, 2), (7, 1)])
 def test_an_iteration_counts_for_no_more_than_two_typical_ones(others: int, causes: int) -> None:
-    """Rank 2 hung for a second, which counts for 120 ms beside iterations of 60 ms: 22 % of all, or 18 %."""
+    """Rank 2 hung for a second, which counts for 120 ms beside iterations of 60 ms: 29 % of all, or 22 %."""
     some = [*(seen(n, {WORK[1]: 60.0}) for n in range(others)), seen(others, {WORK[2]: 1_000.0})]
     assert len(find_causes(some, APART)) == causes
 

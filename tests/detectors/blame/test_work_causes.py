@@ -86,7 +86,7 @@ def blamed(attributions: Sequence[Attribution], topology: Topology = OF_EIGHT) -
 
 @pytest.mark.parametrize(("late", "device"), [
     pytest.param((0, 1, 2, 3, 4), "host", id="5 of 8"),
-    pytest.param((0, 1, 2, 3, 8), "gpu", id="4 of 9: one is of another host"),
+    pytest.param((0, 1, 2, 8), "gpu", id="3 of 9: one is of another host"),
     pytest.param((0, 1, 2, 3, 4, 8), None, id="5 of 9"),
 ])  # fmt: skip
 def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[int], device: str | None) -> None:
@@ -144,7 +144,7 @@ def test_in_the_typical_iteration_more_than_half_of_a_host_is_late(own: int, oth
     assert blamed(in_turn([own], others)) == device
 
 
-@pytest.mark.parametrize(("late", "is_blamed"), [(5, True), (6, False)])
+@pytest.mark.parametrize(("late", "is_blamed"), [(4, True), (5, False)])
 def test_a_rank_that_is_late_with_many_of_other_hosts_is_not_blamed(late: int, is_blamed: bool) -> None:
     apart = Topology(32, {rank: Place(f"h{rank}", 0) for rank in range(32)}, {})
     assert blamed(late_by(dict.fromkeys(range(late), 50.0)), apart) == ("gpu" if is_blamed else None)
@@ -325,8 +325,8 @@ def test_of_nine_ranks_four_may_be_starved_and_five_are_the_job(late: int, is_st
     assert (found == set(range(late))) == is_starved
 
 
-@pytest.mark.parametrize(("apart_ms", "is_in_step"), [(1.8, True), (2.2, False)])
-def test_ranks_in_step_differ_by_less_than_twice_the_noise(apart_ms: float, is_in_step: bool) -> None:
+@pytest.mark.parametrize(("apart_ms", "is_in_step"), [(2.7, True), (3.3, False)])
+def test_ranks_in_step_differ_by_less_than_three_times_the_noise(apart_ms: float, is_in_step: bool) -> None:
     """Two ranks that differ by as many times the noise of the others, 1.4826 / 2 ms."""
     noise = [dict.fromkeys((2, 3, 4, 5), 0.5 * MS if n % 2 else -0.5 * MS) for n in range(4)]
     half = apart_ms * 0.7413 * MS / math.sqrt(2)

@@ -21,6 +21,7 @@ from irregulars.detectors.irregular.late_rank import (
     latest_ranks,
 )
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from tests.present import present
 from tests.stored_states import stored
 
@@ -141,7 +142,7 @@ def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWa
 
 def test_a_rank_that_is_late_three_times_of_six() -> None:
     # A rank stands out that is late in three of six iterations
-    assert (IRREGULAR.lasting_seen, IRREGULAR.recent) == (3, 6)
+    assert (JOB.repeated, IRREGULAR.recent) == (3, 6)
     assert watched([9.0, 0.0, 9.0, 0.0, 9.0])[1] == [False, False, False, False, True]
     assert not any(watched([9.0, 0.0, 0.0, 9.0, 0.0, 0.0, 9.0])[1])
     # An iteration in which it is not late shows nothing

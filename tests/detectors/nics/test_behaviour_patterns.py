@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.behaviour_patterns import (
     Executions,
     Intervals,
@@ -25,7 +26,6 @@ from irregulars.detectors.nics.pattern_distances import (
     expected_ranges,
     judge_patterns,
 )
-from irregulars.detectors.nics.thresholds import NICS
 
 MS = 1_000_000
 
@@ -104,7 +104,7 @@ def test_the_busy_part_is_one_interval_that_holds_enough_with_the_least_gaps(rat
     for number, own in enumerate(rates):
         chosen = np.flatnonzero(is_kept[owner == number])
         assert chosen.tolist() == list(range(chosen[0], chosen[-1] + 1))
-        assert sum(own[at] for at in chosen) >= NICS.kept_ratio * sum(own) - 1e-9
+        assert sum(own[at] for at in chosen) >= JOB.nearly_all * sum(own) - 1e-9
         assert sum(own) == 0 or longest_gap([own[at] for at in chosen]) == least_gap(own)
 
 
@@ -122,7 +122,7 @@ def least_gap(rates: list[float]) -> int:
         rates[first:past]
         for first in range(len(rates))
         for past in range(first + 1, len(rates) + 1)
-        if sum(rates[first:past]) >= NICS.kept_ratio * sum(rates)
+        if sum(rates[first:past]) >= JOB.nearly_all * sum(rates)
     ]
     return min(map(longest_gap, enough))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.lane_tables import LaneTable, left_first, usual_lanes
-from irregulars.detectors.path.thresholds import PATH
 from tests.detectors.operator_graphs import logged_graph, row
 
 MS = 1e6
@@ -40,7 +40,7 @@ def test_a_pair_within_a_host_is_not_usually_as_slow_as_those_over_the_network()
 
 @pytest.mark.parametrize("sizes", [None, [1e6, 9e6, 9e6, 9e6]])
 def test_too_few_of_a_kind_and_lanes_of_other_sizes_say_nothing_of_it(sizes: list[float] | None) -> None:
-    others = [RESTLESS] * (PATH.min_peers_of_any_stage - 2 if sizes is None else 3)
+    others = [RESTLESS] * (JOB.often - 2 if sizes is None else 3)
     own = usual_lanes(table(CALM, *others, sizes=sizes))[Lane("pair", 0, 100)]
     assert own.noise_ns < 0.02 * MS
     assert own.most_ns == pytest.approx(0.01 * MS)

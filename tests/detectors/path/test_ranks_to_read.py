@@ -132,8 +132,8 @@ def test_lanes_to_read() -> None:
 # --- near the thresholds --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ns", "is_accused"), [(18.0, False), (22.0, True)])
-def test_a_lane_with_a_fifth_of_the_excess_is_accused(ns: float, is_accused: bool) -> None:
+@pytest.mark.parametrize(("ns", "is_accused"), [(23.0, False), (27.0, True)])
+def test_a_lane_with_a_quarter_of_the_excess_is_accused(ns: float, is_accused: bool) -> None:
     path = {Lane("pair", 0, 5): ns, Lane("work", 3): 100.0 - ns}
     assert bool(accused_lanes(Attribution(0, path, {}, {}, {}), JOB)) is is_accused
 

@@ -93,13 +93,13 @@ def test_suspicions_are_noted() -> None:
 def test_rivals() -> None:
     # Rivals are other lanes that lost as much
     suspicions = noted(
-        lost(10, r1=60.0), lost(12, r2=50.0), lost(14, r3=20.0), lost(16, pair=19.0), lost(18, r1=60.0)
+        lost(10, r1=60.0), lost(12, r2=50.0), lost(14, r3=30.0), lost(16, pair=29.0), lost(18, r1=60.0)
     )
     assert suspicions.rivals([work(1)], [10], 60 * MS) == 2
     assert suspicions.rivals([work(1), work(2)], [10], 60 * MS) == 1
     assert suspicions.rivals([work(1)], [10, 12], 60 * MS) == 1
     # What lost little is no rival
-    suspicions = noted(lost(10, r1=60.0), lost(12, r2=19.9))
+    suspicions = noted(lost(10, r1=60.0), lost(12, r2=29.9))
     assert suspicions.rivals([work(1)], [10], 60 * MS) == 0
     assert suspicions.rivals([work(1)], [10], 59 * MS) == 1
     # What a verdict that accuses somebody explains is none

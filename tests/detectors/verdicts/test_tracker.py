@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
@@ -527,7 +526,7 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
     )
     reviewed = [observation(n, late(1)) for n in range(5)]
     tracker.review_standing([cause], reviewed, [(n, {1: 50 * MS}) for n in range(5)], TOPOLOGY)
-    unknown, count = math.nan, BLAME.review_iterations
+    unknown, count = math.nan, IRREGULAR.shift_iterations
     for late_ns in [unknown] * (count - 1) + [50 * MS] + [unknown] * (count - 1):
         assert tracker.observe(observation(5), TOPOLOGY, {1: late_ns})[0] == []
     assert tracker.review_standing([], reviewed, [], TOPOLOGY) == []
