@@ -42,27 +42,20 @@ def test_what_is_less_urgent_than_was_asked_for_gives_no_alert(severity: str, le
 
 
 @given(verdicts(events=ALERTING_EVENTS, severities=ALERTED))
-def test_every_other_revision_passes_with_the_verdict_inside(verdict: Verdict) -> None:
+def test_every_other_revision_passes_with_the_verdict_inside_and_its_summary_first(verdict: Verdict) -> None:
     assert decode_verdict(message_of(verdict), "alerts") == verdict
-
-
-@given(verdicts(events=ALERTING_EVENTS, severities=ALERTED))
-def test_the_summary_comes_first_and_is_one_printable_line(verdict: Verdict) -> None:
     values = json.loads(message_of(verdict))
     assert next(iter(values)) == "summary"
     assert values["summary"].isprintable()
     assert ". Next: " in values["summary"]
 
 
-def test_an_opening_says_who_how_slow_what_it_cost_and_what_to_do() -> None:
+def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do() -> None:
     assert summarise(OPENED) == (
         "OPENED slow NIC in llama (page): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations take 2.4x the "
         "usual time since iteration 60; 12.3 GPU-hours lost so far on 64 GPUs. Next: cordon node-3, drain it at the "
         "next checkpoint, then check port, optics and firmware of NIC mlx5_0."
     )
-
-
-def test_a_closing_says_why_and_speaks_of_the_past() -> None:
     assert summarise(CLOSED) == (
         "CLOSED slow NIC in llama (page, recovered): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations "
         "took 2.4x the usual time in iterations 60 to 79; 12.3 GPU-hours lost on 64 GPUs. Next: let node-3 take "
@@ -105,13 +98,10 @@ def test_a_hang_and_a_detector_do_not_say_that_nothing_was_lost() -> None:
     assert "(or " not in summarise(improbable)
 
 
-def test_gpu_hours_are_those_of_all_gpus_that_waited() -> None:
+def test_gpu_hours_are_those_of_all_gpus_that_waited_and_null_if_they_are_not_known() -> None:
     assert gpu_hours_lost(OPENED) == pytest.approx(690 * 64 / 3600)
     assert gpu_hours_lost(replace(OPENED, world_size=0)) is None
     assert gpu_hours_lost(replace(OPENED, lost_s=float("nan"))) is None
-
-
-def test_an_unknown_number_is_null_in_the_message() -> None:
     assert json.loads(message_of(replace(OPENED, delta=float("inf"))))["delta"] is None
 
 

@@ -28,20 +28,12 @@ def values(table: str, column: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", TABLES_OF_JOB)
-def test_keys_of_the_made_up_job_name_their_rows(name: str) -> None:
+def test_converted_rows_have_keys_of_their_own_and_can_be_written_as_they_are(name: str) -> None:
+    table = TABLES_OF_JOB[name]
+    assert conform({name: table})[name].equals(table)
     keys = [name for name in TABLES[name].key if name not in ("started_at", "sampled_at")]
     if TABLES[name].version is None:
-        table = TABLES_OF_JOB[name]
         assert len({tuple(row.values()) for row in table.select(keys).to_pylist()}) == table.num_rows
-
-
-@pytest.mark.parametrize("name", TABLES_OF_JOB)
-def test_converted_rows_can_be_written_as_they_are(name: str) -> None:
-    assert conform({name: TABLES_OF_JOB[name]})[name].equals(TABLES_OF_JOB[name])
-
-
-def test_nothing_decided_gives_no_tables() -> None:
-    assert tables_of(Judgements("quiet")) == {}
 
 
 def test_unknown_times_and_numbers_become_null_and_never_zero() -> None:
@@ -93,23 +85,28 @@ def test_times_keep_their_nanoseconds() -> None:
     ]
 
 
-def test_a_rank_keeps_its_communicators_in_parallel_columns() -> None:
+def test_communicators_and_suspects_keep_their_order_and_nothing_decided_gives_no_tables() -> None:
     assert values("jobs", "communicators")[1] == ["world", "pp1"]
     assert values("jobs", "communicator_kinds")[1] == ["world", "pp"]
     assert values("jobs", "communicator_sizes")[1] == [4, 2]
-
-
-def test_suspects_are_kept_for_every_revision_in_their_order() -> None:
     found = zip(values("suspects", "revision"), values("suspects", "position"), strict=True)
     assert list(found) == [(1, 0), (1, 1), (2, 0), (3, 0)]
     assert values("suspects", "device")[:2] == ["link", "nic"]
+    assert tables_of(Judgements("quiet")) == {}
 
 
-def test_bandwidth_is_decoded_by_the_batch_s_names() -> None:
+def test_names_of_a_batch_are_those_of_its_rows_and_none_gives_none() -> None:
     table = table_of_samples([made_up_job.bandwidth(samples=4)])
     assert table.column("device").to_pylist() == ["eth0", "eth1", "eth0", "eth1"]
     assert set(table.column("path").to_pylist()) == {"nic"}
     assert table.column("tx_bytes_per_s").to_pylist() == [None, 2.5e9, 2.5e9, 2.5e9]
+    batch = made_up_job.gpu_health(samples=22)
+    table = table_of_samples([batch])
+    assert table.column("throttle_reasons").to_pylist()[18:] == ["", "", "power_cap, thermal", None]
+    assert table.column("xid").to_pylist()[20:] == [None, 79]
+    assert table.column("device").to_pylist() == ["gpu1"] * 22
+    columns = {name: array[:0] for name, array in made_up_job.bandwidth().columns.items()}
+    assert table_of_samples([Batch(Header("bandwidth", "j", 0, 1), columns)]).num_rows == 0
 
 
 def test_samples_of_many_ranks_are_one_table_in_their_order() -> None:
@@ -130,24 +127,6 @@ def test_samples_far_from_the_middle_one_of_their_batch_are_left_out() -> None:
     assert table.column("sampled_at").cast(pa.int64()).to_pylist()[4] == far.columns["time_ns"][50]
 
 
-def test_throttle_reasons_are_words() -> None:
-    batch = made_up_job.gpu_health(samples=22)
-    table = table_of_samples([batch])
-    assert table.column("throttle_reasons").to_pylist()[18:] == ["", "", "power_cap, thermal", None]
-    assert table.column("xid").to_pylist()[20:] == [None, 79]
-    assert table.column("device").to_pylist() == ["gpu1"] * 22
-
-
-def test_a_batch_without_rows_gives_a_table_without_rows() -> None:
-    columns = {name: array[:0] for name, array in made_up_job.bandwidth().columns.items()}
-    assert table_of_samples([Batch(Header("bandwidth", "j", 0, 1), columns)]).num_rows == 0
-
-
-def test_a_negative_rank_is_rejected_by_name() -> None:
-    with pytest.raises(SinkRejected, match=r"rank_iterations\.rank must be uint32"):
-        tables_of(Judgements("j", rank_iterations={**made_up_job.rank_iterations(), "rank": np.full(160, -1)}))
-
-
 def test_half_a_surrogate_pair_is_rejected_as_any_value_that_does_not_fit() -> None:
     opinion = Opinion("j:0:1:0", "j", "slow_nic", (0, 2), is_right=True, who="\ud83d", time_ns=1)
     with pytest.raises(SinkRejected, match=r"rows of feedback must fit its columns; got .*surrogates not allowed"):
@@ -156,9 +135,8 @@ def test_half_a_surrogate_pair_is_rejected_as_any_value_that_does_not_fit() -> N
     header = dataclasses.replace(batch.header, names=("\ud83d",) * len(batch.header.names))
     with pytest.raises(SinkRejected, match=r"bandwidth\.device must be string; got .*surrogates not allowed"):
         table_of_samples([dataclasses.replace(batch, header=header)])
-
-
-def test_a_verdict_without_a_number_is_rejected() -> None:
+    with pytest.raises(SinkRejected, match=r"rank_iterations\.rank must be uint32"):
+        tables_of(Judgements("j", rank_iterations={**made_up_job.rank_iterations(), "rank": np.full(160, -1)}))
     verdict = dataclasses.replace(made_up_job.verdict(1), revision=-1)
     with pytest.raises(SinkRejected, match="rows of verdicts"):
         tables_of(Judgements("j", verdicts=[verdict]))

@@ -97,17 +97,16 @@ def test_a_counter_that_is_refreshed_lazily_gives_true_rates_over_longer_interva
     assert len([text for text in caplog.messages if text.startswith("event=lazy_counter device=eth0 ")]) == 1
 
 
-def test_a_lazy_counter_that_stands_still_says_so_in_the_end() -> None:
+def test_a_lazy_counter_that_stands_still_says_so_in_the_end_and_bursts_make_none_lazy() -> None:
     track = CounterTrack("eth0", 1, 1e9)
     track.rates(np.arange(100) * 10 * MS, lazy_counts(100, 25, 5_000_000))
     still = np.full((300, 2), 75 * 5_000_000, np.uint64)
     times_ns, rates = track.rates(np.arange(100, 400) * 10 * MS, still)
     assert times_ns.tolist() == [3_990 * MS]
     assert rates.tolist() == [[0.0, 0.0]]
-
-
-def test_bursts_below_the_link_s_rate_make_no_counter_lazy() -> None:
     track = CounterTrack("eth0", 1, 1e9)
     counts = np.cumsum(np.tile([0, 0, 9_000_000, 0], 25)).astype(np.uint64)
     times_ns, _ = track.rates(np.arange(100) * 10 * MS, np.stack([counts, counts], axis=1))
     assert (len(times_ns), track.is_lazy) == (99, False)
+
+

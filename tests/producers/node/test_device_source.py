@@ -141,19 +141,18 @@ def test_no_state_is_left_out_since_the_feed_that_brings_it_is_taken_first(clock
     assert rows == 150
 
 
-def test_a_long_batch_is_handed_out_in_portions(clock: Clock) -> None:
+def test_a_long_batch_is_handed_out_in_portions_and_feeds_are_closed(clock: Clock) -> None:
     source = DeviceSource([Scripted([samples(ONE, "mlx5_0", list(range(1, 101)))])], clock_s=clock)
     parts = second(source, clock, 30)
     parts += [record for most in (60, 60) for record in source.poll(most) if isinstance(record, Batch)]
     assert [len(part) for part in parts] == [30, 60, 10]
     assert [part.header.rows_before for part in parts] == [0, 30, 90]
-
-
-def test_feeds_are_closed(clock: Clock) -> None:
     feed = Scripted()
     source = DeviceSource([feed], clock_s=clock)
     source.close()
     assert (feed.closes, source.is_exhausted, source.position()) == (1, False, "")
+
+
 
 
 def test_a_clock_that_was_set_back_is_told_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

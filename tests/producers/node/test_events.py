@@ -110,17 +110,16 @@ def log_line(folder: Path, *lines: str) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def test_an_xid_is_of_the_rank_that_uses_the_gpu(events: NodeEvents, tmp_path: Path) -> None:
+def test_a_line_of_the_kernel_is_of_the_rank_that_uses_the_gpu_or_of_one_of_each_job(events: NodeEvents, tmp_path: Path) -> None:
     log_line(tmp_path, XID, XID.replace("3B", "77"))
     [(owner, event)] = events.take()
     assert (owner.rank, event.rank, event.device, event.code, event.host) == (1, 1, "gpu5", 79, "node-3")
-
-
-def test_what_the_host_lacks_is_told_of_one_rank_of_each_job(events: NodeEvents, tmp_path: Path) -> None:
     log_line(tmp_path, "Out of memory: Killed process 4711 (python)")
     [(owner, event)] = events.take()
     assert (event.kind, event.device, event.code) == ("out_of_memory", "", 4711)
     assert owner.rank == event.rank
+
+
 
 
 def states(events: NodeEvents, second: float = 0.0, job: str = "job", **values: float) -> list[tuple[Any, ...]]:
@@ -129,15 +128,14 @@ def states(events: NodeEvents, second: float = 0.0, job: str = "job", **values: 
     return [(one.kind, one.code, one.detail) for _, one in events.of_health([sample])]
 
 
-def test_an_xid_that_nvml_tells_as_well_counts_once(events: NodeEvents, tmp_path: Path) -> None:
+def test_an_xid_that_nvml_tells_as_well_counts_once_and_one_that_lasts_now_and_then(events: NodeEvents, tmp_path: Path) -> None:
     log_line(tmp_path, XID)
     assert len(events.take()) == 1
     assert states(events, 1, xid=79.0) == []
     assert states(events, 60, xid=79.0) == [("xid", 79, "")]
-
-
-def test_an_xid_that_repeats_for_long_is_told_again_now_and_then(events: NodeEvents) -> None:
     assert [second for second in range(0, 40, 4) if states(events, second, xid=79.0)] == [0, 8, 16, 24, 32]
+
+
 
 
 def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> None:
@@ -239,18 +237,23 @@ def test_an_error_file_that_is_none_is_neither_waited_for_nor_followed(
     assert found == [("run", 3, "")]
 
 
-def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:
-    def leave(local_rank: int, text: str) -> None:
-        folder = tmp_path / "run" / "attempt_0" / str(local_rank)
-        folder.mkdir(parents=True)
-        (folder / "error.json").write_text(text)
+def leave_error(folder: Path, run: str, local_rank: int, text: str) -> None:
+    path = folder / run / "attempt_0" / str(local_rank) / "error.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
 
-    leave(0, "{}")
-    errors = ErrorFiles(tmp_path)
-    watched = NodeEvents(roster(0, 5), "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS, error_files=errors)
+
+def watched_errors(folder: Path, own: Roster) -> NodeEvents:
+    return NodeEvents(own, "node-3", Devices({}, {}), folder, None, lambda: NOW_NS, error_files=ErrorFiles(folder))
+
+
+def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:
+    leave_error(tmp_path, "run", 0, "{}")
+    watched = watched_errors(tmp_path, roster(0, 5))
     assert watched.take() == []
-    leave(5, json.dumps({"message": {"message": "RuntimeError: NCCL error\nin call", "extraInfo": {}}}))
-    leave(7, "not JSON")  # of no rank that is here
+    text = json.dumps({"message": {"message": "RuntimeError: NCCL error\nin call", "extraInfo": {}}})
+    leave_error(tmp_path, "run", 5, text)
+    leave_error(tmp_path, "run", 7, "not JSON")  # of no rank that is here
     [(owner, event)] = watched.take()
     assert (owner.rank, event.kind, event.detail) == (1, "process_exit", "RuntimeError: NCCL error")
     assert watched.take() == []
@@ -259,15 +262,13 @@ def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None
 def test_the_last_error_of_a_process_is_not_told_of_another_job_on_the_same_node(tmp_path: Path) -> None:
     own = roster(0, 1)
     own.assign(Owner("other", 0, 0), 2, None)
-    errors = ErrorFiles(tmp_path)
-    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS, error_files=errors)
+    watched = watched_errors(tmp_path, own)
     for run, local_rank in (("other_x7", 0), (f"{own.users['gpu0'].job}_8k", 1)):
-        folder = tmp_path / run / "attempt_0" / str(local_rank)
-        folder.mkdir(parents=True)
-        (folder / "error.json").write_text("{}")
-    assert [(owner.rank, event.kind, event.device) for owner, event in watched.take()] == [
-        (1, "process_exit", "gpu1")
-    ]
+        leave_error(tmp_path, run, local_rank, "{}")
+    found = [(owner.rank, event.kind, event.device) for owner, event in watched.take()]
+    assert found == [(1, "process_exit", "gpu1")]
+
+
 
 
 def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:

@@ -45,9 +45,6 @@ def test_state_is_read_with_its_units(nvml: NvmlStub) -> None:
     assert gpu.uuid == "GPU-stub-1"
 
 
-def test_without_an_energy_counter_the_power_of_the_moment_is_taken(nvml: NvmlStub) -> None:
-    nvml.set(0, power=312_500)
-    assert read()[0].health["power_w"] == 312.5
 
 
 def test_new_ecc_errors_are_told_and_a_reset_begins_anew(nvml: NvmlStub) -> None:
@@ -188,10 +185,12 @@ def test_a_critical_error_is_a_row_of_its_own(two_gpus: NvmlStub, caplog: pytest
     assert lines(caplog, "gpu_xid") == ["event=gpu_xid device=gpu0 xid=79"]
 
 
-def test_a_driver_without_gpus_is_one_line(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_gpus_and_no_driver_are_one_line(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     nvml.reset(gpus=0)
     assert count_gpus() == 0
     assert lines(caplog, "no_gpus") == ["event=no_gpus reason='the driver finds none'"]
+    done = subprocess.run([sys.executable, "-c", NO_DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("0\n", "event=no_gpus reason='NVML Shared Library Not Found'\n")
 
 
 NO_DRIVER = """
@@ -208,9 +207,6 @@ print(count_gpus())
 """
 
 
-def test_no_driver_is_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("0\n", "event=no_gpus reason='NVML Shared Library Not Found'\n")
 
 
 REAL = """
@@ -242,11 +238,13 @@ def test_a_real_gpu_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rates) >= {"pcie"}
 
 
-def test_a_reading_holds_nothing_that_was_not_said(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
+def test_power_is_that_of_the_moment_without_an_energy_counter_and_what_was_not_said_is_not_read(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     (reading,) = read()
     assert reading.health == {}
     assert [path for path, rows in reading.rates.items() if rows] == []
+    nvml.set(0, power=312_500)
+    assert read()[0].health["power_w"] == 312.5
 
 
 def test_all_bits_set_is_no_count_and_told_once_until_it_has_passed(caplog: pytest.LogCaptureFixture) -> None:

@@ -164,12 +164,20 @@ def test_a_nic_comes_and_another_goes(sysfs: Sysfs) -> None:
     ]
 
 
-def test_a_nic_that_nobody_has_is_named_once(sysfs: Sysfs, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_nic_that_nobody_has_is_named_once_and_its_odd_properties_are_unknown(sysfs: Sysfs, caplog: pytest.LogCaptureFixture) -> None:
     made, roster, _ = feed(sysfs, {})
     for owner, name in ((FIRST, "mlx5_9"), (SECOND, "mlx5_8")):
         roster.assign(owner, None, name)
         made.take()
     assert [text.split()[1] for text in lines(caplog, "nic_missing")] == ["device=mlx5_9", "device=mlx5_8"]
+    for name, speed in (("eth0", "²³"), ("eth1", "9" * 5000), ("eth2", "\udcff")):
+        sysfs.interface(name)
+        (sysfs.root / "class" / "net" / name / "speed").write_text(speed, errors="surrogateescape")
+        found = find_nic(name, sysfs.root)
+        assert found is not None
+        assert found.capacity_bytes_per_s is None
+    sysfs.rdma("mlx5_0", rate="1.2.3.4 Gb/sec")
+    assert find_nic("mlx5_0", sysfs.root) is not None
 
 
 @pytest.mark.parametrize("count", [-1, -(2**40), 2**64, 10**23])
@@ -195,12 +203,3 @@ def test_a_name_that_no_nic_has_is_looked_for_nowhere(sysfs: Sysfs, name: str) -
     assert find_nic("eth0", sysfs.root) is not None
 
 
-def test_properties_that_are_no_numbers_are_unknown(sysfs: Sysfs) -> None:
-    for name, speed in (("eth0", "²³"), ("eth1", "9" * 5000), ("eth2", "\udcff")):
-        sysfs.interface(name)
-        (sysfs.root / "class" / "net" / name / "speed").write_text(speed, errors="surrogateescape")
-        found = find_nic(name, sysfs.root)
-        assert found is not None
-        assert found.capacity_bytes_per_s is None
-    sysfs.rdma("mlx5_0", rate="1.2.3.4 Gb/sec")
-    assert find_nic("mlx5_0", sysfs.root) is not None

@@ -93,11 +93,18 @@ def test_a_rank_that_no_message_can_announce_is_named_and_left_out_and_the_other
     assert len(line) < 400
 
 
-def test_a_rank_that_sends_nothing_has_no_devices_here() -> None:
+def test_a_rank_that_sends_nothing_or_lives_elsewhere_has_no_devices_here() -> None:
     roster = Roster("host", gpus=range(8))
     quiet = Announcement("job", 0, 1, 8, 8, (), (), is_logged=False, gpu=1)
     assert NodeSource({"a": Given(quiet)}, roster).poll(100) == [quiet]
     assert roster.gpus == {}
+    roster = Roster("node-3", {0: "mlx5_0"}, range(8))
+    far = Elsewhere(replace(announced(1), host="10.0.0.9"))
+    (found,) = NodeSource({"far": far}, roster).poll(10)
+    assert isinstance(found, Announcement)
+    assert (found.group, found.nic, found.sources) == ("10.0.0.9/0", None, ("commops",))
+    assert not roster.gpus
+    assert not roster.nics
 
 
 @pytest.mark.parametrize("error", [InputError("file must be JSON; got XML"), OSError("gone")])
@@ -127,7 +134,7 @@ def test_devices_that_cannot_be_read_are_named_once_and_read_again(caplog: pytes
     assert (source.names, source.failed_sources, devices.closes) == (("good",), 0, 0)
 
 
-def test_no_source_starves_behind_a_busy_one() -> None:
+def test_no_source_starves_behind_a_busy_one_and_each_says_where_it_stands() -> None:
     busy, other, devices = Given(*[rows(1, 10)] * 50), Given(rows(2, 10)), Given(rows(3, 10))
     source = NodeSource({"busy": busy, "other": other}, Roster("host"), devices)
     ranks: list[int] = []
@@ -136,12 +143,11 @@ def test_no_source_starves_behind_a_busy_one() -> None:
     assert sorted(set(ranks)) == [1, 2, 3]
     assert ranks.index(2) <= 2
     assert len(ranks) == 52
-
-
-def test_each_source_says_where_it_stands() -> None:
     source = NodeSource({"b": Given(), "a": Given(rows(1, 5))}, Roster("host"))
     assert source.position() == "a[left=1] b[left=0]"
     assert source.is_exhausted is False
+
+
 
 
 class Elsewhere(Given):
@@ -150,11 +156,3 @@ class Elsewhere(Given):
     speaks_for_other_hosts = True
 
 
-def test_a_source_that_speaks_for_other_hosts_gets_no_devices_of_this_one() -> None:
-    roster = Roster("node-3", {0: "mlx5_0"}, range(8))
-    far = Elsewhere(replace(announced(1), host="10.0.0.9"))
-    (found,) = NodeSource({"far": far}, roster).poll(10)
-    assert isinstance(found, Announcement)
-    assert (found.group, found.nic, found.sources) == ("10.0.0.9/0", None, ("commops",))
-    assert not roster.gpus
-    assert not roster.nics

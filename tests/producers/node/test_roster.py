@@ -19,31 +19,29 @@ def test_an_announcement_is_completed_by_what_the_host_knows() -> None:
     assert roster.nics == {"mlx5_1": Owner("job", 0, 5)}
 
 
-def test_what_a_rank_says_of_itself_stays() -> None:
+
+
+def test_nothing_is_promised_that_nobody_samples_and_what_a_rank_says_of_itself_stays() -> None:
+    roster = Roster("node-3", {1: "mlx5_1"}, is_sampling_nics=False)
+    assert roster.admit(announced(5, gpu=1)).sources == ("commops", "iterations")
+    assert Roster("node-3", gpus=range(2)).admit(announced(5, gpu=2)).sources == ("commops", "iterations")
     said = replace(announced(5, gpu=1, nic="eth7"), host="elsewhere")
     found = Roster("node-3", {1: "mlx5_1"}).admit(said)
     assert (found.host, found.nic, found.sources) == ("elsewhere", "eth7", ("commops", "iterations", "bandwidth"))
 
 
-def test_nothing_is_promised_that_nobody_samples() -> None:
-    roster = Roster("node-3", {1: "mlx5_1"}, is_sampling_nics=False)
-    assert roster.admit(announced(5, gpu=1)).sources == ("commops", "iterations")
-    assert Roster("node-3", gpus=range(2)).admit(announced(5, gpu=2)).sources == ("commops", "iterations")
-
-
-def test_a_shared_nic_belongs_to_the_first_that_named_it() -> None:
+def test_devices_belong_to_the_first_that_names_them_until_a_new_attempt() -> None:
     roster = Roster("node-3")
     sources = [roster.admit(announced(rank, nic="mlx5_0")).sources for rank in (4, 3, 4)]
     assert ["bandwidth" in one for one in sources] == [True, False, True]
     assert roster.nics == {"mlx5_0": Owner("job", 0, 4)}
-
-
-def test_a_new_attempt_takes_over_the_devices() -> None:
     roster = Roster("node-3", gpus=range(8))
     roster.admit(announced(4, gpu=0, nic="mlx5_0"))
     found = roster.admit(announced(6, gpu=0, nic="mlx5_0", attempt=1))
     assert found.sources == ("commops", "iterations", "bandwidth", "gpu_health")
     assert set(roster.nics.values()) == set(roster.gpus.values()) == {Owner("job", 1, 6)}
+
+
 
 
 def test_who_has_ended_has_no_devices() -> None:

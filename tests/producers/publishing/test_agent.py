@@ -144,10 +144,12 @@ def samples(first: int) -> Batch:
     return Batch(header, own)
 
 
-def test_no_heartbeats_are_sent_of_attempts_before_the_newest() -> None:
+def test_no_heartbeats_are_sent_of_earlier_attempts_or_ranks_that_are_gone() -> None:
     """As of a job whose processes were killed and started again several times."""
     killed = [Announcement("job", attempt, rank, 2, 2, ()) for attempt in range(5) for rank in range(2)]
     assert [(one.attempt, one.rank) for one in beats_of(killed, heartbeat_s=1e9)] == [(4, 0), (4, 1)]
+    beats = beats_of([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
+    assert [one.state for one in beats] == ["running"]
 
 
 def test_a_name_that_no_message_can_carry_is_refused_in_one_line() -> None:
@@ -155,23 +157,18 @@ def test_a_name_that_no_message_can_carry_is_refused_in_one_line() -> None:
         beats_of([Announcement("j" * 70_000, 0, 0, 2, 2, ())])
 
 
-def test_a_heartbeat_that_says_no_more_than_the_batches_is_left_out() -> None:
+def test_a_heartbeat_says_at_once_what_no_batch_can_and_nothing_more() -> None:
     assert progress_of([samples(0)], [samples(2)], [samples(4)]) == [SourceProgress(0)]
-
-
-def test_what_only_a_heartbeat_can_say_is_said_at_once() -> None:
     lost = Heartbeat("job", 0, 0, {"bandwidth": SourceProgress(2, 9, lost_rows=5)})
     expected = [SourceProgress(0), SourceProgress(2, 9, lost_rows=5)]
     assert progress_of([samples(0)], [lost], [samples(2)], []) == expected
-
-
-def test_a_rank_that_says_nothing_new_is_heard_of_each_tenth_time() -> None:
     assert len(progress_of(*[[]] * 20)) == 3
 
 
-def test_a_rank_that_is_gone_sends_nothing_more_and_is_told_of_no_end() -> None:
-    beats = beats_of([ANNOUNCED], [], [Heartbeat("job", 0, 0, state=GONE)], *[[]] * 20)
-    assert [one.state for one in beats] == ["running"]
+
+
+
+
 
 
 class Away(Keeps):

@@ -75,11 +75,13 @@ def test_operators_without_an_end_have_no_event_time() -> None:
     assert event_times_ns(Batch(Header("commops", "job", 0, 0), columns)).tolist() == [15, UNKNOWN, UNKNOWN]
 
 
-def test_a_small_batch_is_one_message() -> None:
+def test_a_small_batch_is_one_message_and_a_row_above_the_limit_is_refused() -> None:
     batch = samples([1, 2, 3])
     ((part, value),) = encode_in_parts(batch, 10_000)
     assert part is batch
     assert len(decode_batch(value, "bandwidth")) == 3
+    with pytest.raises(InputError, match=r"one row of bandwidth must be below 2000 bytes; got \d+ \(rank 3\)"):
+        list(encode_in_parts(samples([1], names=("x" * 3_000,)), 2_000))
 
 
 @pytest.mark.parametrize("rows", [2, 999, 10_000])
@@ -116,9 +118,6 @@ def test_parts_of_events_name_the_same_texts() -> None:
     assert [one for value in values for one in events_of(decode_batch(value, "events"))] == events
 
 
-def test_a_row_above_the_limit_is_refused() -> None:
-    with pytest.raises(InputError, match=r"one row of bandwidth must be below 2000 bytes; got \d+ \(rank 3\)"):
-        list(encode_in_parts(samples([1], names=("x" * 3_000,)), 2_000))
 
 
 GROUP = "node-1/0"
@@ -142,22 +141,20 @@ def bundler() -> Bundler:
     return made
 
 
-def test_a_bundle_is_complete_with_the_last_rank_of_the_group(bundler: Bundler) -> None:
+def test_a_bundle_is_complete_with_the_last_rank_of_the_group_that_is_here(bundler: Bundler) -> None:
     assert ranks_of(bundler.add(batch(0), 0.0)) == []
     assert ranks_of(bundler.add(batch(2), 0.0)) == []
     assert ranks_of(bundler.add(batch(1), 0.0)) == [[0, 2, 1]]
     assert ranks_of(bundler.take_all()) == []
-
-
-def test_nobody_waits_for_a_rank_that_has_ended(bundler: Bundler) -> None:
     bundler.forget(Heartbeat("lockstep", 1, 2, state="ended"), GROUP)
     assert ranks_of(bundler.add(batch(0), 0.0)) == []
     assert ranks_of(bundler.add(batch(1), 0.0)) == [[0, 1]]
-
-
-def test_a_rank_that_nobody_announced_here_waits_for_none(bundler: Bundler) -> None:
-    """A resumed source does not announce again."""
+    # A resumed source does not announce again.
     assert ranks_of(Bundler(0.25).add(batch(0), 0.0)) == [[0]]
+
+
+
+
 
 
 def test_what_has_waited_for_long_enough_goes_out(bundler: Bundler) -> None:

@@ -200,7 +200,7 @@ def test_a_thread_that_asks_devices_is_no_trouble_to_a_capture_in_another(gpu: G
     assert modes == [1] * len(results), "until the driver takes it; a second exchange would take it back"
 
 
-def test_without_a_driver_there_is_nothing_to_capture(gpu: Gpu) -> None:
+def test_without_a_driver_or_while_torch_is_imported_no_device_is_asked(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
     def load(name: str) -> object:
@@ -211,9 +211,8 @@ def test_without_a_driver_there_is_nothing_to_capture(gpu: Gpu) -> None:
     for _ in range(2):
         capture.ignore_other_threads()
     assert names == ["libcuda.so.1"]
-
-
-def test_while_another_thread_imports_torch_no_device_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     half = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
     monkeypatch.setitem(sys.modules, "torch", half)
     CaptureMode(pytest.fail).ignore_other_threads()
+
+

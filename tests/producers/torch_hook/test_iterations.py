@@ -53,7 +53,7 @@ def test_an_optimizer_that_is_gone_gives_way_to_the_next() -> None:
     assert numbers(iterations) == [1, 2]
 
 
-def test_marks_beat_steps_and_may_choose_their_numbers() -> None:
+def test_marks_beat_steps_go_on_behind_them_and_may_choose_their_numbers() -> None:
     seen: list[int] = []
     iterations, optimizer = Iterations(seen.append), Optimizer()
     for number in (7, None):
@@ -61,6 +61,13 @@ def test_marks_beat_steps_and_may_choose_their_numbers() -> None:
             iterations.step(optimizer)
     assert numbers(iterations) == [7, 8]
     assert seen == [7, UNKNOWN, 8, UNKNOWN]
+    iterations, optimizer = Iterations(), Optimizer()
+    for _ in range(4):
+        iterations.step(optimizer)
+    for number in range(3):
+        with iterations.mark(number):
+            pass
+    assert numbers(iterations) == [1, 2, 3, 4, 5, 6]
 
 
 def test_numbers_that_go_back_go_on_behind_the_last(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,14 +83,6 @@ def test_numbers_that_go_back_go_on_behind_the_last(caplog: pytest.LogCaptureFix
     assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
-def test_marks_go_on_behind_iterations_that_steps_ended() -> None:
-    iterations, optimizer = Iterations(), Optimizer()
-    for _ in range(4):
-        iterations.step(optimizer)
-    for number in range(3):
-        with iterations.mark(number):
-            pass
-    assert numbers(iterations) == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_iteration_that_holds_a_phase_is_of_it() -> None:
@@ -129,9 +128,6 @@ def test_a_count_that_no_column_holds_is_not_known_and_ends_no_recording(count: 
     assert columns["parameters_checksum"].tolist() == [UNKNOWN]
 
 
-def test_a_number_that_no_iteration_has_raises_where_it_is_given() -> None:
-    with pytest.raises(InputError, match="iteration must be from"), Iterations().mark(1 << 70):
-        pass
 
 
 def test_an_audit_has_a_row_before_that_of_its_iteration_and_leaves_its_figures_alone() -> None:
@@ -156,11 +152,13 @@ def test_an_audit_has_a_row_before_that_of_its_iteration_and_leaves_its_figures_
     assert columns["elapsed_ns"][0] == columns["elapsed_ns"][1]
 
 
-def test_an_iteration_that_fails_still_ends() -> None:
+def test_an_iteration_that_fails_still_ends_and_a_number_that_none_has_raises() -> None:
     iterations = Iterations()
     with pytest.raises(ZeroDivisionError), iterations.mark(0):
         raise ZeroDivisionError
     assert numbers(iterations) == [0]
+    with pytest.raises(InputError, match="iteration must be from"), Iterations().mark(1 << 70):
+        pass
 
 
 def test_a_group_s_kind_is_read_from_its_description_and_can_be_set() -> None:

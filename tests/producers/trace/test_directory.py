@@ -191,17 +191,16 @@ def test_of_an_iteration_that_was_begun_again_the_newest_row_counts_and_the_othe
     assert audited["iteration"][~are_whole(audited)].tolist() == ([0] if gone else [0, 2])
 
 
-def test_device_names_are_those_of_the_rank(tmp_path: Path) -> None:
+def test_device_names_are_those_of_the_rank_and_the_peer_of_a_collective_means_nothing(tmp_path: Path) -> None:
     rows = [sample(rank, device) for rank, device in ((2, "eth1"), (0, "mlx5_1"), (0, "mlx5_0"))]
     bandwidth = read_trace(write_directory(tmp_path / "t", bandwidth=rows)).bandwidth
     assert {rank: batch.header.names for rank, batch in bandwidth.items()} == {0: ("mlx5_0", "mlx5_1"), 2: ("eth1",)}
     assert bandwidth[0].columns["device"].tolist() == [0, 1]
-
-
-def test_the_peer_of_a_collective_means_nothing(tmp_path: Path) -> None:
     trace = read_trace(write_directory(tmp_path / "t", [commop(peer=-1), commop(peer=99, rank=1)]))
     assert trace.rejected.count == 0
     assert trace.commops[0].columns["peer"].tolist() == [UNKNOWN]
+
+
 
 
 # --- announcements --------------------------------------------------------------------------------------------------
@@ -360,17 +359,16 @@ def test_a_trace_with_little_in_it_is_read_back(tmp_path: Path) -> None:
     assert [a.rank for a in again.announcements] == [0, 1, 3]
 
 
-def test_writing_replaces_an_earlier_trace(tmp_path: Path) -> None:
+def test_writing_replaces_an_earlier_trace_and_refuses_announcements_of_two_jobs(tmp_path: Path) -> None:
     full = read_trace(RECORDINGS / "gloo-clean")
     write(tmp_path, full)
     few = write(tmp_path, full, list(full.commops.values()))
     assert (len(few.commops), len(few.bandwidth), len(few.iterations)) == (4, 0, 0)
-
-
-def test_announcements_of_two_jobs_are_refused(tmp_path: Path) -> None:
     one, other = (read_trace(RECORDINGS / name).announcements for name in ("gloo-clean", "gloo-slow-nic"))
     with pytest.raises(InputError, match=r"job must be the same in all announcements; got \['gloo-clean"):
         write_trace(tmp_path, one + other, [])
+
+
 
 
 # --- rows that break the contract -----------------------------------------------------------------------------------
@@ -516,6 +514,15 @@ def assert_refused(directory: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+GROUPS = (
+    ({"kind": "xp", "ranks": [0]}, "kind must be one of world, dp, tp, pp, ep, cp, unknown; got 'xp'"),
+    ({"kind": "dp"}, "ranks must be a list of integers that is not empty; got none"),
+    ({"kind": "dp", "ranks": []}, "ranks must be a list"),
+    ({"kind": "dp", "ranks": [0, 4]}, "ranks must be a list of distinct ranks below 4; got 4"),
+    ({"kind": "dp", "ranks": [1, 1]}, "ranks must be a list of distinct ranks below 4; got [1, 1]"),
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -530,44 +537,23 @@ def assert_refused(directory: Path, text: str) -> None:
         ({"ranks": {"1": {"lost_rows": -1}}}, "ranks['1'].lost_rows must be an integer from 0 to 281474976710656"),
         ({"logged_ranks": [0, 9]}, "logged_ranks must be a list of distinct ranks below 4; got 9"),
         ({"recorded_until_ns": 1.5}, "recorded_until_ns must be an integer of at least 0; got 1.5"),
+        *(({"communicators": {"a": group}}, f"communicators['a'].{text}") for group, text in GROUPS),
     ],
 )
 def test_a_bad_job_file_is_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     assert_refused(write_directory(tmp_path / "t", job_object=job(**changes)), f"job.json: {text}")
 
 
-@pytest.mark.parametrize(
-    ("group", "text"),
-    [
-        ({"kind": "xp", "ranks": [0]}, "kind must be one of world, dp, tp, pp, ep, cp, unknown; got 'xp'"),
-        ({"kind": "dp"}, "ranks must be a list of integers that is not empty; got none"),
-        ({"kind": "dp", "ranks": []}, "ranks must be a list"),
-        ({"kind": "dp", "ranks": [0, 4]}, "ranks must be a list of distinct ranks below 4; got 4"),
-        ({"kind": "dp", "ranks": [1, 1]}, "ranks must be a list of distinct ranks below 4; got [1, 1]"),
-    ],
-)
-def test_a_bad_communicator_of_a_job_file_is_refused(tmp_path: Path, group: dict[str, Any], text: str) -> None:
-    directory = write_directory(tmp_path / "t", job_object=job(communicators={"a": group}))
-    assert_refused(directory, f"job.json: communicators['a'].{text}")
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b'{"job": ', "must be JSON; got Expecting value"), (b"\xff\xfe\xfd", "must be JSON; got"),
-        (b"", "must be JSON; got Expecting value"), (b"[" * 100_000, "must be JSON; got"),
-        (b"[1]", "must be a JSON object; got [1]"),
-        (b'{"job": "a", "job": "b"}', "must be JSON; got the key 'job' twice in one object"),
-    ],
-)  # fmt: skip
-def test_a_job_file_that_is_no_json_object_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
-    directory = write_directory(tmp_path / "t")
-    (directory / "job.json").write_bytes(content)
-    assert_refused(directory, f"job.json: {text}")
 
 
 def _remove(name: str) -> Callable[[Path], object]:
     return lambda directory: (directory / name).unlink()
+
+
+def _write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(content)
 
 
 def _truncate(directory: Path) -> None:
@@ -594,7 +580,13 @@ _float_times = _with(lambda table: table.set_column(5, "start_ns", pa.array([1.0
         (_remove("job.json"), "job.json: must exist, every trace directory has one; got no such file"),
         (_remove("commops.parquet"), "must hold commops.parquet, commops.jsonl or commops.csv; got none of them"),
         (_truncate, "commops.parquet: must be a complete parquet file; got"),
-        (lambda d: (d / "commops.parquet").write_bytes(b""), "commops.parquet: must be a complete parquet file; got"),
+        (_write("commops.parquet", b""), "commops.parquet: must be a complete parquet file; got"),
+        (_write("job.json", b'{"job": '), "job.json: must be JSON; got Expecting value"),
+        (_write("job.json", b"\xff\xfe\xfd"), "job.json: must be JSON; got"),
+        (_write("job.json", b""), "job.json: must be JSON; got Expecting value"),
+        (_write("job.json", b"[" * 100_000), "job.json: must be JSON; got"),
+        (_write("job.json", b"[1]"), "job.json: must be a JSON object; got [1]"),
+        (_write("job.json", b'{"job": "a", "job": "b"}'), "job.json: must be JSON; got the key 'job' twice in one "),
         (_drop_column, "commops.parquet: columns must include 'elapsed_ns'; got"),
         (_text_for_numbers, "commops.parquet: column 'rank' must be of integers; got string"),
         (_float_times, "commops.parquet: column 'start_ns' must be of integers; got double"),
@@ -653,16 +645,15 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
         read_trace(directory)
 
 
-def test_a_directory_that_can_t_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_directory_that_can_t_be_reached_or_holds_parts_of_a_killed_run_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, found in (("nowhere", "nothing"), ("a" * 5000, "File name too long"), ("loop/x", "Too many levels")):
         assert_refused(tmp_path / name, f"must be a trace directory; got {found}")
-
-
-def test_parts_of_a_run_that_was_killed_are_told_how_to_be_put_together(tmp_path: Path) -> None:
     (tmp_path / "trace dir" / "parts").mkdir(parents=True)
     with pytest.raises(InputError, match=r"got parts/.*torch_hook\.trace_parts '.*trace dir'$"):
         read_trace(tmp_path / "trace dir")
+
+
 
 
 def test_a_small_parquet_of_very_many_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:

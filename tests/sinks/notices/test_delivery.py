@@ -40,16 +40,13 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_when_the_channel_answers
     assert retries.failed("n", 0, wanted_s) == S
 
 
-def test_a_channel_that_asks_for_more_time_gets_it() -> None:
-    retries = Retries(give_up_s=3600.0)
-    assert retries.failed("n", 0, 120.0) == retries.rests_until_ns == 120 * S
-
-
-def test_a_notice_that_fails_pauses_no_other() -> None:
+def test_a_notice_that_fails_pauses_no_other_unless_the_channel_asks_for_more_time() -> None:
     retries = Retries(give_up_s=3600.0)
     assert [retries.failed("n", 0, 0.0) for _ in range(3)] == [S, 2 * S, 4 * S]
     assert retries.failed("other", 0, 0.0) == S
     assert retries.rests_until_ns == 0
+    retries = Retries(give_up_s=3600.0)
+    assert retries.failed("n", 0, 120.0) == retries.rests_until_ns == 120 * S
 
 
 def test_a_notice_is_given_up_when_its_next_try_would_come_too_late() -> None:

@@ -86,27 +86,21 @@ def test_the_silences_of_two_long_names_have_ids_of_their_own() -> None:
     assert len({one.mute_id for one in silences(said)}) == 2
 
 
-def test_a_withdrawn_word_gives_way_to_another_person_s() -> None:
+def test_the_newest_word_of_a_person_counts_and_a_withdrawn_one_gives_way() -> None:
     said = [opinion(1, is_right=True, who="bob"), opinion(1, is_right=None, who="ann", time_ns=2 * 10**9)]
     assert [one.who for one in newest_opinions(said)] == ["bob"]
-
-
-def test_a_word_said_again_counts_where_it_was_said_last() -> None:
     first, other = opinion(1, is_right=True, who="ann"), opinion(1, who="bob", time_ns=2 * 10**9)
     assert [one.who for one in newest_opinions([first, other])] == ["bob"]
     again = replace(first, time_ns=3 * 10**9)
     assert newest_opinions([first, other, again]) == [again]
 
 
-def test_wrong_ones_make_less_sure_and_right_ones_surer_and_others_stay() -> None:
+def test_words_make_less_sure_or_surer_up_to_the_share_that_is_right_here() -> None:
     wrong = track_records([opinion(number) for number in range(1, 4)])
     right = track_records([opinion(number, is_right=True) for number in range(1, 40)])
     assert wrong["slow_nic"].probability(0.9) < 0.6
     assert 0.9 < right["slow_nic"].probability(0.9) < 0.99
     assert "slow_rank" not in wrong
-
-
-def test_many_opinions_find_the_share_that_is_right_here() -> None:
     said = [opinion(number, is_right=number % 10 < 6) for number in range(1, 2001)]
     assert track_records(said)["slow_nic"].probability(0.9) == pytest.approx(0.6, abs=0.01)
 

@@ -41,12 +41,15 @@ def test_every_notice_follows_its_schema_and_fits_in_a_line(
     assert len(summary_of(notice).splitlines()) == 1
 
 
-def test_the_line_says_what_is_told_and_not_what_the_verdict_would() -> None:
+def test_the_line_says_what_is_told_and_whether_it_comes_again() -> None:
     held = Notice("opened", alert(event="raised", severity="page"), "ticket")
     assert summary_of(held).startswith("OPENED slow NIC in llama (ticket): NIC mlx5_1 on node-3")
     assert summary_of(Notice("updated", alert(event="raised", severity="page"), "page")).startswith("RAISED slow NIC")
     ended = Notice("resolved", alert(event="closed"), "ticket")
     assert summary_of(ended).startswith("RESOLVED slow NIC in llama (ticket, recovered)")
+    notice = Notice("opened", alert(), "ticket", ("a", "b", "c"))
+    assert "This is the fourth verdict on this device within 7 days." in summary_of(notice)
+    assert notice_json(notice)["is_repeat_offender"]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +105,3 @@ def test_every_channel_links_to_the_runbook_s_section_of_the_kind_where_its_plac
     for channel in (notice_json, annotations_of, events_of, message_of):
         assert "docs.example" not in json.dumps(channel(told(None)))
     assert notice_json(told(None))["runbook"] is None
-
-
-def test_a_fourth_verdict_is_called_so() -> None:
-    notice = Notice("opened", alert(), "ticket", ("a", "b", "c"))
-    assert "This is the fourth verdict on this device within 7 days." in summary_of(notice)
-    assert notice_json(notice)["is_repeat_offender"]

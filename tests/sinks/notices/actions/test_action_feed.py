@@ -97,7 +97,7 @@ def test_an_incident_s_life_is_published_under_its_verdict(
     ]
 
 
-def test_what_has_no_actions_is_not_published_and_the_same_again_is_the_same(
+def test_only_what_has_actions_is_published_and_the_same_twice(
     channel: Channel, open_feed: Callable[..., ActionFeed]
 ) -> None:
     channel.deliver(notice_of(replace(VERDICT, kind="imbalance", suspects=())))
@@ -105,27 +105,23 @@ def test_what_has_no_actions_is_not_published_and_the_same_again_is_the_same(
     messages, _ = read(open_feed(is_member=False))
     assert len(messages) == 2
     assert messages[0].value() == messages[1].value()
-
-
-def test_a_notice_that_cannot_be_read_never_comes_again(channel: Channel) -> None:
     with pytest.raises(SinkRejected, match="revision must be an integer"):
         channel.deliver(Notice("opened", {"verdict_id": "v"}, "page"))
 
 
-def test_a_broker_that_is_away_is_tried_again(topics: TopicSettings) -> None:
+def test_a_broker_that_is_away_is_tried_again_and_named(topics: TopicSettings) -> None:
     with closing(open_channel("127.0.0.1:1", topics, timeout_s=1.0)) as channel:
         with pytest.raises(SinkBusy, match=r"topic .*actions must take actions; got _MSG_TIMED_OUT.*127.0.0.1:1"):
             channel.deliver(notice_of())
         channel.close()
+    with pytest.raises(ServiceUnavailable, match="must answer within 1 s"):
+        ActionFeed("127.0.0.1:1", topics, {}, "g", timeout_s=1.0)
 
 
-def test_a_missing_topic_is_named(kafka_bootstrap: str) -> None:
+def test_a_topic_that_is_missing_or_of_several_partitions_is_refused(kafka_bootstrap: str, topic_prefix: str) -> None:
     with pytest.raises(TopicMismatch, match=r"got none named nowhere.actions.*Run: irregulars topics create"):
         ActionFeed(kafka_bootstrap, TopicSettings("nowhere."), {}, "g")
-
-
-def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_prefix: str) -> None:
-    """Each of two members of the group would have a part, and none would ever act."""
+    # Each of two members of the group would have a part, and none would ever act.
     topics = TopicSettings(topic_prefix)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     name = topics.name("actions")
@@ -164,11 +160,6 @@ def wait_for(feed: ActionFeed, is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         feed.poll(0.5)
-
-
-def test_a_broker_that_is_away_is_said(topics: TopicSettings) -> None:
-    with pytest.raises(ServiceUnavailable, match="must answer within 1 s"):
-        ActionFeed("127.0.0.1:1", topics, {}, "g", timeout_s=1.0)
 
 
 def has_two_members(admin: AdminClient, group: str) -> bool:

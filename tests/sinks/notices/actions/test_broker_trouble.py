@@ -99,10 +99,13 @@ def test_an_error_after_which_librdkafka_goes_on_ends_nothing(made: list[PlayedC
 
 
 def test_a_refusal_ends_it(made: list[PlayedConsumer]) -> None:
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g")
+    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_member=False)
     made[0].found = [Failure(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
     with pytest.raises(ServiceRefused, match="TOPIC_AUTHORIZATION_FAILED"):
         feed.poll(0.0)
+    made[0].failures = [KafkaError.GROUP_AUTHORIZATION_FAILED]
+    with pytest.raises(ServiceRefused, match="GROUP_AUTHORIZATION_FAILED"):
+        deliver_two(made[0], feed)
 
 
 def deliver_two(consumer: PlayedConsumer, feed: ActionFeed) -> list[str]:
@@ -125,13 +128,6 @@ def test_a_commit_whose_error_passes_is_left_to_a_later_one(made: list[PlayedCon
     made[0].failures = [getattr(KafkaError, name)]
     assert deliver_two(made[0], feed) == ["1", "2"]
     assert len(made[0].done) == 1
-
-
-def test_a_commit_that_is_refused_ends_it(made: list[PlayedConsumer]) -> None:
-    feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_member=False)
-    made[0].failures = [KafkaError.GROUP_AUTHORIZATION_FAILED]
-    with pytest.raises(ServiceRefused, match="GROUP_AUTHORIZATION_FAILED"):
-        deliver_two(made[0], feed)
 
 
 def test_verdicts_are_read_to_the_end_over_an_error_that_passes() -> None:

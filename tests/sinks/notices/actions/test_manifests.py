@@ -59,13 +59,10 @@ def test_the_monitor_s_command_is_one_and_ends_in_time() -> None:
     assert MONITOR["pluginConfig"]["max_output_length"] == MOST_CHARACTERS
 
 
-def test_nothing_acts_by_default() -> None:
+@pytest.mark.parametrize("command", ["kubernetes", "slurm", "nvsentinel"])
+def test_nothing_acts_by_default(command: str) -> None:
     assert kubernetes.__defaults__ is not None
     assert not any(one is True for one in kubernetes.__defaults__)
-
-
-@pytest.mark.parametrize("command", ["kubernetes", "slurm", "nvsentinel"])
-def test_each_consumer_has_to_be_told_to_act(command: str) -> None:
     assert "--do-it" in options("act", command)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,25 +21,30 @@ def test_an_open_verdict_on_the_host_is_a_problem() -> None:
     assert check_host([], "node-1")[0] == 0
 
 
+@pytest.mark.parametrize("kind", ["slow_rank", "hang"])
 @pytest.mark.parametrize(
-    "other",
+    "change",
     [
-        replace(VERDICT, revision=2, state="closed", close_reason="recovered"),
-        replace(VERDICT, revision=2, suspects=(replace(GPU, host="node-2"), replace(GPU, probability=0.1))),
-        replace(VERDICT, revision=2, suspects=(replace(GPU, probability=0.4),)),
-        replace(VERDICT, revision=2, suspects=()),
-        replace(VERDICT, revision=2, kind="slow_stage"),
-        replace(VERDICT, revision=2, severity="note"),
+        {"state": "closed", "close_reason": "recovered"}, {"state": "closed", "close_reason": "restarted"},
+        {"suspects": (replace(GPU, host="node-2"), replace(GPU, probability=0.1))},
+        {"suspects": (replace(GPU, probability=0.4),)}, {"suspects": ()},
+        {"kind": "slow_stage"}, {"severity": "note"},
     ],
-)
-def test_the_newest_revision_counts_in_whatever_order_they_come(other: Verdict) -> None:
-    assert check_host([VERDICT, other], "node-1")[0] == check_host([other, VERDICT], "node-1")[0] == 0
+)  # fmt: skip
+def test_the_newest_revision_counts_in_whatever_order_they_come(kind: str, change: dict[str, Any]) -> None:
+    first = replace(VERDICT, kind=kind, severity="page")
+    other = replace(first, revision=2, **change)
+    assert check_host([first], "node-1")[0] == 1
+    assert check_host([first, other], "node-1")[0] == check_host([other, first], "node-1")[0] == 0
+    assert check_host([other], "node-1")[0] == 0
 
 
-def test_the_surest_of_several_is_named_and_the_others_counted() -> None:
+def test_the_surest_of_several_is_named_the_others_are_counted_and_a_cut_is_shown() -> None:
     others = [replace(VERDICT, verdict_id=f"v{n}", suspects=(replace(GPU, probability=0.6),)) for n in (1, 2)]
     status, line = check_host([*others, VERDICT], "node-1")
     assert (status, line[:14], line[-13:]) == (1, "slow rank 95%:", " (and 2 more)")
+    assert short_line("x" * 81) == "x" * 77 + "..."
+    assert short_line("x" * 80) == "x" * 80
 
 
 @given(st.lists(verdicts(events=("opened", "changed", "closed")), max_size=4), st.text(max_size=300))
@@ -50,23 +56,3 @@ def test_any_answer_is_one_line_that_a_condition_holds(found: list[Verdict], hos
         assert len(line) <= MOST_CHARACTERS
         assert line.isascii()
         assert line.isprintable()
-
-
-def test_a_long_text_says_that_it_was_cut() -> None:
-    assert short_line("x" * 81) == "x" * 77 + "..."
-    assert short_line("x" * 80) == "x" * 80
-
-
-HANG = replace(VERDICT, kind="hang", event="opened", severity="page")
-
-
-@pytest.mark.parametrize(
-    ("revisions", "status"),
-    [
-        ([HANG], 1),
-        ([HANG, replace(HANG, revision=2, state="closed", close_reason="restarted")], 0),
-        ([replace(HANG, state="closed", close_reason="finished")], 0),
-    ],
-)
-def test_a_job_that_hangs_accuses_its_host_until_the_verdict_closes(revisions: list[Verdict], status: int) -> None:
-    assert check_host(revisions, "node-1")[0] == check_host(reversed(revisions), "node-1")[0] == status

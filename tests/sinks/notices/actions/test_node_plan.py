@@ -42,19 +42,17 @@ def test_no_more_nodes_than_allowed_and_the_costliest_first() -> None:
     assert hosts(plan(*messages, most=0)) == []
 
 
-def test_a_node_of_two_incidents_stands_where_the_costlier_one_does() -> None:
+def test_a_node_of_two_incidents_is_cordoned_once_where_the_costlier_one_stands() -> None:
     costly, cheap = message("node-1", "v1", delta=4.0), message("node-1", "v2", delta=1.1)
     assert hosts(plan(costly, cheap, message("node-2", "v3", delta=2.0))) == ["node-1"]
+    assert hosts(plan(message("node-1", "v1"), message("node-1", "v2"), most=5)) == ["node-1"]
 
 
-def test_what_was_begun_stays_when_its_time_is_over_or_it_grew_improbable() -> None:
+def test_what_was_begun_stays_while_no_message_ends_it() -> None:
     first = message()
     marks = {"node-1": first.actions[0].action_id}
     assert plan(first, marks=marks, now_ns=NOW_NS + 30 * 24 * HOUR_NS).release == {}
     assert plan(message(probability=0.6), marks=marks).release == {}
-
-
-def test_an_incident_that_nobody_tells_of_any_more_changes_nothing() -> None:
     assert plan(message("node-2", "v2"), marks={"node-1": message().actions[0].action_id}).release == {}
 
 
@@ -72,10 +70,6 @@ def test_a_node_that_another_incident_accuses_too_is_kept() -> None:
     assert plan(closed, other, marks=marks).release == {}
     both_closed = message("node-1", "v2", state="closed", close_reason="recovered", event="closed")
     assert list(plan(closed, both_closed, marks=marks).release) == ["node-1"]
-
-
-def test_two_incidents_of_one_node_cordon_it_once() -> None:
-    assert hosts(plan(message("node-1", "v1"), message("node-1", "v2"), most=5)) == ["node-1"]
 
 
 @pytest.mark.parametrize(

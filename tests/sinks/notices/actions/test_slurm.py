@@ -59,53 +59,34 @@ def test_a_drained_node_says_that_it_was_us_and_is_given_back(cluster: SlurmClus
 
 
 @needs_slurm
-def test_a_node_that_somebody_else_drained_is_never_touched(cluster: SlurmCluster) -> None:
+def test_a_node_that_is_somebody_else_s_or_unknown_is_never_touched(cluster: SlurmCluster) -> None:
+    nodes = SlurmNodes()
+    assert nodes.cordon(proposal("node-77")) == "Slurm knows no node node-77"
+    assert set(cluster.sinfo().values()) == {("idle", "none")}
+    nodes.cordon(proposal())
+    cluster.scontrol("update", "nodename=node-0", "state=drain", "reason=ours now")
     cluster.scontrol("update", "nodename=node-1", "state=drain", "reason=ticket 4711")
-    nodes, before = SlurmNodes(), cluster.sinfo()
+    before = cluster.sinfo()
+    assert before["node-0"] == ("drained", "ours now")
     assert nodes.cordon(proposal("node-1")) == "it is drained already (ticket 4711)"
-    assert nodes.release("node-1", "it recovered") == "it is not drained by us any more"
+    for host in ("node-0", "node-1"):
+        assert nodes.release(host, "it recovered") == "it is not drained by us any more"
     assert (nodes.marked().cordoned, cluster.sinfo()) == ({}, before)
 
 
-@needs_slurm
-def test_who_gives_our_node_a_reason_of_their_own_takes_it_over(cluster: SlurmCluster) -> None:
-    nodes = SlurmNodes()
-    nodes.cordon(proposal())
-    cluster.scontrol("update", "nodename=node-0", "state=drain", "reason=ours now")
-    assert nodes.release("node-0", "it recovered") is not None
-    assert cluster.sinfo()["node-0"] == ("drained", "ours now")
-
-
-@needs_slurm
-def test_a_node_that_slurm_does_not_know_is_named(cluster: SlurmCluster) -> None:
-    assert SlurmNodes().cordon(proposal("node-77")) == "Slurm knows no node node-77"
-    assert set(cluster.sinfo().values()) == {("idle", "none")}
-
-
 @pytest.mark.parametrize("host", ["ALL", "node-[0-1]", "node-0,node-1", "", "-x"])
-def test_a_pattern_of_several_nodes_never_reaches_slurm(host: str) -> None:
+def test_a_pattern_of_several_nodes_never_reaches_slurm_and_a_machine_without_it_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match="must be the name of one node"):
         SlurmNodes(Path("/nowhere")).release(host, "")
-
-
-@pytest.mark.parametrize(
-    ("state", "reason", "action_id"),
-    [
-        ("drained", "irregulars: cordon-1 slow", "cordon-1"),
-        ("draining", "irregulars: cordon-1", "cordon-1"),
-        ("idle", "irregulars: cordon-1", None),
-        ("drained", "irregulars: ", None),
-        ("drained", "irregular", None),
-        ("drained", "", None),
-    ],
-)
-def test_only_a_drain_with_our_reason_is_ours(state: str, reason: str, action_id: str | None) -> None:
-    assert SlurmNode("node-0", state, reason).action_id == action_id
-
-
-def test_a_machine_without_slurm_is_refused_in_one_line() -> None:
     with pytest.raises(ServiceRefused, match="sinfo must be there; got none at /nowhere/sinfo"):
         SlurmNodes(Path("/nowhere")).marked()
+
+
+def test_only_a_drain_with_our_reason_is_ours() -> None:
+    ours, others = [("drained", "irregulars: cordon-1 slow"), ("draining", "irregulars: cordon-1")], [
+        ("idle", "irregulars: cordon-1"), ("drained", "irregulars: "), ("drained", "irregular"), ("drained", ""),
+    ]  # fmt: skip
+    assert [SlurmNode("node-0", *one).action_id for one in (*ours, *others)] == ["cordon-1"] * 2 + [None] * 4
 
 
 @needs_slurm

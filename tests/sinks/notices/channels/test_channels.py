@@ -326,9 +326,6 @@ def test_a_certificate_is_verified_and_an_authority_of_one_s_own_can_be_named(tm
             doubting.deliver(opened())
         doubting.close()
     assert len(receiver.requests) == 1
-
-
-def test_an_authority_s_file_must_hold_certificates(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     for path, reason in ((tmp_path / "none.pem", "readable"), (tmp_path / "ca.pem", "certificates")):
         with pytest.raises(InputError, match=reason):
