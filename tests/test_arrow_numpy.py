@@ -16,14 +16,11 @@ def test_numbers_of_each_type_keep_it(kind: pa.DataType) -> None:
     assert to_numpy(array).tolist() == [0, 1, 1, 0, 1]
 
 
-def test_slices_and_chunks_are_read_where_they_begin() -> None:
+def test_slices_chunks_and_nothing_are_read_where_they_begin() -> None:
     whole = pa.array([7, None, 9, None, 11])
     assert to_numpy(whole[1:4], -1).tolist() == [-1, 9, -1]
     assert to_numpy(pa.chunked_array([whole[:2], whole[2:2], whole[2:]]), -1).tolist() == [7, -1, 9, -1, 11]
     assert to_numpy(whole[2:3]).tolist() == [9]
-
-
-def test_nothing_is_an_empty_array_of_the_type() -> None:
     for empty in (pa.array([], pa.uint8()), pa.chunked_array([], pa.uint8())):
         assert to_numpy(empty).dtype == np.uint8
         assert len(to_numpy(empty)) == 0

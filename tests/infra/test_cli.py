@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -17,11 +17,17 @@ from tests.conftest import ROOT
 from tests.infra.conftest import Run, refused
 
 
-def test_without_a_command_it_helps(run: Run) -> None:
+def test_without_a_command_it_helps_and_its_version_is_the_distribution_s(run: Run) -> None:
     status, out, _ = run()
     assert status == 0
     assert "  analyze " in out
     assert "names it." in out
+    assert run("--version")[1].startswith("irregulars 0.")
+    assert isinstance(cli.app, typer.Typer)
+    from importlib.metadata import entry_points
+
+    (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
+    assert script == "irregulars.__main__:main"
 
 
 def test_every_command_stands_in_one_group_and_daily_ones_come_first(run: Run) -> None:
@@ -32,10 +38,6 @@ def test_every_command_stands_in_one_group_and_daily_ones_come_first(run: Run) -
     places = [out.index(f"\n{title}:\n") for title in cli.GROUPS]
     assert places == sorted(places)
     assert places[0] < out.index("\n  demo ") < out.index("\n  doctor ") < places[1]
-
-
-def test_the_version_is_the_distributions(run: Run) -> None:
-    assert run("--version")[1].startswith("irregulars 0.")
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,24 @@ def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str
     assert message in refused(run, *arguments)
 
 
-def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(InputError("first\nsecond")))
+def test_an_error_is_one_line_a_missing_extra_is_named_and_a_bug_keeps_its_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(error: BaseException) -> None:
+        monkeypatch.setattr("irregulars.infra.settings.load_settings", Mock(side_effect=error))
+
+    fail(InputError("first\nsecond"))
     assert run("settings") == (2, "", "irregulars: first second\n")
+    fail(ModuleNotFoundError("No module named 'faust.app'", name="faust.app"))
+    status, _, err = run("settings")
+    assert status == 2
+    assert err.startswith("irregulars: package faust.app must be installed; got none. Run in a checkout")
+    assert "pip install '.[worker]'" in err
+    assert "'irregulars[" not in err  # no index has us: somebody else might take the name
+    fail(ZeroDivisionError("a bug"))
+    monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
 
 
 @pytest.mark.parametrize(
@@ -108,30 +125,12 @@ def test_output_that_finds_no_room_is_one_line(arguments: list[str], is_buffered
 def test_a_pipe_that_nobody_reads_any_more_ends_without_a_word() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-m", "irregulars", "settings"]
-    environment = os.environ | {"PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        command, stdout=write_end, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=120
-    )
+        [sys.executable, "-m", "irregulars", "settings"], stdout=write_end, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": ""}, check=False, timeout=120,
+    )  # fmt: skip
     os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ModuleNotFoundError("No module named 'faust.app'", name="faust.app")
-    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(missing))
-    status, _, err = run("settings")
-    assert status == 2
-    assert err.startswith("irregulars: package faust.app must be installed; got none. Run in a checkout")
-    assert "pip install '.[worker]'" in err
-    assert "'irregulars[" not in err  # no index has us: somebody else might take the name
-
-
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(ZeroDivisionError("a bug")))
-    monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
-    with pytest.raises(ZeroDivisionError):
-        cli.main()
 
 
 def test_settings_shows_what_is_in_force_and_hides_passwords(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,18 +194,3 @@ def test_every_command_helps_with_an_example(run: Run, command: str) -> None:
     status, out, _ = run(command, "--help")
     assert status == 0
     assert "Example" in out
-
-
-def test_the_command_is_installed() -> None:
-    assert isinstance(cli.app, typer.Typer)
-    from importlib.metadata import entry_points
-
-    (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
-    assert script == "irregulars.__main__:main"
-
-
-def _raiser(error: BaseException) -> Callable[..., object]:
-    def raise_it(*_: object, **__: object) -> object:
-        raise error
-
-    return raise_it

@@ -60,15 +60,12 @@ def test_anything_else_is_a_broker_that_does_not_answer(code: int, timeout_s: fl
     assert str(error).startswith(f"Kafka at broker:9092 must answer{within}; got ")
 
 
-def test_credentials_go_to_librdkafka_and_into_no_error() -> None:
+def test_nobody_at_the_address_is_one_line_and_credentials_are_in_no_error() -> None:
     security = {"security.protocol": "sasl_plaintext", "sasl.password": "swordfish"}
     assert client_config("broker:9092", security).items() >= {"bootstrap.servers": "broker:9092", **security}.items()
     with pytest.raises(ServiceUnavailable, match="No such configuration property") as caught:
         open_admin("broker:9092", {**security, "no.such.setting": "1"})
     assert "swordfish" not in str(caught.value)
-
-
-def test_nobody_at_the_address_is_one_line() -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     with pytest.raises(ServiceUnavailable, match=rf"^Kafka at {bootstrap} must answer within 0\.2 s; got .+$"):
         open_admin(bootstrap, {}, timeout_s=0.2)

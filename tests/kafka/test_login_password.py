@@ -28,7 +28,7 @@ class Told:
         self.logins.append((username, password))
 
 
-def test_a_client_is_told_once_of_each_new_password(tmp_path: Path) -> None:
+def test_a_client_is_told_once_of_each_new_password_and_of_none_while_the_file_can_t_be_read(tmp_path: Path) -> None:
     path, client = tmp_path / "password", Told()
     path.write_text("old\n")
     password = LoginPassword("old", "ada", path)
@@ -38,9 +38,6 @@ def test_a_client_is_told_once_of_each_new_password(tmp_path: Path) -> None:
     assert [password.newest(), password.newest()] == ["new", "new"]
     assert client.logins == [("ada", "new")]
     assert password == "old", "the settings stay as they were"
-
-
-def test_while_the_file_can_t_be_read_the_password_stays(tmp_path: Path) -> None:
     password = LoginPassword("old", "ada", tmp_path / "gone")
     assert password.newest() == "old"
     (tmp_path / "gone").write_text("")

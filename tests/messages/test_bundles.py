@@ -49,11 +49,6 @@ def test_the_batches_of_a_bundle_are_those_that_went_in() -> None:
     assert {one.header.group for one in (first, second)} == {"node-1/0"}
 
 
-def test_a_single_batch_is_read_as_one_too() -> None:
-    alone = replace(batch(3, "tp"), header=replace(batch(3, "tp").header, group=None))
-    assert [one.header for one in decode_batches(encode_batch(alone), "commops")] == [alone.header]
-
-
 def test_a_reader_of_single_batches_says_that_the_producer_is_newer() -> None:
     with pytest.raises(RecordError, match=r"version must be 1 to 1; got 2 \(a newer producer\? upgrade the worker\)"):
         decode_batch(encode_bundle(bundle()), "commops")
@@ -80,12 +75,14 @@ def test_lists_that_do_not_fit_together_are_refused(change: dict[str, Any], reas
         decode_rows(encode_bundle(replace(made, header=replace(made.header, **change))), "commops")
 
 
-def test_a_rank_without_rows_gives_no_batch() -> None:
+def test_a_rank_without_rows_gives_no_batch_and_a_single_batch_is_read_as_one() -> None:
     made = bundle()
     header = replace(
         made.header, ranks=(3, 4, 5), rows=(1, 0, 2), rows_before=(0, 0, 7), watermarks_ns=(T0, None, None)
     )
     assert [one.header.rank for one in Bundle(header, made.columns).batches()] == [3, 5]
+    alone = replace(batch(3, "tp"), header=replace(batch(3, "tp").header, group=None))
+    assert [one.header for one in decode_batches(encode_batch(alone), "commops")] == [alone.header]
 
 
 def test_codes_of_all_batches_are_those_of_one_dictionary() -> None:

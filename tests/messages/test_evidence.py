@@ -166,18 +166,15 @@ def test_an_announcement_travels_whole() -> None:
     assert decode_evidence(message) == [member]
 
 
-def test_nothing_is_no_message() -> None:
-    assert encode_evidence([], "j") == []
-    assert encode_evidence([evidence_of(0, {})], "j") == []
-
-
-def test_unknown_stays_unknown() -> None:
+def test_unknown_stays_unknown_and_nothing_is_no_message() -> None:
     (message,) = encode_evidence([evidence_of(0, {4: 10}, entry_ns=UNKNOWN, tokens=np.nan)], "j")
     (back,) = decode_evidence(message)
     assert isinstance(back, Evidence)
     assert back.columns["entry_ns"].tolist() == [UNKNOWN]
     assert np.isnan(back.columns["tokens"]).all()
     assert back.columns["phase"].tolist() == [255]
+    assert encode_evidence([], "j") == []
+    assert encode_evidence([evidence_of(0, {})], "j") == []
 
 
 GOOD = encode_evidence([evidence_of(0, {1: 10, 2: 11})], "j")[0]
@@ -237,9 +234,6 @@ def test_scores_of_detectors_travel_by_name_and_cost_nothing_where_there_are_non
     assert isinstance(found, Evidence)
     np.testing.assert_array_equal(found.columns["score:odd"], [2.5, np.nan])
     assert b"score:" not in encode_evidence([plain], "j")[0]
-
-
-def test_ranks_without_a_detector_have_no_score_of_it() -> None:
     plain = evidence_of(3, {1: 10.0})
     scored = replace(plain, columns={**plain.columns, "score:odd": np.array([2.5])})
     for parts, wanted in (([plain, scored], [np.nan, 2.5]), ([scored, plain], [2.5, np.nan])):

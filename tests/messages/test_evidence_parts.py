@@ -32,16 +32,13 @@ def sent(rows: list[Evidence | Membership], most_bytes: int = MAX_MESSAGE_BYTES)
     return [row for value in values for row in decode_evidence(value)]
 
 
-def test_a_closing_of_100_000_rows_is_sent_in_parts() -> None:
+def test_closings_of_very_many_rows_are_sent_in_parts_that_a_reader_takes() -> None:
     evidence = many_rows(100_000)
     found = [row for row in sent([evidence]) if isinstance(row, Evidence)]
     assert len(found) > 1
     whole = concatenate(found)
     for name in ("iteration", "start_ns", "work_ns"):
         assert whole.columns[name].tolist() == evidence.columns[name].tolist()
-
-
-def test_rows_that_compress_well_stay_within_what_a_reader_takes() -> None:
     evidence = evidence_of(1, {0: 5.0}).take(np.zeros(600_000, dtype=np.int64))
     assert sum(len(row) for row in sent([evidence]) if isinstance(row, Evidence)) == 600_000
 
@@ -77,15 +74,12 @@ def test_rows_of_more_communicators_than_a_message_can_name_are_sent_in_parts() 
     assert told == [name for one in given for name in one.names]
 
 
-def test_one_row_of_more_communicators_than_a_message_can_name_keeps_its_times() -> None:
+def test_one_row_of_more_communicators_or_offsets_than_a_message_holds_keeps_its_times() -> None:
     row = with_communicators(7, tuple(map(str, range((1 << 16) + 1))))
     (found,) = sent([row], 32 << 20)
     assert isinstance(found, Evidence)
     assert found.columns["elapsed_ns"].tolist() == row.columns["elapsed_ns"].tolist()
     assert found.names == ()
-
-
-def test_one_row_that_fits_no_message_keeps_its_times_and_some_offsets() -> None:
     places = np.random.default_rng(0).integers(0, 1 << 60, 1_000_000)
     evidence = replace(
         evidence_of(1, {7: 5.0}), names=("n" * 1000,), offsets=Ragged(np.array([len(places)]), {"offset": places})

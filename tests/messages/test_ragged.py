@@ -18,12 +18,13 @@ def ragged(lists: list[list[int]]) -> Ragged:
 
 
 @given(LISTS)
-def test_lists_come_back(lists: list[list[int]]) -> None:
+def test_lists_come_back_and_a_value_of_a_row_is_repeated_for_each_entry(lists: list[list[int]]) -> None:
     rows = ragged(lists)
     assert len(rows) == len(lists)
     assert rows.has_entries == any(lists)
     assert list(rows.lists("own")) == lists
     assert list(rows.lists("twice")) == [[2 * one for one in own] for own in lists]
+    assert rows.of_entries(np.arange(len(lists))).tolist() == [row for row, own in enumerate(lists) for _ in own]
 
 
 @given(LISTS, st.data())
@@ -38,12 +39,6 @@ def test_rows_are_taken_in_any_order_and_more_than_once(lists: list[list[int]], 
 def test_tables_are_joined_in_order(parts: list[list[list[int]]]) -> None:
     joined = concatenate_ragged([ragged(part) for part in parts])
     assert list(joined.lists("own")) == [own for part in parts for own in part]
-
-
-@given(LISTS)
-def test_a_value_of_a_row_is_repeated_for_each_of_its_entries(lists: list[list[int]]) -> None:
-    owners = ragged(lists).of_entries(np.arange(len(lists)))
-    assert owners.tolist() == [row for row, own in enumerate(lists) for _ in own]
 
 
 def test_one_column_is_replaced() -> None:

@@ -162,13 +162,10 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     assert decode_reasons(encode_reasons(REASONS)) == REASONS
 
 
-def test_the_words_are_those_of_the_code() -> None:
+def test_the_words_are_those_of_the_code_and_a_device_that_a_newer_worker_knows_follows_the_schemas() -> None:
     kind = PUBLISHED["jobs"]["properties"]["communicators"]["items"]["properties"]["kind"]
     assert tuple(kind["enum"]) == GROUP_KINDS
     assert tuple(PUBLISHED["alerts"]["properties"]["event"]["enum"]) == ALERTING_EVENTS
-
-
-def test_a_kind_of_device_that_a_newer_worker_knows_follows_the_schemas() -> None:
     suspect = Suspect("dpu", 0, (0,), 0.5)
     verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (suspect,), "", severity="page")
     for name, message in (("verdicts", encode_verdict(verdict)), ("alerts", alert_of(verdict))):

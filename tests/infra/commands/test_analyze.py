@@ -17,16 +17,13 @@ from tests.infra.conftest import Run, refused
 APART = "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence:"
 
 
-def test_people_read_device_chance_and_evidence(run: Run) -> None:
+def test_people_read_device_chance_and_evidence_and_how_to_see_them_on_one_screen(run: Run) -> None:
     status, out, _ = run("analyze", str(RECORDINGS / "gloo-slow-nic"))
     assert status == 0
     assert "slow_nic in iterations 60 to" in out
     assert "eth0 on node-1" in out
     assert "%" in out
     assert APART not in " ".join(out.split())
-
-
-def test_the_command_for_one_screen_judges_with_the_same_settings(run: Run) -> None:
     recording = str(RECORDINGS / "gloo-slow-nic")
     _, out, _ = run("--set", "grace_s=31", "analyze", recording, "--delta", "1.25")
     assert out.rstrip().endswith(f" --set grace_s=31 --set delta=1.25 show {recording}")
@@ -41,10 +38,12 @@ def test_only_irregular_iterations_count_as_irregular(run: Run) -> None:
     assert f"{irregular} of them irregular (within 38 to 40, " in out
 
 
-def test_nobody_is_blamed_in_words(run: Run) -> None:
+def test_nobody_is_blamed_in_words_and_irregular_and_slow_are_told_apart(run: Run) -> None:
     status, out, _ = run("analyze", str(RECORDINGS / "gloo-clean"))
     assert status == 0
     assert "Nobody to blame: no cause was clear at once" in out
+    assert APART in " ".join(run("analyze", str(RECORDINGS / "gloo-slow-compute"))[1].split())
+    assert "commops" in refused(run, "analyze", str(RECORDINGS / "gloo-clean"), "--without", "job")
 
 
 def test_irregular_iterations_without_a_verdict_are_told_by_what_took_longest(run: Run) -> None:
@@ -118,11 +117,3 @@ def test_without_operators_and_iterations_nobody_is_accused_and_a_steady_nic_is_
     assert "no iterations are known" in first
     steady = ["NIC eth0 on node-1 (rank 1) sent a steady "] if name == "gloo-slow-nic" else []
     assert [line.split(": ", 1)[1][: len(told)] for line, told in zip(others, steady, strict=True)] == steady
-
-
-def test_what_can_be_left_aside_is_a_file_of_the_contract(run: Run) -> None:
-    assert "commops" in refused(run, "analyze", str(RECORDINGS / "gloo-clean"), "--without", "job")
-
-
-def test_irregular_and_slow_are_told_apart_where_they_differ(run: Run) -> None:
-    assert APART in " ".join(run("analyze", str(RECORDINGS / "gloo-slow-compute"))[1].split())

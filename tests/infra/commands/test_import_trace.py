@@ -103,13 +103,10 @@ def test_a_directory_that_can_not_be_written_is_one_line(run: Run, logs: Path, t
     )
 
 
-def test_hosts_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
+def test_hosts_and_a_fabric_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
     assert run("import", "nccl-inspector", str(logs), "out", "--host", "node-3=0", "--host", "node-4=1-7")[0] == 0
     ranks = json.loads((tmp_path / "out" / "job.json").read_text())["ranks"]
     assert [ranks[rank]["host"] for rank in ("0", "1")] == ["node-3", "node-4"]
-
-
-def test_a_fabric_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
     (tmp_path / "topology.conf").write_text(
         "SwitchName=leaf-1 Nodes=node-[0-9]\nSwitchName=spine-1 Switches=leaf-1\n"
     )

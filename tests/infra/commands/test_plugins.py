@@ -78,15 +78,14 @@ def test_a_new_detector_goes_on_from_its_state(
     assert np.isnan(cold.score(slow)).all()
 
 
-def test_a_new_package_states_its_entry_point(run: Run, tmp_path: Path) -> None:
+def test_a_new_package_states_its_entry_point_and_an_existing_folder_is_left_as_it_is(
+    run: Run, tmp_path: Path
+) -> None:
     import tomllib
 
     run("plugins", "new", "made_up_nic")
     project = tomllib.loads((tmp_path / "made_up_nic" / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["irregulars.detectors"] == {"made_up_nic": "made_up_nic:MadeUpNic"}
-
-
-def test_an_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
     (tmp_path / "made_up").mkdir()
     message = "folder of the new detector must not be there yet; got made_up"
     assert message in refused(run, "plugins", "new", "made_up")
@@ -106,14 +105,11 @@ def test_a_name_that_no_module_can_have_or_another_one_has_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_list_says_what_each_detector_does(run: Run) -> None:
+def test_the_list_says_what_each_detector_does_and_an_unknown_one_is_answered_with_the_nearest(run: Run) -> None:
     status, out, _ = run("plugins", "list")
     assert status == 0
     assert "peers            rank, peers      Robust z-score of a rank's work within its stage" in out
     listed = {one["name"]: one for one in json.loads(run("plugins", "list", "--json")[1])}
     assert listed["baseline"]["level"] == "operator"
     assert listed["baseline"]["target"] == "irregulars.detectors.plugins.baseline:RobustBaseline"
-
-
-def test_an_unknown_detector_is_answered_with_the_nearest(run: Run) -> None:
     assert "did you mean peers?" in refused(run, "plugins", "check", "peerz")

@@ -36,13 +36,10 @@ def read(path: Path, text: str) -> AgentFile:
     return read_agent_file(path)
 
 
-def test_an_empty_file_has_the_defaults(path: Path) -> None:
+def test_general_settings_and_tables_stand_in_one_file_and_an_empty_one_has_the_defaults(path: Path) -> None:
     file = read(path, "")
     assert file == AgentFile()
     assert (file.nics.period_ms, file.gpus.period_s, file.metrics.host) == (10.0, 1.0, "127.0.0.1")
-
-
-def test_general_settings_and_tables_stand_in_one_file(path: Path) -> None:
     file = read(path, 'kafka_bootstrap = "k:9"\n[nics]\nperiod_ms = 5\n[[ranks]]\njob = "j"\nrank = 3\ngpu = 1\n')
     assert (file.nics.period_ms, file.ranks[0].rank, file.ranks[0].nic) == (5.0, 3, None)
     assert load_settings(config=path, environment={}, others=OWN).kafka_bootstrap == "k:9"
@@ -95,46 +92,35 @@ def test_what_is_wrong_is_named_with_file_and_key(path: Path, text: str, complai
         read(path, text)
 
 
-def test_an_unknown_table_is_an_unknown_setting(path: Path) -> None:
+def test_an_unknown_table_is_an_unknown_setting_and_a_file_that_is_not_there_is_named(path: Path) -> None:
+    with pytest.raises(InputError, match=r"agent's file must be readable; got No such file .*agent\.toml"):
+        read_agent_file(path)
     read(path, "[spol]\nlimit_mib = 3")
     with pytest.raises(InputError, match=r"setting must be a known one; got 'spol' \(.*agent.toml, key spol\)"):
         load_settings(config=path, environment={}, others=OWN)
-
-
-def test_a_file_that_is_not_there_is_named(path: Path) -> None:
-    with pytest.raises(InputError, match=r"agent's file must be readable; got No such file .*agent\.toml"):
-        read_agent_file(path)
 
 
 def source_table(path: Path, text: str):  # type: ignore[no-untyped-def]
     return read(path, f"[[sources]]\n{text}").sources[0]
 
 
-def test_a_recorded_job_is_a_source(path: Path) -> None:
-    table = source_table(path, f"kind = 'replay'\ndirectory = '{RECORDINGS / 'gloo-clean'}'\nspeed = 0")
+@pytest.mark.parametrize(
+    ("text", "records"),
+    [
+        (f"kind = 'replay'\ndirectory = '{RECORDINGS / 'gloo-clean'}'\nspeed = 0", 10),
+        ("kind = 'torch'\npath = '{folder}/agent.sock'", 0),
+        *((f"kind = '{kind}'\ndirectory = '{{folder}}'\njob = 'j'\nworld_size = 8", 0)
+          for kind in ("kineto", "flight-recorder", "nccl-inspector", "clog")),
+        ("kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0", 2),  # anybody's, by its place
+    ],
+)  # fmt: skip
+def test_each_kind_of_source_is_opened(path: Path, text: str, records: int) -> None:
+    table = source_table(path, text.replace("{folder}", str(path.parent)))
     source = open_source(table, path.parent)
-    assert isinstance(source, TraceSource)
-    assert len(source.poll(10)) > 0
-
-
-def test_training_processes_are_a_source(path: Path) -> None:
-    socket = path.parent / "agent.sock"
-    source = open_source(source_table(path, f"kind = 'torch'\npath = '{socket}'"), path.parent)
-    assert socket.is_socket()
+    assert isinstance(source, TraceSource) is (table.kind == "replay")
+    assert (path.parent / "agent.sock").is_socket() is (table.kind == "torch")
+    assert len(source.poll(10)) == records
     source.close()
-
-
-@pytest.mark.parametrize("kind", ["kineto", "flight-recorder", "nccl-inspector", "clog"])
-def test_files_that_a_tool_writes_are_a_source(path: Path, kind: str) -> None:
-    text = f"kind = '{kind}'\ndirectory = '{path.parent}'\njob = 'j'\nworld_size = 8"
-    source = open_source(source_table(path, text), path.parent)
-    assert source.poll(10) == []
-    source.close()
-
-
-def test_anybody_s_source_is_named_by_its_place(path: Path) -> None:
-    table = source_table(path, "kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0")
-    assert len(open_source(table, path.parent).poll(10)) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,13 +128,24 @@ def test_anybody_s_source_is_named_by_its_place(path: Path) -> None:
     [
         ("kind = 'reply'", InputError, r"kind must be one of replay, torch, .*; got 'reply' .*key kind"),
         ("kind = 'replay'", InputError, r"key directory must be there; got none \(.*, sources 1\)"),
-        ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError, r"key world_size must be there"),
+        ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError,
+         r"key world_size must be there; got none \(.*, sources 1\)"),
         ("kind = 'replay'\ndirectory = 3", InputError, r"directory must be a path; got 3"),
         ("kind = 'no.such:Thing'", PluginError, r"must be one that can be imported.*ModuleNotFoundError: No module"),
         ("kind = 'tests.benchmarks.agent_load:Operators'\nx = 1", PluginError, r"TypeError: .*unexpected keyword"),
+        ("kind = 'kineto'\ndirectory = 'd'\njob = ''", InputError, r"job must be text of 1 to 1000 characters; got '' "),
+        ("kind = 'kineto'\ndirectory = 'd'\njob = 'j'\nworld_size = 0", InputError,
+         r"world_size must be an integer .*; got 0 "),
+        ("kind = 'replay'\ndirectory = '/nowhere'", InputError,
+         r"must be a trace directory; got nothing \(.*, sources 1\)"),
+        ("kind = 'replay'\ndirectory = 'd'\nspeed = 1" + "0" * 400, InputError,
+         r"speed must be a number below 1e308; got 1"),
+        ("kind = 'collections:Counter'", InputError,
+         r"got TypeError: a Counter without poll, position, .* \(.*, sources 1\)"),
+        ("kind = 'sys:exit'", InputError, r"kind must be one that can be imported .*; got SystemExit"),
     ],
-)
-def test_a_source_that_cannot_be_opened_is_named(
+)  # fmt: skip
+def test_a_source_that_cannot_be_opened_is_named_with_its_place_in_the_file(
     path: Path, text: str, error: type[Exception], complaint: str
 ) -> None:
     with pytest.raises(error, match=complaint):
@@ -194,22 +191,3 @@ def test_the_docs_list_every_key_and_every_kind() -> None:
     assert {"period_ms", "limit_mib", "directory"} <= keys
     assert "<!-- made: settings of the agent -->" in page
     assert all(f"`{kind}`" in page for kind in KINDS)
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("kind = 'kineto'\ndirectory = 'd'\njob = ''", r"job must be text of 1 to 1000 characters; got '' "),
-        ("kind = 'kineto'\ndirectory = 'd'\njob = 'j'\nworld_size = 0", r"world_size must be an integer .*; got 0 "),
-        ("kind = 'nccl-inspector'\ndirectory = 'd'\njob = 'j'", r"world_size must be .*; got none \(.*, sources 1\)"),
-        ("kind = 'replay'\ndirectory = '/nowhere'", r"must be a trace directory; got nothing \(.*, sources 1\)"),
-        ("kind = 'replay'\ndirectory = 'd'\nspeed = 1" + "0" * 400, r"speed must be a number below 1e308; got 1"),
-        ("kind = 'collections:Counter'", r"got TypeError: a Counter without poll, position, .* \(.*, sources 1\)"),
-        ("kind = 'sys:exit'", r"kind must be one that can be imported .*; got SystemExit"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_source_is_named_with_its_place_in_the_file(
-    path: Path, tmp_path: Path, text: str, complaint: str
-) -> None:
-    with pytest.raises(InputError, match=complaint):
-        open_source(source_table(path, text), tmp_path)

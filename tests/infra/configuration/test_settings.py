@@ -44,14 +44,13 @@ def test_each_source_is_stronger_than_the_one_before(toml: Path) -> None:
     assert settings.grace_s == Settings().grace_s
 
 
-def test_the_variable_names_the_file_and_the_flag_another(toml: Path, tmp_path: Path) -> None:
+def test_files_are_named_by_variable_flag_or_working_directory(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "other.toml"
     other.write_text("delta = 3.0\n")
     assert load_settings(environment={"IRREGULARS_CONFIG": str(toml)}).delta == 2.0
     assert load_settings(config=other, environment={"IRREGULARS_CONFIG": str(toml)}).delta == 3.0
-
-
-def test_the_file_of_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "irregulars.toml").write_text("window = 77\n")
     monkeypatch.chdir(tmp_path)
     assert load_settings(environment={}).window == 77
@@ -92,37 +91,27 @@ def test_a_bad_file_is_one_line_that_names_file_and_key(toml: Path, line: str, m
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_named() -> None:
+def test_what_names_no_readable_text_or_setting_is_named(toml: Path) -> None:
     with pytest.raises(InputError, match=r"must be readable; got No such file or directory \(/nowhere/x.toml\)"):
         load_settings(config=Path("/nowhere/x.toml"), environment={})
-
-
-def test_a_file_that_is_no_text_is_named(toml: Path) -> None:
     toml.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"settings file must be TOML"):
         load_settings(config=toml, environment={})
-
-
-def test_a_bad_variable_is_named() -> None:
     with pytest.raises(InputError, match=r"got 'wide' \(environment variable IRREGULARS_WINDOW\)"):
         load_settings(environment={"IRREGULARS_WINDOW": "wide"})
     with pytest.raises(InputError, match=r"environment variable IRREGULARS_WINDWO\); did you mean window\?"):
         load_settings(environment={"IRREGULARS_WINDWO": "50"})
+    with pytest.raises(InputError, match=r"delta must be a number above 1; got 0.5"):
+        Settings(delta=0.5)
 
 
-def test_credentials_in_an_address_stay_out_of_the_error() -> None:
+def test_secrets_stay_out_of_errors_and_the_repr_and_a_user_needs_a_password() -> None:
     with pytest.raises(InputError) as caught:
         load_settings({"clickhouse_url": "http://me:secret@host:8123"}, environment={})
     assert "secret" not in str(caught.value)
-
-
-def test_secrets_stay_out_of_the_repr() -> None:
     settings = Settings(kafka_user="u", kafka_password="hush", clickhouse_password="hush")
     assert "hush" not in repr(settings)
     assert settings.kafka_security().client()["sasl.password"] == "hush"
-
-
-def test_a_user_needs_a_password() -> None:
     with pytest.raises(InputError, match="IRREGULARS_KAFKA_PASSWORD"):
         Settings(kafka_user="u")
 
@@ -140,13 +129,13 @@ def test_the_protocol_follows_from_user_and_tls(values: dict[str, object], proto
     assert Settings(**values).kafka_security().client()["security.protocol"] == protocol  # type: ignore[arg-type]
 
 
-def test_a_plain_constructor_checks_too() -> None:
-    with pytest.raises(InputError, match=r"delta must be a number above 1; got 0.5"):
-        Settings(delta=0.5)
-
-
-def test_settings_are_frozen_and_pickle() -> None:
-    settings = Settings(delta=1.5)
+def test_settings_are_frozen_and_another_process_gets_the_same() -> None:
+    settings = Settings(
+        kafka_user="u", kafka_password="p,q", kafka_tls=True, kafka_ca_file=Path("/ca.pem"),
+        detectors=("peers", "a:B(x=1, y=2)"), delta=1.5,
+    )  # fmt: skip
+    assert load_settings(environment=settings.to_environment()) == settings
+    assert load_settings(environment=Settings().to_environment()) == Settings()
     assert pickle.loads(pickle.dumps(settings)) == settings
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.delta = 2.0  # type: ignore[misc]
@@ -157,18 +146,6 @@ def test_text_and_typed_values_read_the_same(delta: float, window: int, is_tls: 
     typed = {"delta": delta, "window": window, "kafka_tls": is_tls}
     text = {f"IRREGULARS_{name.upper()}": str(value) for name, value in typed.items()}
     assert load_settings(typed, environment={}) == load_settings(environment=text)
-
-
-def test_another_process_gets_the_same_settings() -> None:
-    settings = Settings(
-        kafka_user="u",
-        kafka_password="p,q",
-        kafka_tls=True,
-        kafka_ca_file=Path("/ca.pem"),
-        detectors=("peers", "a:B(x=1, y=2)"),
-    )
-    assert load_settings(environment=settings.to_environment()) == settings
-    assert load_settings(environment=Settings().to_environment()) == Settings()
 
 
 def test_the_table_of_the_page_is_that_of_the_class() -> None:

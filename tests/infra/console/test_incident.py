@@ -108,13 +108,10 @@ def test_what_happened_is_told_in_one_order_of_time() -> None:
         assert "2026-11-28 03:00:05" in text
 
 
-def test_of_many_revisions_the_newest_are_told_and_how_many_are_left_out() -> None:
+def test_of_many_revisions_the_newest_are_told_and_alerts_as_the_workers_give_them() -> None:
     newest = Answer(COLUMNS, HISTORY.rows[:1:-1], cut_at=2)
     told = [one.text.split(",")[0] for one in incident.timeline_of(made_up_job.verdict(2), newest, (), ())]
     assert told == ["earlier revisions that are left out: 1", "raised", "continued"]
-
-
-def test_alerts_are_told_as_the_workers_give_them() -> None:
     for least, kinds in (("note", ["alert", "alert", "verdict"]), ("page", ["verdict"] * 3)):
         told = incident.timeline_of(made_up_job.verdict(2), HISTORY, (), (), least)
         assert [one.kind for one in told] == kinds
@@ -206,15 +203,7 @@ REFUSED = (
 )
 
 
-def test_a_mute_that_can_not_be_made_is_refused_with_a_reason(kafka: KafkaAddress) -> None:
-    with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
-        somebody.log_in()
-        for fields, told in REFUSED:
-            answer = say(somebody, "/mutes", **fields)
-            assert (answer.status_code, told in answer.text) == (400, True), (fields, text_of(answer))
-
-
-def test_other_sites_and_strangers_mute_nothing(kafka: KafkaAddress) -> None:
+def test_a_mute_of_strangers_other_sites_or_without_its_parts_is_refused_with_a_reason(kafka: KafkaAddress) -> None:
     mute = {"verdict_id": ID, "who": "ann", "about": "job", "lasting": "1h", "reason": "a"}
     with visit(NOWHERE, kafka, takes_feedback=True) as somebody:
         assert somebody.client.post("/mutes", data=mute).status_code == 401
@@ -224,6 +213,9 @@ def test_other_sites_and_strangers_mute_nothing(kafka: KafkaAddress) -> None:
         headers = {"origin": "https://elsewhere.example"}
         assert somebody.client.post("/mutes", data=mute, headers=headers).status_code == 403
         assert somebody.get("/mutes").status_code in (404, 405)
+        for fields, told in REFUSED:
+            answer = say(somebody, "/mutes", **fields)
+            assert (answer.status_code, told in answer.text) == (400, True), (fields, text_of(answer))
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -55,6 +55,8 @@ def test_every_command_is_checked_below_or_has_its_reason() -> None:
     assert not [line for line in COMMANDS if line.startswith("kustomize")], "kubectl alone must be enough"
     unknown = [line for line in COMMANDS if not line.startswith((*checked, *NOT_HERE))]
     assert (len(COMMANDS) > 40, unknown) == (True, [])
+    for page in ("agent", "actions"):
+        assert "(install.md)" in (ROOT / "infra" / "docs" / f"{page}.md").read_text()
 
 
 def test_calls_of_irregulars_are_its_own() -> None:
@@ -134,18 +136,10 @@ def test_units_that_are_started_are_installed_before() -> None:
     assert units == installed == {unit.name for unit in UNITS} | {"irregulars-agent.service"}
 
 
-def test_the_doors_lead_here() -> None:
-    for page in ("agent", "actions"):
-        assert "(install.md)" in (ROOT / "infra" / "docs" / f"{page}.md").read_text()
-
-
-def test_commands_of_an_upgrade_are_ours() -> None:
+def test_commands_of_an_upgrade_are_ours_and_versions_of_states_those_of_the_code() -> None:
     calls = re.findall(r"^ {4,8}(irregulars .+)$|`(irregulars [a-z][^`]+)`", UPGRADE, re.MULTILINE)
     for indented, quoted in calls:
         parse(shlex.split((indented or quoted).replace("ROLE", "worker").replace("NAME", "ada")))
     assert len(calls) >= 6
-
-
-def test_the_versions_of_states_are_those_of_the_code() -> None:
     assert f"(now {STATE_VERSION})" in UPGRADE
     assert {"rank_snapshots", "job_snapshots"} <= TOPICS.keys()

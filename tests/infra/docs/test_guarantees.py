@@ -19,15 +19,12 @@ def test_every_guarantee_names_its_test() -> None:
     assert len(set(NAMED)) == len(NAMED)
 
 
-def test_the_tests_exist() -> None:
+def test_the_tests_and_files_that_it_names_exist() -> None:
     for path, name in NAMED:
         module = ast.parse((ROOT / path).read_text())
         tests = {one.name: one for one in module.body if isinstance(one, ast.FunctionDef)}
         assert name in tests, path
         marks = [ast.unparse(mark) for mark in tests[name].decorator_list]
         assert not [mark for mark in marks if "skip" in mark or "xfail" in mark], f"{path}::{name}"
-
-
-def test_files_named_without_a_test_exist() -> None:
     for path in re.findall(r"`(tests/[\w/]+\.py)`", PAGE):
         assert (ROOT / path).is_file(), path

@@ -25,37 +25,28 @@ def test_a_file_of_examples_is_as_the_code_makes_it(file: str) -> None:
     assert (DOCS / "examples" / file).read_text() == example(file), "run: python -m tests.infra.docs.made_parts"
 
 
-def test_files_that_are_made_of_fields_are_as_the_code_makes_them() -> None:
+def test_every_part_is_shown_once_and_files_made_of_fields_are_as_the_code_makes_them() -> None:
+    assert sorted(name for _, name, _ in PARTS) == sorted({*MAKERS, *site.MAKERS} - {*EXAMPLES.values()})
     for path, text in made_files().items():
         assert path.exists(), f"{path.name} lacks; run: python -m tests.infra.docs.made_parts"
         assert path.read_text() == text, f"{path.name}; run: python -m tests.infra.docs.made_parts"
 
 
-def test_every_part_is_shown_once() -> None:
-    assert sorted(name for _, name, _ in PARTS) == sorted({*MAKERS, *site.MAKERS} - {*EXAMPLES.values()})
-
-
-def test_parts_of_the_site_are_tables_with_rows() -> None:
+def test_parts_of_the_site_are_tables_with_rows_and_log_events_those_of_the_calls() -> None:
     for name, make in site.MAKERS.items():
         made = site.fill(f"<!-- made: {name} -->\n`x`\n<!-- end -->")
         assert made == make(), name
         assert any(line.startswith("| `") for line in made.splitlines()), name
-
-
-def test_log_events_are_those_of_the_calls() -> None:
     table = site.log_events()
     assert "| `broker_back` | streams | WARNING | away_s |" in table
     assert "| `store_full` | streams | ERROR |" in table
 
 
-def test_every_room_has_a_table_of_its_thresholds() -> None:
+def test_every_room_is_found_and_has_a_table_of_its_thresholds() -> None:
     assert [line[3:] for line in site.thresholds().splitlines() if line.startswith("## ")] == [
         one.folder for one in site.rooms()
     ]
     assert site.thresholds().count("\n| `") == sum(len(one.thresholds) for one in site.rooms()) > 100
-
-
-def test_rooms_are_found_by_themselves() -> None:
     found = {room.folder for room in site.rooms()}
     assert {"detectors/irregular", "detectors/judging"} <= found
 

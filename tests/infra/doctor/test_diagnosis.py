@@ -16,7 +16,7 @@ OTHER = finding("problem", "machine", "secrets", "others may read it", "secret_o
 SLOW = finding("warning", "workers", "lag", "the oldest of 70 s ago", "behind")
 
 
-def test_each_reason_is_said_once_and_again_when_it_comes_back() -> None:
+def test_it_looks_by_itself_while_the_block_runs_and_each_reason_is_said_once_until_it_comes_back() -> None:
     said: list[str] = []
     looks: list[list[Finding]] = [[MISSING, OTHER, SLOW], [MISSING], [ok("topics", "topics", "all")], [MISSING]]
     watch = BlockWatch(lambda: looks.pop(0), said.append)
@@ -26,6 +26,10 @@ def test_each_reason_is_said_once_and_again_when_it_comes_back() -> None:
     watch.look()
     watch.look()
     assert len(said) == 2
+    said = threading.Event()
+    with BlockWatch(lambda: [MISSING], lambda _: said.set(), first_s=0.01, every_s=0.01) as watch:
+        assert said.wait(60)
+    assert not watch._thread.is_alive()
 
 
 def test_whoever_may_read_alerts_alone_is_not_told_that_none_come() -> None:
@@ -40,13 +44,6 @@ def test_whoever_may_read_alerts_alone_is_not_told_that_none_come() -> None:
 def test_a_broker_that_can_t_be_used_blocks_whatever_the_cause(code: str) -> None:
     assert is_blocking(finding("problem", "kafka", "broker", "no broker can be reached", code))
     assert not is_blocking(finding("warning", "kafka", "broker", "answered in 3 s", "kafka_slow"))
-
-
-def test_it_looks_by_itself_while_the_block_runs_and_ends_with_it() -> None:
-    said = threading.Event()
-    with BlockWatch(lambda: [MISSING], lambda _: said.set(), first_s=0.01, every_s=0.01) as watch:
-        assert said.wait(60)
-    assert not watch._thread.is_alive()
 
 
 def test_a_fault_of_the_look_is_said_once_and_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:

@@ -52,9 +52,11 @@ def test_each_fault_gives_the_one_finding(broken: dict[str, TopicFacts], expecte
     assert troubles(found(**broken)) == expected
 
 
-def test_of_an_empty_broker_it_says_only_that_all_are_missing() -> None:
+def test_of_an_empty_broker_it_says_that_all_are_missing_and_what_to_do_names_topic_and_configuration() -> None:
     missing = {name: topic(name, error="missing") for name in TOPICS}
     assert troubles(found(**missing)) == [("problem", "topic_missing"), ("warning", "topic_missing")]
+    (one,) = [one for one in found(commops=changed("commops", retention_ms="60000")) if one.level != "ok"]
+    assert "--topic irregulars.commops --add-config retention.ms=172800000" in one.to_do
 
 
 def of_role(role: str, **topics: TopicFacts) -> list[tuple[str, str]]:
@@ -67,17 +69,9 @@ def test_of_a_role_only_the_topics_that_it_needs_are_judged() -> None:
         needed = {one.name for one in rights_of(role, LAYOUT, "irregulars")}
         seen = hidden | {name: topic(name, config=None) for name in TOPICS if LAYOUT.name(name) in needed}
         assert of_role(role, **seen) == ([("unknown", "not_read")] if role == "admin" else [])
-
-
-def test_what_a_role_needs_and_is_missing_for_certain_is_a_problem_and_what_is_hidden_a_note() -> None:
     assert of_role("reader", actions=topic("actions", error="missing")) == [("problem", "topic_missing")]
     assert of_role("reader", mutes=topic("mutes", error="missing")) == []
     assert of_role("reader", actions=topic("actions", error="refused")) == [("unknown", "topic_hidden")]
-
-
-def test_what_to_do_names_topic_and_configuration() -> None:
-    (one,) = [one for one in found(commops=changed("commops", retention_ms="60000")) if one.level != "ok"]
-    assert "--topic irregulars.commops --add-config retention.ms=172800000" in one.to_do
 
 
 def with_rights_of(role: str) -> KafkaFacts:
@@ -101,11 +95,15 @@ def test_each_role_is_known_by_its_rights(role: str) -> None:
     assert troubles(check_rights(with_rights_of(role), LAYOUT, Question(role=role))) == []
 
 
-def test_what_lacks_for_a_role_is_named() -> None:
+def test_rights_and_groups_that_a_role_lacks_are_named() -> None:
     (one,) = check_rights(with_rights_of("reader"), LAYOUT, Question(role="agent"), "node")
     assert (one.level, one.code) == ("problem", "right_missing")
     assert one.to_do == "By an administrator: irregulars topics grant agent User:node"
     assert "write topic irregulars.bandwidth" in one.text
+    group = "irregulars-alerts"
+    seen = replace(with_rights_of("reader"), others=(GroupFacts(group, "refused"),))
+    (one,) = check_rights(seen, LAYOUT, Question(role="reader"))
+    assert one.text == f"for reader we lack: describe group {group}"
 
 
 def test_rights_for_all_are_every_role_rights_for_nothing_are_a_problem_and_silence_is_not_known() -> None:
@@ -118,10 +116,3 @@ def test_rights_for_all_are_every_role_rights_for_nothing_are_a_problem_and_sile
     assert troubles(check_rights(silent, LAYOUT, Question())) == [("unknown", "not_read")]
     hidden = kafka(topics={name: topic(name, error="refused", operations=None) for name in TOPICS})
     assert troubles(check_rights(hidden, LAYOUT, Question())) == [("problem", "no_role")]
-
-
-def test_a_group_of_the_role_that_is_hidden_is_a_right_that_lacks() -> None:
-    group = "irregulars-alerts"
-    seen = replace(with_rights_of("reader"), others=(GroupFacts(group, "refused"),))
-    (one,) = check_rights(seen, LAYOUT, Question(role="reader"))
-    assert one.text == f"for reader we lack: describe group {group}"

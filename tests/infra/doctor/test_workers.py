@@ -72,13 +72,10 @@ def test_what_waits_is_counted_from_where_workers_are_and_where_the_log_begins()
     assert waiting_messages(kafka(topics={"commops": cut}, stream=read_to_8)) == {"commops": 4}
 
 
-def test_while_the_group_settles_no_partition_counts_as_unread() -> None:
+def test_while_the_group_settles_nothing_is_unread_and_where_nobody_reads_it_says_what_waits() -> None:
     seen = kafka(stream={"progress": progress([1.0, 99.0, 1.0, 1.0])})
     assert seen.workers is not None
     assert found(replace(seen, workers=replace(seen.workers, is_settling=True))) == []
-
-
-def test_that_nobody_reads_is_told_with_what_waits_and_since_when() -> None:
     seen = kafka(workers=GroupFacts("irregulars"), stream={"progress": progress([200.0] * 4, commops=0)})
     (one,) = [one for one in check_workers(seen, RELEASE) if one.level == "problem"]
     assert "the last one was heard 3 min ago; 40 messages wait" in one.text
@@ -133,14 +130,11 @@ def test_silent_ranks_are_named_with_their_hosts() -> None:
     assert one.text == "2 of 4 ranks silent for 4 min: 2, 3 on node-1"
 
 
-def test_that_no_iteration_closes_is_told_only_where_the_evidence_of_the_jobs_partition_was_read() -> None:
+def test_that_no_iteration_closes_is_told_only_where_workers_read_and_the_job_s_evidence_was() -> None:
     own = partition_of(b"llama", LAYOUT.partitions)
     for cut, expected in (({own}, []), ({(own + 1) % LAYOUT.partitions}, [("problem", "none_closes")])):
         seen = kafka(stream={"jobs": (job(evidence_s=None),), "cut_evidence": frozenset(cut)})
         assert troubles(check_jobs(seen, 30.0)) == expected
-
-
-def test_that_no_iteration_closes_is_not_told_where_nobody_reads() -> None:
     seen = kafka(stream={"jobs": (job(evidence_s=None),), "progress": {}})
     assert troubles(check_jobs(seen, 30.0)) == []
 
@@ -173,13 +167,10 @@ def said(seen: KafkaFacts) -> str:
     return "; ".join(f"{one.subject}: {one.text}" for one in check_alerts(seen, "ticket"))
 
 
-def test_it_says_how_many_alerts_wait_and_who_is_muted() -> None:
+def test_it_says_how_many_alerts_wait_who_is_muted_and_whether_verdicts_were_not_urgent_enough() -> None:
     assert "notify: has run and does not run now; 3 alerts since then" in said(
         kafka(notify=GroupFacts(GROUP, committed=READ_TO_7))
     )
     assert "mutes: 1 mute in force: host=node-3" in said(kafka(stream={"mutes": ("host=node-3",)}))
-
-
-def test_where_there_is_no_alert_it_says_whether_verdicts_were_not_urgent_enough() -> None:
     none = {"alerts": topic("alerts", ends={0: 0}, newest_s=None)}
     assert "alerts: none yet, and 10 revisions of verdicts below ticket" in said(kafka(topics=none))

@@ -150,9 +150,12 @@ def test_the_worker_s_pages_are_where_kubelet_and_prometheus_look() -> None:
         assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port)
 
 
-def test_the_start_is_given_as_long_as_kafka_may_be_away() -> None:
+def test_starts_wait_as_long_as_kafka_may_be_away_and_production_for_its_digests() -> None:
     probe = _container(list(rendered("small")))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > Settings().broker_away_s
+    images = {one["image"] for _, _, one in containers(rendered("production"))}
+    assert images
+    assert all(image.endswith("@sha256:" + 64 * "0") for image in images)
 
 
 def test_notify_s_and_the_agent_s_files_are_read_as_theirs(tmp_path: Path) -> None:
@@ -179,12 +182,6 @@ def test_the_site_of_production_is_that_of_sizing_and_survives_a_broker() -> Non
     assert site["IRREGULARS_PARTITIONS"] == partitions
     assert site["IRREGULARS_REPLICAS"] == "3"
     assert len(site["IRREGULARS_KAFKA_BOOTSTRAP"].split(",")) == 3
-
-
-def test_production_starts_nothing_before_its_digests_are_set() -> None:
-    images = {one["image"] for _, _, one in containers(rendered("production"))}
-    assert images
-    assert all(image.endswith("@sha256:" + 64 * "0") for image in images)
 
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}

@@ -50,10 +50,14 @@ def test_systemd_finds_the_units_tight(path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", instances(), ids=IDS)
-def test_the_command_is_one(unit: Unit) -> None:
+def test_the_command_is_one_and_the_files_that_it_names_are_those_of_the_kit(unit: Unit) -> None:
     assert unit.command[0] == PROGRAM
     values = parse(["irregulars", *unit.command[1:]])
     assert values.get("is_acting", False) is False
+    named = [*unit.command, *unit.environment.values()]
+    files = {Path(one).name for one in named if one.startswith("/etc/irregulars/")}
+    assert files
+    assert files <= {"irregulars.toml", "notify.toml"}
 
 
 @pytest.mark.parametrize("unit", instances(), ids=IDS)
@@ -120,11 +124,3 @@ def test_the_files_beside_the_units_are_read_as_theirs() -> None:
     notify = FOLDER / "notify.toml"
     assert load_settings(environment={}, config=notify, others=OWN).kafka_bootstrap == "127.0.0.1:9092"
     assert [one.table.name for one in read_notify_file(notify)] == ["actions"]
-
-
-@pytest.mark.parametrize("unit", instances(), ids=IDS)
-def test_the_files_that_a_unit_names_are_those_of_the_kit(unit: Unit) -> None:
-    named = [*unit.command, *unit.environment.values()]
-    files = {Path(one).name for one in named if one.startswith("/etc/irregulars/")}
-    assert files
-    assert files <= {"irregulars.toml", "notify.toml"}

@@ -39,19 +39,16 @@ def wrote(log: Path, text: str) -> bool:
     return wait_until(lambda: text in log.read_text())
 
 
-def test_a_child_runs_until_it_is_stopped_and_stopping_twice_is_fine(log: Path) -> None:
+def test_a_child_runs_in_a_group_of_its_own_until_it_is_stopped_with_a_log_for_its_owner_alone(log: Path) -> None:
     child = ChildProcess("sleeper", SLEEP, log)
     child.wait_until(lambda: "up" in log.read_text(), 10.0)
     assert is_alive(child.pid)
+    assert os.getpgid(child.pid) != os.getpgid(0)  # where Ctrl-C in the terminal does not reach it
+    assert log.stat().st_mode & 0o777 == 0o600
     child.stop()
     child.stop()
     assert not child.is_running
     assert not is_alive(child.pid)
-
-
-def test_the_log_is_for_its_owner_alone(log: Path) -> None:
-    ChildProcess("sleeper", SLEEP, log).kill()
-    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_child_that_ignores_sigterm_is_killed(log: Path) -> None:
@@ -108,14 +105,6 @@ def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals | None) -> 
     assert wait_until(lambda: not is_alive(child))
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_the_child(log: Path) -> None:
-    child = ChildProcess("sleeper", SLEEP, log)
-    try:
-        assert os.getpgid(child.pid) != os.getpgid(0)
-    finally:
-        child.kill()
-
-
 def test_a_free_port_can_be_listened_on_and_no_client_gets_it_by_chance() -> None:
     port = free_port()
     with socket.create_server((HOST, port)):
@@ -126,14 +115,11 @@ def test_a_free_port_can_be_listened_on_and_no_client_gets_it_by_chance() -> Non
     assert port < first_given_to_clients or first_given_to_clients < 20_000
 
 
-def test_a_port_is_free_again_right_after_its_connections_closed() -> None:
+def test_a_taken_port_is_named_and_one_is_free_right_after_its_connections_closed() -> None:
     port = free_port()
     with socket.create_server((HOST, port)) as server, socket.create_connection((HOST, port)):
         server.accept()[0].close()  # the server closes first: its side waits to be forgotten
     assert is_free(port)
-
-
-def test_a_taken_port_is_named() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(InputError, match=f"port of the thing must be free; got {port}, .*Choose another"):
@@ -155,23 +141,16 @@ class Recorded(Service):
         self.happened.append("stop")
 
 
-def test_a_with_block_starts_and_stops_it() -> None:
-    with Recorded() as service:
+@pytest.mark.parametrize(
+    ("is_broken", "error"), [(False, None), (False, ZeroDivisionError), (True, ServiceUnavailable)]
+)
+def test_a_with_block_starts_it_and_stops_it_also_when_it_fails(
+    is_broken: bool, error: type[Exception] | None
+) -> None:
+    service = Recorded(is_broken=is_broken)
+    with pytest.raises(error) if error else nullcontext(), service:
         assert service.happened == ["start"]
-    assert service.happened == ["start", "stop"]
-
-
-def test_it_stops_when_the_block_ends_in_an_error() -> None:
-    service = Recorded()
-    with pytest.raises(ZeroDivisionError), service:
-        _ = 1 / 0
-    assert service.happened == ["start", "stop"]
-
-
-def test_what_does_not_come_up_is_stopped() -> None:
-    service = Recorded(is_broken=True)
-    with pytest.raises(ServiceUnavailable), service:
-        pass
+        _ = 1 / (0 if error else 1)
     assert service.happened == ["start", "stop"]
 
 

@@ -48,7 +48,9 @@ def test_a_temporary_one_lasts_until_it_is_removed() -> None:
     data.remove()
 
 
-def test_a_child_that_inherited_the_lock_holds_it_when_the_parent_lets_go(tmp_path: Path) -> None:
+def test_a_lock_lasts_while_a_child_holds_it_and_a_holder_that_lets_go_in_a_moment_is_waited_for(
+    tmp_path: Path,
+) -> None:
     lock = lock_directory(tmp_path)
     with subprocess.Popen(["sleep", "60"], pass_fds=(lock,)) as child:
         os.close(lock)
@@ -56,8 +58,5 @@ def test_a_child_that_inherited_the_lock_holds_it_when_the_parent_lets_go(tmp_pa
             lock_directory(tmp_path)
         child.kill()
     os.close(lock_directory(tmp_path))
-
-
-def test_a_holder_that_lets_go_in_a_moment_is_waited_for(tmp_path: Path) -> None:
     threading.Timer(0.3, os.close, (lock_directory(tmp_path),)).start()
     os.close(lock_directory(tmp_path))

@@ -78,7 +78,7 @@ def test_a_verdict_of_more_iterations_than_are_read_keeps_its_begin_and_what_was
     assert not any(text.startswith("before:") for text in screen.missing)
 
 
-def test_a_part_that_is_not_answered_in_time_is_left_out_and_told() -> None:
+def test_a_part_that_is_not_answered_in_time_is_left_out_and_told_and_another_failure_raised() -> None:
     database = Database(["bandwidth"])
     screen = shown(database, 16_384)
     assert len(screen.iterations) == 40 + LASTS_S // 10
@@ -90,8 +90,5 @@ def test_a_part_that_is_not_answered_in_time_is_left_out_and_told() -> None:
     # The next ones may take as long: a page waits once.
     assert sum("FROM bandwidth" in question for question, _ in database.asked) == 1
     assert not any("FROM gpu_health" in question for question, _ in database.asked)
-
-
-def test_a_question_that_fails_otherwise_is_no_missing_part() -> None:
     with pytest.raises(DatabaseError):
         shown(Database(["bandwidth"], SYNTAX), 8)

@@ -80,7 +80,7 @@ def test_hostile_texts_are_escaped(field: str) -> None:
     assert "\x1b" not in page
 
 
-def test_a_hostile_host_is_escaped_wherever_it_stands() -> None:
+def test_a_hostile_host_is_escaped_and_a_page_without_anything_stored_is_sound() -> None:
     found = found_in("gloo-slow-nic")
     places = {rank: place._replace(host=HOSTILE, nic=HOSTILE) for rank, place in found.places.items()}
     suspect = Suspect("nic", 1, (1,), 0.9, host=HOSTILE, nic=HOSTILE)
@@ -88,7 +88,4 @@ def test_a_hostile_host_is_escaped_wherever_it_stands() -> None:
     verdict = replace(found.verdict, suspects=(suspect,))
     page = page_of(gather(replace(found, places=places, rates=rates, verdict=verdict)))
     assert "script" not in Balanced(page).tags
-
-
-def test_a_page_without_anything_stored_is_sound() -> None:
     Balanced(page_of(gather(Found(verdict_of(suspects=())))))

@@ -36,7 +36,7 @@ def test_a_band_is_what_the_known_ranks_say() -> None:
     assert [one.iteration for one in bands_of(COLUMNS, [7, 9]) if one.quantity == "loss"] == [7, 9]
 
 
-def test_only_a_rank_that_is_far_outside_stands_out() -> None:
+def test_a_rank_that_is_far_outside_stands_out_alone_and_any_other_value_where_all_have_one() -> None:
     dice = np.random.default_rng(5)
     rank, iteration = np.tile(np.arange(64), 200), np.repeat(np.arange(200), 64)
     # The norm falls by a hundred times meanwhile: noise is judged as a share of the median.
@@ -45,9 +45,6 @@ def test_only_a_rank_that_is_far_outside_stands_out() -> None:
     for values, wanted in ((norm, []), (odd, [(150, 9)])):
         bands = bands_of({"iteration": iteration, "rank": rank, "local_grad_norm": values}, range(200))
         assert [(one.iteration, one.rank) for one in standing_out(bands)] == wanted
-
-
-def test_where_all_ranks_have_one_value_any_other_stands_out() -> None:
     own = [one for one in bands_of(COLUMNS, range(40)) if one.quantity == "grad_norm"]
     assert [(one.iteration, one.rank) for one in standing_out(own)] == [(made_up_job.FLIPPED, 3)]
 

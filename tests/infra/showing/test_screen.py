@@ -16,15 +16,12 @@ def test_all_values_are_json_and_ranges_say_that_they_are_half_open() -> None:
     assert values["verdict"]["explanation"]["considered"][0]["is_ruled_out"] is True
 
 
-def test_before_and_during_are_told_apart_by_the_cause() -> None:
+def test_periods_are_told_apart_by_the_cause_and_a_fault_from_the_start_has_no_before() -> None:
     iterations = iterations_of([100.0] * 60 + [200.0] * 10, 60)
     iterations[65] = iterations[65]._replace(is_irregular=False, has_cause=False)
     periods = periods_of(verdict_of(iterations=(60, 70)), iterations)
     assert periods.before.tolist() == list(range(60))
     assert 65 not in periods.during.tolist()
-
-
-def test_a_fault_from_the_start_has_no_before() -> None:
     screen = gather(Found(verdict_of(iterations=(0, 10)), iterations=iterations_of([100.0] * 10, 0)))
     assert any(one.startswith("before: no regular iterations are known") for one in screen.missing)
 

@@ -36,12 +36,9 @@ def test_accused_ways_stand_first_and_are_held_against_those_of_their_kind() -> 
     assert found[1].took_ns == {7: 30 * MS, 8: 30 * MS}
 
 
-def test_a_link_accuses_one_direction_of_one_pair() -> None:
+def test_a_link_accuses_one_direction_of_one_pair_and_a_map_of_one_colour_is_left_out() -> None:
     found = ways_of(transfers(), MEMBERS, Suspect("link", 1, (1, 3), 0.9, peer=3))
     assert [one.name for one in found if one.is_accused] == ["rank 1 to 3"]
-
-
-def test_a_map_of_one_colour_is_left_out() -> None:
     assert ways_of(transfers()[:1], MEMBERS, NIC) == []  # nothing to compare it with
     everybody = {name: (kind, (0,)) for name, (kind, _) in MEMBERS.items()}
     assert ways_of(transfers()[:2], everybody, NIC) == []

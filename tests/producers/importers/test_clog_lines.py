@@ -126,7 +126,9 @@ def test_a_line_that_makes_no_sense_is_counted(line: str) -> None:
     assert parsed(*BEGIN, line)[0].skipped["lines that can't be read"] == 1
 
 
-def test_ends_without_calls_and_calls_without_signatures_are_counted() -> None:
+def test_ends_without_calls_and_more_communicators_than_a_rank_has_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parser, calls = parsed(
         *BEGIN, event(1, "S", 1), event(1, "E", 1), event(7, "Q", 1, 1), event(7, "E", 1), "WARN|x"
     )
@@ -135,6 +137,9 @@ def test_ends_without_calls_and_calls_without_signatures_are_counted() -> None:
         "starts and ends without a call": 3, "calls without a signature": 1,
         "warnings that TorchComms wrote itself": 1,
     }  # fmt: skip
+    monkeypatch.setattr(lines_of_clog, "MOST_MEMBERSHIPS", 4)
+    parser, _ = parsed(header(), *(split(f"c{n}", (0, 1)) for n in range(6)), new_comm(0, 2))
+    assert (len(parser.splits), parser.skipped) == (4, {"lines that can't be read": 3})
 
 
 def test_a_cut_last_line_is_one_line_and_the_rest_is_read() -> None:
@@ -189,12 +194,6 @@ def test_thousands_of_signatures_without_an_end_are_read_in_time() -> None:
     assert parser.calls == 10_600
 
 
-def test_more_communicators_than_a_rank_has_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_of_clog, "MOST_MEMBERSHIPS", 4)
-    parser, _ = parsed(header(), *(split(f"c{n}", (0, 1)) for n in range(6)), new_comm(0, 2))
-    assert (len(parser.splits), parser.skipped) == (4, {"lines that can't be read": 3})
-
-
 pieces = st.sampled_from(
     ["C1", "C2", "G1", "R1", "Q", "S", "E", "W", "sig", "all_reduce", "send", "peer=1", "comm=world", "work_id=1",
      "work_id=-1", "+0.001", "+0.002", "+-9.000", "V", "1", "WARN", "split", "new_comm", "rank=0", "rank=1",
@@ -223,12 +222,9 @@ def looks_of(lines: list[str]) -> TimeCounts:
     return parser.times
 
 
-def test_where_calls_return_at_the_end_the_call_is_the_start() -> None:
+def test_where_calls_return_at_the_end_or_a_thread_writes_both_times_are_true() -> None:
     for has_starts in (True, False):  # older versions write no start of such calls
         assert looks_of(steady(0, has_starts=has_starts)).trusted() == CALL
-
-
-def test_where_a_thread_writes_start_and_end_both_are_true() -> None:
     lines = [header(), new_comm(0, 2), signature(1, is_async=True)]
     for n in range(60):
         lines += [event(1, "Q", 10 * n, n + 1), event(1, "S", 10 * n + 1), event(1, "E", 10 * n + 8)]
@@ -245,15 +241,12 @@ def test_where_somebody_looks_at_each_call_no_start_is_known(is_async: bool) -> 
     assert looks_of(lines).trusted() == UNCLEAR
 
 
-def test_one_rank_does_not_decide_for_the_job() -> None:
+def test_one_rank_does_not_decide_for_the_job_and_short_operators_say_nothing() -> None:
     """A rank that made one call which blocks, and no other, says nothing of whether calls block."""
     few = TimeCounts(followed=1, ended_apart=140, hollow_apart=20, at_calls=92)
     many = TimeCounts(71, 50, 72, 20, 70, 0, 95)
     assert few.trusted() == UNCLEAR
     assert TimeCounts.of_all([few, many]).trusted() == UNCLEAR
-
-
-def test_short_operators_and_none_at_all_say_nothing() -> None:
     assert TimeCounts().trusted() == START
     looks = looks_of(
         [header(), new_comm(0, 2), signature(1), *(event(1, kind, 1) for _ in range(50) for kind in "QSE")]

@@ -148,13 +148,6 @@ def test_a_bad_log_is_told_once_and_left_out_and_the_ranks_beside_it_go_on(
     assert refused.startswith(f"event=file_refused reason='{folder}/0.log: {told}")
 
 
-def test_a_log_in_which_nothing_ends_does_not_keep_the_ranks_beside_it_from_being_read(folder: Path) -> None:
-    """It was made without LIFECYCLE, and is far from the limit of open calls."""
-    (folder / "0.log").write_bytes(WITHOUT_ENDS)
-    (folder / "1.log").write_bytes(log(*steady(1, calls=20)))
-    assert column(drain(opened(folder)), "sequence", 1) == list(range(20))
-
-
 def test_where_a_watchdog_looks_nothing_is_published_and_it_is_told(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -95,21 +95,20 @@ def try_import(folder: Path, kind: str, value: bytes) -> str | None:
     return None
 
 
-def test_every_kind_is_tried() -> None:
+def test_every_kind_is_tried_and_a_path_that_no_system_takes_is_told_in_one_line(tmp_path: Path) -> None:
     assert VALID.keys() == NAMES.keys() == KINDS.keys()
+    with pytest.raises(InputError, match=r"got: File name too long"):
+        import_trace("kineto", tmp_path / ("a" * 5000), tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", VALID)
-def test_a_good_file_is_read_and_so_it_is_packed(tmp_path: Path, kind: str) -> None:
+def test_a_good_file_is_read_packed_or_behind_the_mark_that_windows_puts_before_a_text(
+    tmp_path: Path, kind: str
+) -> None:
     value = VALID[kind]()
-    assert try_import(tmp_path, kind, value) is None
-    assert try_import(tmp_path, kind, gzip.compress(value)) is None
-
-
-@pytest.mark.parametrize("kind", VALID)
-def test_the_mark_that_windows_puts_before_a_text_is_passed_over(tmp_path: Path, kind: str) -> None:
-    value = json.dumps(pickle.loads(dump_bytes())).encode() if kind == "flight-recorder" else VALID[kind]()
-    assert try_import(tmp_path, kind, codecs.BOM_UTF8 + value) is None
+    text = json.dumps(pickle.loads(value)).encode() if kind == "flight-recorder" else value
+    for one in (value, gzip.compress(value), codecs.BOM_UTF8 + text):
+        assert try_import(tmp_path, kind, one) is None
 
 
 @pytest.mark.parametrize("kind", VALID)
@@ -236,11 +235,6 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, kind: str) -> None
     os.mkfifo(tmp_path / NAMES[kind])
     with pytest.raises(InputError, match=r"must be a file or a directory of files; got a pipe"):
         import_trace(kind, tmp_path / NAMES[kind], tmp_path / "out", has_kernels=True)
-
-
-def test_a_path_that_no_system_takes_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"got: File name too long"):
-        import_trace("kineto", tmp_path / ("a" * 5000), tmp_path / "out")
 
 
 def test_many_lists_before_the_events_do_not_hold_up_the_reader(tmp_path: Path) -> None:

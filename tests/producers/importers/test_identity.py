@@ -56,14 +56,11 @@ def test_recordings_of_one_rank_at_different_times_are_not_of_several_hosts() ->
     assert identify(claims).later == {0: [2], 1: [3]}
 
 
-def test_names_may_count_all_ranks_of_the_job_from_1() -> None:
+def test_names_may_count_all_ranks_of_the_job_from_1_and_places_in_dimensions_are_none() -> None:
     claims = [Claim(Path(f"gpu{n}.json"), digest=bytes([n]), world_size=3) for n in (1, 2, 3)]
     assert ranks_of(*claims) == {0: "gpu1.json", 1: "gpu2.json", 2: "gpu3.json"}
     assert identify(claims).notes
     assert ranks_of(*claims[:2]) == {1: "gpu1.json", 2: "gpu2.json"}  # some ranks of the job
-
-
-def test_places_in_dimensions_are_not_local_ranks() -> None:
     names = [f"tp{tp}_dp{dp}" for tp in (0, 1) for dp in (0, 1)]
     assert len(ranks_of(*(Claim(Path(name), digest=name.encode(), world_size=4) for name in names))) == 2
 

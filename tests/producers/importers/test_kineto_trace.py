@@ -205,22 +205,6 @@ def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
     assert [trace.commops[rank].columns["peer"].tolist() for rank in (0, 1)] == [[1], [0]]
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ('{"traceEvents": []}', "traces must hold collectives: .*; got none of them"),
-        (
-            '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclAllGather", "ts": 1, "dur": 1, "args": {}}]}',
-            "distributedInfo.rank must be a rank, or the file's name end in one",
-        ),
-    ],
-)
-def test_what_holds_no_collectives_is_refused(tmp_path: Path, value: str, message: str) -> None:
-    (tmp_path / "trace.json").write_text(value)
-    with pytest.raises(InputError, match=message):
-        import_trace("kineto", tmp_path / "trace.json", tmp_path / "out")
-
-
 def test_hosts_are_read_off_the_names_that_torch_gives(folder: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         trace_file(folder, rank, [step(0, 0, 9), kernel(2, 5, 1, **NAMED)])
@@ -316,12 +300,25 @@ def test_without_launches_marks_count_where_no_operator_runs_on_or_each_step_has
         ([kernel(20, 2, 2, **NAMED, device=1)], "a trace must be of one GPU; got collectives of 0 and 1"),
         ([step(0, 0, 9) | {"pid": 2}], "a trace must be of one process; got collectives of 1 and 2"),
         ([step(0, 50, 9)], "ProfilerStep#0 must be there once; got it twice"),
+        (b"", "must be a JSON object with a list 'traceEvents'"),
+        (b'[{"nccl": 1}', "must be a complete trace"),
+        (b'{"a": {"traceEvents": [1]}}', "must be a JSON object with a list 'traceEvents'"),
+        (b'{"traceEvents": {"nccl": 1}}', "must be a JSON object with a list 'traceEvents'"),
+        (b'{"traceEvents": [] "a": 1}', "must be a complete JSON object"),
+        (b'{"traceEvents": []}', "traces must hold collectives: .*; got none of them"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclAllGather", "ts": 1, "dur": 1, "args": {}}]}',
+         "distributedInfo.rank must be a rank, or the file's name end in one"),
     ],
-)
-def test_traces_that_were_merged_are_refused(tmp_path: Path, more: list[Any], message: str) -> None:
-    trace_file(tmp_path / "in", 0, [step(0, 0, 9), kernel(1, 2, 1, **NAMED, device=0), *more])
+)  # fmt: skip
+def test_traces_that_were_merged_or_are_none_are_refused(tmp_path: Path, more: Any, message: str) -> None:
+    source = tmp_path / "in"
+    if isinstance(more, bytes):
+        source = tmp_path / "trace.json"
+        source.write_bytes(more)
+    else:
+        trace_file(source, 0, [step(0, 0, 9), kernel(1, 2, 1, **NAMED, device=0), *more])
     with pytest.raises(InputError, match=message):
-        import_trace("kineto", tmp_path / "in", tmp_path / "out")
+        import_trace("kineto", source, tmp_path / "out")
 
 
 def test_calls_tell_the_rank_and_kernels_the_size_where_nothing_else_does(tmp_path: Path) -> None:
@@ -428,21 +425,6 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(listed: list[Any], data: st
     cut = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(InputError):
         read(value[:cut], data.draw(st.integers(1, 50)))
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (b"", "must be a JSON object with a list 'traceEvents'"),
-        (b'[{"nccl": 1}', "must be a complete trace"),
-        (b'{"a": {"traceEvents": [1]}}', "must be a JSON object with a list 'traceEvents'"),
-        (b'{"traceEvents": {"nccl": 1}}', "must be a JSON object with a list 'traceEvents'"),
-        (b'{"traceEvents": [] "a": 1}', "must be a complete JSON object"),
-    ],
-)
-def test_what_is_no_trace_is_refused(value: bytes, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read(value)
 
 
 def test_events_that_are_no_json_are_counted_and_numbers_that_are_none_are_read(tmp_path: Path) -> None:

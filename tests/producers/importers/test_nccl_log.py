@@ -50,38 +50,35 @@ def test_a_rank_that_called_less_is_missing_with_its_host(tmp_path: Path, identi
     assert "all_reduce 19" in verdict.evidence
 
 
-def test_other_calls_under_one_number_are_the_program(tmp_path: Path) -> None:
-    lines = [joined(rank) for rank in range(4)]
-    for count in (0x28B, 0x28C, 0x28D):
-        lines += [call(rank, count, "AllGather" if rank == 2 and count > 0x28B else "AllReduce") for rank in range(4)]
-    (verdict,) = judged(tmp_path, *lines).verdicts
+def test_other_calls_or_sizes_under_one_number_are_the_program(tmp_path: Path) -> None:
+    joins = [joined(rank) for rank in range(4)]
+    calls = [
+        call(rank, count, "AllGather" if rank == 2 and count > 0x28B else "AllReduce")
+        for count in (0x28B, 0x28C, 0x28D) for rank in range(4)
+    ]  # fmt: skip
+    (verdict,) = judged(tmp_path, *joins, *calls).verdicts
     assert (verdict.kind, verdict.suspects[0].ranks) == ("mismatch", (2,))
     assert "call 652" in verdict.evidence
+    only = [call(rank, 0, size=53 if rank else 4096) for rank in range(4)]
+    (verdict,) = judged(tmp_path, *joins, *only).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("mismatch", (0,))
 
 
-def test_calls_that_are_the_same_on_all_ranks_accuse_nobody(tmp_path: Path) -> None:
+def test_calls_that_are_the_same_on_all_ranks_or_of_a_killed_start_accuse_nobody(tmp_path: Path) -> None:
     calls = [call(rank, count) for count in (1, 1, 2) for rank in range(4)]  # two calls of one launch
     found = judged(tmp_path, *(joined(rank) for rank in range(4)), *calls)
     assert found.verdicts == []
     assert "the last one was all_reduce" in (found.unjudged_reason or "")
+    with pytest.raises(InputError, match=r"got none$"):
+        judged(tmp_path, *started(0, "commId 0xabc ", missing=1), AGAIN)
 
 
 def test_a_warning_is_repeated_and_calls_of_unknown_ranks_are_none(tmp_path: Path) -> None:
     warning = "node0:9:8 [4] net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<4> with status=12"
     with pytest.raises(InputError, match=r"NCCL warned on node0, GPU 4: NET/IB : Got completion from peer 10\.0"):
         judged(tmp_path, call(0, 1), call(3, 2), warning, warning)
-
-
-def test_a_warning_without_a_process_is_repeated(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"NCCL warned: Mismatched collective detected"):
         judged(tmp_path, "init.cc:1247 NCCL WARN Mismatched collective detected")
-
-
-def test_sizes_that_differ_in_the_only_call_are_a_mismatch(tmp_path: Path) -> None:
-    calls = [call(rank, 0).replace("count 4096", f"count {53 if rank else 4096}") for rank in range(4)]
-    assert calls[0] != calls[1]
-    (verdict,) = judged(tmp_path, *(joined(rank) for rank in range(4)), *calls).verdicts
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("mismatch", (0,))
 
 
 def test_the_gpus_of_one_host_are_the_ranks_if_no_line_tells_them(tmp_path: Path) -> None:
@@ -130,11 +127,6 @@ def test_the_rank_that_called_less_in_the_newest_start_is_missing(
     (verdict,) = judged(tmp_path, *lines).verdicts
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (rank,), host)
     assert f"all_reduce {call_number} on" in verdict.evidence
-
-
-def test_a_start_that_was_killed_before_one_without_calls_is_not_judged(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"got none$"):
-        judged(tmp_path, *started(0, "commId 0xabc ", missing=1), AGAIN)
 
 
 @pytest.mark.parametrize(("is_told", "gpu", "place"), [(True, 1, "node1, GPU 1"), (False, None, "node1")])

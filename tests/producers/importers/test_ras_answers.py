@@ -42,16 +42,13 @@ def test_a_missing_rank_is_read_although_2_28_9_forgets_a_comma(version: str) ->
     assert world.missing[1].worker.pid == 1001
 
 
-def test_sends_are_not_counted_and_kinds_that_are_new_do_not_matter() -> None:
+def test_sends_are_not_counted_and_communicators_of_one_hash_told_apart() -> None:
     job = PlayedJob()
     job.launch(job.world, "AllReduce", 2)
     job.launch(job.world, "Send", 7)
     job.launch(job.world, "SendRecv", 7)
     job.launch(job.world, "Whatever", 7)
     assert read_answer(job.answer()).communicators[0].answered[0].total == 2
-
-
-def test_communicators_of_one_hash_are_told_apart() -> None:
     told = json.loads(PlayedJob().answer())
     told["communicators"][1] |= {"hash": told["communicators"][0]["hash"], "secondary_hash": "0x1:0x2"}
     assert len({one.id for one in read_answer(json.dumps(told).encode()).communicators}) == 3

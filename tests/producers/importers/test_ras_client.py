@@ -51,16 +51,13 @@ def test_nccl_without_json_and_what_is_no_ras_are_named(command: str, reply: byt
             ask(server)
 
 
-def test_nobody_there_is_no_error_of_ours() -> None:
+def test_nobody_there_or_one_who_ends_before_the_answer_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RasAway, match="refused"):
         RasClient("127.0.0.1", port).ask()
     with pytest.raises(RasAway):
         RasClient("no-such-host.invalid", port).ask()
-
-
-def test_a_service_that_ends_before_it_answers_is_away() -> None:
     with PlayedServer() as server, pytest.raises(RasAway, match="closed the connection"):
         ask(server)
 

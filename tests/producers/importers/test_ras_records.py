@@ -34,7 +34,7 @@ def hanging() -> PlayedJob:
     return job
 
 
-def test_a_hang_is_found_in_files_whatever_their_names(tmp_path: Path) -> None:
+def test_a_hang_is_found_in_files_whatever_their_names_and_in_one_with_several_answers(tmp_path: Path) -> None:
     job = hanging()
     (tmp_path / "c").write_bytes(at(job, 20))
     job.launch("0x4e0104c2022fa2f9")
@@ -43,12 +43,15 @@ def test_a_hang_is_found_in_files_whatever_their_names(tmp_path: Path) -> None:
     (verdict,) = judged(tmp_path)
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (1,), "127.0.0.1")
     assert (verdict.suspects[0].gpu, verdict.communicator) == (1, job.world)
-
-
-def test_a_hang_is_found_in_one_file_with_several_answers(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(at(hanging(), 10) + b"\n" + at(hanging(), 20))
-    (verdict,) = judged(tmp_path)
-    assert verdict.evidence.startswith("3 ranks wait")
+    for name, gone in (("log", {}), ("unknown", {1: True})):  # a rank whose process is not known is named too
+        job, folder = hanging(), tmp_path / name
+        job.gone = gone
+        folder.mkdir()
+        told = [at(job, second).replace(b'"10.0.0.2"', b'"unknown"') for second in (10, 20)]
+        (folder / "log").write_bytes(b"\n".join(told))
+        (verdict,) = judged(folder)
+        assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+        assert gone or verdict.evidence.startswith("3 ranks wait")
 
 
 def test_a_job_that_goes_on_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -67,15 +70,6 @@ def test_one_answer_is_not_enough(tmp_path: Path, count: int) -> None:
         InputError, match="must be at least two, some seconds apart" if count else "must not be empty"
     ):
         import_trace("nccl-ras", tmp_path, tmp_path / "out")
-
-
-def test_a_rank_whose_process_is_not_known_is_named_all_the_same(tmp_path: Path) -> None:
-    job = hanging()
-    job.gone = {1: True}
-    told = job.answer().replace(b'"10.0.0.2"', b'"unknown"')
-    (tmp_path / "a").write_bytes(told + told)
-    (verdict,) = judged(tmp_path)
-    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
 
 
 S = 1_000_000_000
@@ -134,12 +128,6 @@ def test_a_healthy_job_moves_although_its_ranks_are_never_together() -> None:
         job.launch(job.world, times=1, but=[one for one in range(4) if one != turn % 4])
 
 
-def test_a_job_that_rests_keeps_nobody_waiting() -> None:
-    _, told = watched(9)
-    assert told.look() == told.look() == []
-    assert told.still_s == 20
-
-
 def test_counts_that_fell_prove_no_standstill() -> None:
     job, told = watched(9)
     job.has_no_counts = True
@@ -163,7 +151,7 @@ def test_a_rank_that_is_gone_is_waited_for(is_ahead: bool) -> None:
     }
 
 
-def test_who_joins_or_leaves_keeps_nobody_waiting() -> None:
+def test_who_joins_leaves_or_rests_keeps_nobody_waiting() -> None:
     job, told = watched(5)
     job.launch(job.world, but=[1])
     assert told.look()
@@ -173,6 +161,9 @@ def test_who_joins_or_leaves_keeps_nobody_waiting() -> None:
     job.statuses = {}
     job.absent = {(job.world, 1)}
     assert told.look() == []
+    _, told = watched(9)
+    assert told.look() == told.look() == []
+    assert told.still_s == 20
 
 
 def test_a_hang_is_found_beyond_the_numbers_of_32_bits(tmp_path: Path) -> None:
@@ -217,15 +208,12 @@ def test_the_largest_jobs_take_no_square_of_their_ranks() -> None:
     assert (len(found), run.told) == (ranks - 1, [])
 
 
-def test_ranks_wait_on_several_communicators() -> None:
+def test_ranks_wait_on_several_communicators_until_all_have_launched_it_or_it_is_gone() -> None:
     job, told = watched(5)
     first, second = list(job.groups)[1:]
     job.launch(first, but=[1])
     job.launch(second, "ReduceScatter", but=[2])
     assert seen(told.look()) == {(0, first, "all_reduce", 6), (3, second, "reduce_scatter", 6)}
-
-
-def test_it_is_over_when_all_have_launched_it_or_the_communicator_is_gone() -> None:
     job, told = watched(5)
     job.launch(job.world, but=[1])
     job.launch("0x4e0104c2022fa2f9", but=[1])

@@ -108,18 +108,14 @@ def test_a_healthy_job_is_observed_and_nothing_told() -> None:
     assert operators(records) == []
 
 
-def test_a_hang_is_told_once_and_then_there_is_silence() -> None:
+def test_a_hang_is_told_once_and_a_pause_taken_back_before_the_job_goes_on() -> None:
     play, records = hanging()
     world = play.job.world
     assert operators(records) == [(rank, world, "all_reduce", 4, False) for rank in (0, 1, 3)]
     assert play.look(20) == []
-
-
-def test_a_pause_is_taken_back_before_the_job_goes_on() -> None:
-    play, _ = hanging()
-    play.job.launch(play.job.world, but=[0, 1, 3])  # rank 2 comes at last
+    play.job.launch(world, but=[0, 1, 3])  # rank 2 comes at last
     records = play.look()
-    assert operators(records) == [(rank, play.job.world, "all_reduce", 4, True) for rank in (0, 1, 3)]
+    assert operators(records) == [(rank, world, "all_reduce", 4, True) for rank in (0, 1, 3)]
     (told, *_), (observed, *_) = (batches(records, schema) for schema in ("commops", "iterations"))
     assert told.columns["iteration"][0] == observed.columns["iteration"][0] - 1
     assert told.header.rows_before == 1
@@ -191,18 +187,12 @@ def test_a_state_that_makes_no_sense_begins_another_attempt(state: dict[str, Any
     assert len(announced(play.look())) == 4
 
 
-def test_the_agent_beside_rank_0_alone_speaks_for_the_job() -> None:
+def test_a_job_is_spoken_for_beside_rank_0_alone_and_with_a_communicator_of_all_ranks() -> None:
     job = PlayedJob(hosts=("10.0.0.2", "127.0.0.1"))
     assert Play(job).look(3) == []
-
-
-def test_a_job_without_a_communicator_of_all_ranks_is_not_judged() -> None:
     job = PlayedJob()
     del job.groups[job.world]
     assert Play(job).look(3) == []
-
-
-def test_addresses_of_this_host_are_told_from_others() -> None:
     assert is_this_host("127.0.0.1")
     assert not any(is_this_host(address) for address in ("192.0.2.7", "2001:db8::7", "", "x y", "no.such.invalid"))
 

@@ -120,9 +120,11 @@ def test_where_all_are_alike_it_says_so(tmp_path: Path) -> None:
     assert "all 32 are alike" in (found.unjudged_reason or "")
 
 
-def test_a_text_that_names_no_size_of_the_job_is_refused() -> None:
+def test_texts_without_a_size_of_the_job_are_refused_and_communicators_without_ranks_left_out() -> None:
     with pytest.raises(InputError, match="job summary"):
         read_text("NCCL version 2.26.2\n")
+    broken = text(warnings=COUNTS).replace("4         8        32 ", "4         8         0 ")
+    assert read_text(broken).communicators == ()
 
 
 def test_answers_are_found_in_what_nc_and_a_shell_leave_around_them() -> None:
@@ -133,13 +135,5 @@ def test_answers_are_found_in_what_nc_and_a_shell_leave_around_them() -> None:
     assert len(split_answers(wrapped)) == 2
     assert split_answers(wrapped)[0] == split_answers(answer)[0]
     assert len(split_answers(b"SERVER PROTOCOL 2\n" + (text() * 3).encode())) == 3
-
-
-def test_lines_that_end_as_those_of_windows_are_read() -> None:
     value = text(errors=DEAD, state="INCOMPLETE").encode()
     assert split_answers(value.replace(b"\n", b"\r\n")) == split_answers(value)
-
-
-def test_a_communicator_of_no_ranks_is_left_out() -> None:
-    broken = text(warnings=COUNTS).replace("4         8        32 ", "4         8         0 ")
-    assert read_text(broken).communicators == ()

@@ -250,15 +250,12 @@ def test_the_rank_that_is_waited_for_is_accused_if_it_is_known(tmp_path: Path, n
     assert [word for word in words if word not in verdict.evidence] == []
 
 
-def test_a_rank_that_got_a_dump_signal_stands_outside(tmp_path: Path) -> None:
+def test_ranks_that_dump_signals_and_barriers_name_stand_outside(tmp_path: Path) -> None:
     who = "[PG ID 0 PG GUID 0(default_pg) Rank 1]"
     got = f"[rank1]:[E] {who} Received a dump signal due to a collective timeout from rank 0 and we will try "
     got += "our best to dump the debug info. Last enqueued NCCL work: 651, last completed NCCL work: 651."
     verdict = verdict_of(tmp_path, caught(0), got, caught(2))
     assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((1,), 0.9)
-
-
-def test_a_monitored_barrier_names_those_who_did_not_reach_it(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, "RuntimeError: [Rank 0]: Ranks 1, 5 failed to pass monitoredBarrier in 2000 ms")
     assert (verdict.kind, verdict.suspects) == ("hang", ())  # more than wait for them
     text = "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv"
@@ -279,16 +276,13 @@ def test_other_operators_and_sizes_under_one_number_are_the_program(tmp_path: Pa
     assert verdict_of(tmp_path, caught(0, 5), desync).kind == "mismatch"
 
 
-def test_what_torch_itself_found_to_differ_is_taken_over(tmp_path: Path) -> None:
+def test_fingerprints_of_what_torch_itself_found_to_differ_are_taken_over(tmp_path: Path) -> None:
     told = "CollectiveFingerPrint(SequenceNumber=22, OpType={}, TensorShape=[{}], TensorDtypes=Float, …)"
     text = "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
     text += f"{told.format('ALLREDUCE', '4, 8')}, but Rank 1 is running collective: {told.format('ALLGATHER', '7')}."
     verdict = verdict_of(tmp_path, text)
     assert (verdict.kind, verdict.suspects) == ("mismatch", ())
     assert "rank 1 called all_gather of 7 B where rank 0 called all_reduce of 32 B: call 22" in verdict.evidence
-
-
-def test_fingerprints_without_a_number_or_of_one_rank_each_are_read(tmp_path: Path) -> None:
     text = "Detected mismatch between collectives on ranks. Rank {} is running inconsistent collective: "
     text += "CollectiveFingerPrint(OpType={}, TensorShape=[{}], TensorDtypes=Float"
     verdict = verdict_of(tmp_path, text.format(0, "BROADCAST", 34112), text.format(1, "ALLREDUCE", 1))

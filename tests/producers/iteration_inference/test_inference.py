@@ -132,7 +132,7 @@ def test_iterations_of_ranks_that_mostly_work_begin_as_the_one_before_ends() -> 
         assert own_ms == pytest.approx(elapsed_ms if not beside else 2.05, rel=0.01)
 
 
-def test_nothing_periodic_is_no_iteration() -> None:
+def test_nothing_periodic_and_no_rows_are_no_iterations() -> None:
     generator = np.random.default_rng(1)
     calls = [
         Call(DP, str(generator.choice(["all_reduce", "reduce_scatter"])), int(s))
@@ -141,9 +141,6 @@ def test_nothing_periodic_is_no_iteration() -> None:
     found = infer_iterations(columns_of([every_rank(calls)]), KINDS)
     assert found.count == 0
     assert (found.iteration == UNKNOWN).all()
-
-
-def test_no_rows_are_no_iterations() -> None:
     columns = taken(columns_of([every_rank(ddp())]), np.empty(0, dtype=np.int64))
     assert infer_iterations(columns, KINDS).count == 0
 

@@ -357,8 +357,6 @@ def test_sequences_far_away_or_in_wide_steps_cost_no_memory(is_far: bool) -> Non
     assert {rank: len(own) for rank, own in found.items()} == {r: len(b) for r, b in trace.commops.items()}
 
 
-
-
 @pytest.mark.parametrize("part", ["infer_arranged", "learn_cadence", "arrange_operators", "OnlineInference._leave"])
 def test_a_job_whose_inference_fails_passes_as_it_came_and_ends_no_agent(
     part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

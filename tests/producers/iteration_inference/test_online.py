@@ -129,18 +129,14 @@ def test_buckets_of_gradients_are_no_iterations(per_batch: int, sizes: list[int]
     assert sum(found == UNKNOWN for _, found in pairs) <= 0.1 * len(pairs)
 
 
-def test_a_slow_first_iteration_holds_up_nothing() -> None:
-    jobs = [[buckets([25 * _MB], 3_000.0 if number == 0 else 400.0)] * 4 for number in range(60)]
+@pytest.mark.parametrize(
+    ("slow", "waits"), [(0, 8), (3, 4 * 64 // 5 + 12)]
+)  # of the 4 ranks' batches of 5 iterations
+def test_a_slow_first_iteration_holds_up_nothing_and_a_pause_for_a_while_alone(slow: int, waits: int) -> None:
+    jobs = [[buckets([25 * _MB], 3_000.0 if number == slow else 400.0)] * 4 for number in range(120)]
     pairs, waiting = numbered_by(jobs, 5)
     assert all(found == true for true, found in pairs)
-    assert not any(waiting[8:])
-
-
-def test_a_pause_between_iterations_of_one_bucket_holds_them_up_for_a_while() -> None:
-    jobs = [[buckets([25 * _MB], 3_000.0 if number == 3 else 400.0)] * 4 for number in range(120)]
-    pairs, waiting = numbered_by(jobs, 5)
-    assert all(found == true for true, found in pairs)
-    assert not any(waiting[4 * 64 // 5 + 12 :])  # of the 4 ranks' batches of 5 iterations
+    assert not any(waiting[waits:])
 
 
 @pytest.mark.parametrize("per_batch", [1, 2, 5])

@@ -108,5 +108,3 @@ def test_a_lazy_counter_that_stands_still_says_so_in_the_end_and_bursts_make_non
     counts = np.cumsum(np.tile([0, 0, 9_000_000, 0], 25)).astype(np.uint64)
     times_ns, _ = track.rates(np.arange(100) * 10 * MS, np.stack([counts, counts], axis=1))
     assert (len(times_ns), track.is_lazy) == (99, False)
-
-

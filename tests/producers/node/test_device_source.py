@@ -153,8 +153,6 @@ def test_a_long_batch_is_handed_out_in_portions_and_feeds_are_closed(clock: Cloc
     assert (feed.closes, source.is_exhausted, source.position()) == (1, False, "")
 
 
-
-
 def test_a_clock_that_was_set_back_is_told_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     given = [[samples(ONE, "mlx5_0", [at * 1000])] for at in (7200, 3601, 3602, 7203, 3604)]
     source = DeviceSource([Scripted(*given)], clock_s=clock, now_ns=lambda: now_ns[0])

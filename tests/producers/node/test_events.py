@@ -110,7 +110,9 @@ def log_line(folder: Path, *lines: str) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def test_a_line_of_the_kernel_is_of_the_rank_that_uses_the_gpu_or_of_one_of_each_job(events: NodeEvents, tmp_path: Path) -> None:
+def test_a_line_of_the_kernel_is_of_the_rank_that_uses_the_gpu_or_of_one_of_each_job(
+    events: NodeEvents, tmp_path: Path
+) -> None:
     log_line(tmp_path, XID, XID.replace("3B", "77"))
     [(owner, event)] = events.take()
     assert (owner.rank, event.rank, event.device, event.code, event.host) == (1, 1, "gpu5", 79, "node-3")
@@ -120,22 +122,20 @@ def test_a_line_of_the_kernel_is_of_the_rank_that_uses_the_gpu_or_of_one_of_each
     assert owner.rank == event.rank
 
 
-
-
 def states(events: NodeEvents, second: float = 0.0, job: str = "job", **values: float) -> list[tuple[Any, ...]]:
     """Kind, code and detail of the events in one state of rank 1's GPU."""
     sample = HealthSample(Owner(job, 0, 1), "gpu5", NOW_NS + round(second * 1e9), values)
     return [(one.kind, one.code, one.detail) for _, one in events.of_health([sample])]
 
 
-def test_an_xid_that_nvml_tells_as_well_counts_once_and_one_that_lasts_now_and_then(events: NodeEvents, tmp_path: Path) -> None:
+def test_an_xid_that_nvml_tells_as_well_counts_once_and_one_that_lasts_now_and_then(
+    events: NodeEvents, tmp_path: Path
+) -> None:
     log_line(tmp_path, XID)
     assert len(events.take()) == 1
     assert states(events, 1, xid=79.0) == []
     assert states(events, 60, xid=79.0) == [("xid", 79, "")]
     assert [second for second in range(0, 40, 4) if states(events, second, xid=79.0)] == [0, 8, 16, 24, 32]
-
-
 
 
 def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> None:
@@ -267,8 +267,6 @@ def test_the_last_error_of_a_process_is_not_told_of_another_job_on_the_same_node
         leave_error(tmp_path, run, local_rank, "{}")
     found = [(owner.rank, event.kind, event.device) for owner, event in watched.take()]
     assert found == [(1, "process_exit", "gpu1")]
-
-
 
 
 def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:

@@ -45,8 +45,6 @@ def test_state_is_read_with_its_units(nvml: NvmlStub) -> None:
     assert gpu.uuid == "GPU-stub-1"
 
 
-
-
 def test_new_ecc_errors_are_told_and_a_reset_begins_anew(nvml: NvmlStub) -> None:
     nvml.set(0, ecc_corrected=7, ecc_uncorrected=0)
     gpu = Gpu(0)
@@ -207,8 +205,6 @@ print(count_gpus())
 """
 
 
-
-
 REAL = """
 import json, sys, time
 from irregulars.producers.node.gpu import Gpu
@@ -238,7 +234,9 @@ def test_a_real_gpu_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rates) >= {"pcie"}
 
 
-def test_power_is_that_of_the_moment_without_an_energy_counter_and_what_was_not_said_is_not_read(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
+def test_power_is_that_of_the_moment_without_an_energy_counter_and_what_was_not_said_is_not_read(
+    nvml: NvmlStub, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL)
     (reading,) = read()
     assert reading.health == {}

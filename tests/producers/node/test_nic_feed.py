@@ -164,7 +164,9 @@ def test_a_nic_comes_and_another_goes(sysfs: Sysfs) -> None:
     ]
 
 
-def test_a_nic_that_nobody_has_is_named_once_and_its_odd_properties_are_unknown(sysfs: Sysfs, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_nic_that_nobody_has_is_named_once_and_its_odd_properties_are_unknown(
+    sysfs: Sysfs, caplog: pytest.LogCaptureFixture
+) -> None:
     made, roster, _ = feed(sysfs, {})
     for owner, name in ((FIRST, "mlx5_9"), (SECOND, "mlx5_8")):
         roster.assign(owner, None, name)
@@ -201,5 +203,3 @@ def test_a_name_that_no_nic_has_is_looked_for_nowhere(sysfs: Sysfs, name: str) -
     sysfs.interface("eth0")
     assert find_nic(name, sysfs.root) is None
     assert find_nic("eth0", sysfs.root) is not None
-
-

@@ -148,11 +148,7 @@ def test_no_source_starves_behind_a_busy_one_and_each_says_where_it_stands() -> 
     assert source.is_exhausted is False
 
 
-
-
 class Elsewhere(Given):
     """Its ranks live on other hosts."""
 
     speaks_for_other_hosts = True
-
-

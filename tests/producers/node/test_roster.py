@@ -19,8 +19,6 @@ def test_an_announcement_is_completed_by_what_the_host_knows() -> None:
     assert roster.nics == {"mlx5_1": Owner("job", 0, 5)}
 
 
-
-
 def test_nothing_is_promised_that_nobody_samples_and_what_a_rank_says_of_itself_stays() -> None:
     roster = Roster("node-3", {1: "mlx5_1"}, is_sampling_nics=False)
     assert roster.admit(announced(5, gpu=1)).sources == ("commops", "iterations")
@@ -40,8 +38,6 @@ def test_devices_belong_to_the_first_that_names_them_until_a_new_attempt() -> No
     found = roster.admit(announced(6, gpu=0, nic="mlx5_0", attempt=1))
     assert found.sources == ("commops", "iterations", "bandwidth", "gpu_health")
     assert set(roster.nics.values()) == set(roster.gpus.values()) == {Owner("job", 1, 6)}
-
-
 
 
 def test_who_has_ended_has_no_devices() -> None:

@@ -28,7 +28,9 @@ def test_gpus_that_are_equally_near_to_two_nics_take_turns(sysfs: Sysfs) -> None
     assert nearest(sysfs) == {0: "mlx5_0", 1: "mlx5_1", 2: "mlx5_0", 3: "mlx5_1"}
 
 
-def test_without_a_common_bridge_the_numa_node_decides_and_virtual_devices_sit_where_theirs_does(sysfs: Sysfs) -> None:
+def test_without_a_common_bridge_the_numa_node_decides_and_virtual_devices_sit_where_theirs_does(
+    sysfs: Sysfs,
+) -> None:
     sysfs.gpu("0000:00:01.0", "0000:11:00.0", numa_node=0)
     sysfs.gpu("0000:00:02.0", "0000:12:00.0", numa_node=1)
     sysfs.rdma("mlx5_0", sysfs.pci("0000:00:03.0", "0000:13:00.0", numa_node=1))
@@ -52,8 +54,6 @@ def test_no_nic_and_no_gpu_are_no_error(sysfs: Sysfs) -> None:
     assert nearest(sysfs) == {}
     sysfs.gpu("0000:00:01.0", "0000:11:00.0")
     assert nearest(sysfs) == {}
-
-
 
 
 def test_an_interface_that_is_another_face_of_an_rdma_device_is_left_out(sysfs: Sysfs) -> None:

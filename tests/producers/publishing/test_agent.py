@@ -165,12 +165,6 @@ def test_a_heartbeat_says_at_once_what_no_batch_can_and_nothing_more() -> None:
     assert len(progress_of(*[[]] * 20)) == 3
 
 
-
-
-
-
-
-
 class Away(Keeps):
     """As one whose broker is away, with little to send: it waits in memory, and is behind nothing."""
 

@@ -118,8 +118,6 @@ def test_parts_of_events_name_the_same_texts() -> None:
     assert [one for value in values for one in events_of(decode_batch(value, "events"))] == events
 
 
-
-
 GROUP = "node-1/0"
 
 
@@ -151,10 +149,6 @@ def test_a_bundle_is_complete_with_the_last_rank_of_the_group_that_is_here(bundl
     assert ranks_of(bundler.add(batch(1), 0.0)) == [[0, 1]]
     # A resumed source does not announce again.
     assert ranks_of(Bundler(0.25).add(batch(0), 0.0)) == [[0]]
-
-
-
-
 
 
 def test_what_has_waited_for_long_enough_goes_out(bundler: Bundler) -> None:

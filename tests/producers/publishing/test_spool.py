@@ -142,7 +142,9 @@ def test_half_a_segment_goes_and_what_is_not_of_the_spool_is_left_alone(tmp_path
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_disk_that_takes_nothing_is_named_once_and_one_without_a_place_refused(tmp_path: Path, dropped: Dropped, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_takes_nothing_is_named_once_and_one_without_a_place_refused(
+    tmp_path: Path, dropped: Dropped, caplog: pytest.LogCaptureFixture
+) -> None:
     spool = Spool(tmp_path / "spool", 1 << 20, dropped)
     (tmp_path / "spool").rmdir()
     assert not spool.append(1, [message(1)])
@@ -154,8 +156,6 @@ def test_a_disk_that_takes_nothing_is_named_once_and_one_without_a_place_refused
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"spool directory must be one that we can write; got .*file/spool"):
         Spool(tmp_path / "file" / "spool", 1 << 20, dropped)
-
-
 
 
 def test_a_full_disk_keeps_no_halves_of_files(tmp_path: Path) -> None:

@@ -70,8 +70,6 @@ def test_a_late_group_finds_the_nic_free_and_without_overlap_nothing_changes(tid
     assert np.array_equal(plain.departure_ns, contended.departure_ns)
 
 
-
-
 JOBS = st.builds(
     SimulatorSettings, dp=st.integers(1, 3), pp=st.integers(1, 4), tp=st.integers(2, 3), cp=st.integers(1, 2),
     ep=st.integers(1, 2), shards=st.integers(1, 2), rank_order=st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]),
@@ -202,8 +200,6 @@ def test_a_slow_link_or_switch_slows_what_crosses_it_alone(tidy: Tidy) -> None:
     groups = {key[0] for key in switch}
     assert {one for one in groups if one.startswith("dp")} == {f"dp_p{p}_t{t}" for p in (2, 3) for t in range(4)}
     assert not any(name.startswith("tp") for name in groups)
-
-
 
 
 @pytest.mark.parametrize(

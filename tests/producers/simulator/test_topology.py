@@ -64,14 +64,11 @@ def test_dimensions_nest(shape: dict[str, Any], wanted: dict[str, tuple[int, ...
     assert {name: found.get(name) for name in wanted} == wanted
 
 
-def test_kinds_are_those_of_the_contract() -> None:
+def test_kinds_are_those_of_the_contract_and_announcements_travel_as_json() -> None:
     kinds = {
         c.id: c.kind for c in Topology(SimulatorSettings(shards=2, has_tied_embeddings=True)).groups.communicators
     }
     assert (kinds["shard_p0_d0_t0"], kinds["emb_d0_s0_t0"], kinds["world"]) == ("dp", "unknown", "world")
-
-
-def test_announcements_say_where_a_rank_lives_and_travel_as_json() -> None:
     topology = Topology(SimulatorSettings(clock="per_host"))
     announcements = list(topology.announcements(("commops", "bandwidth")))
     assert len(announcements) == 64

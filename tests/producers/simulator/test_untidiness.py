@@ -30,10 +30,6 @@ def test_a_job_compiles_connects_and_warms_up_in_its_first_iterations(tidy: Tidy
     assert ratio == pytest.approx([1.4, 1.3, 1.2, 1.1, 1.0, 1.0, 1.0], abs=0.01)
 
 
-
-
-
-
 def test_ranks_of_a_slow_host_are_slow_together_for_some_iterations(tidy: Tidy) -> None:
     base = tidy(iterations=40, host_slow_probability=0.02, host_slow_ratio=0.05, data_loading_ms=0.0)
     engine = Engine(base)

@@ -200,7 +200,9 @@ def test_a_thread_that_asks_devices_is_no_trouble_to_a_capture_in_another(gpu: G
     assert modes == [1] * len(results), "until the driver takes it; a second exchange would take it back"
 
 
-def test_without_a_driver_or_while_torch_is_imported_no_device_is_asked(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_or_while_torch_is_imported_no_device_is_asked(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: list[str] = []
 
     def load(name: str) -> object:
@@ -214,5 +216,3 @@ def test_without_a_driver_or_while_torch_is_imported_no_device_is_asked(gpu: Gpu
     half = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
     monkeypatch.setitem(sys.modules, "torch", half)
     CaptureMode(pytest.fail).ignore_other_threads()
-
-

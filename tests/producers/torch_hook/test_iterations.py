@@ -83,8 +83,6 @@ def test_numbers_that_go_back_go_on_behind_the_last(caplog: pytest.LogCaptureFix
     assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
-
-
 def test_an_iteration_that_holds_a_phase_is_of_it() -> None:
     iterations = Iterations()
     with iterations.mark(0), iterations.in_phase("checkpoint"):
@@ -126,8 +124,6 @@ def test_a_count_that_no_column_holds_is_not_known_and_ends_no_recording(count: 
     assert decode_batch(value, "iterations").columns["loss"] == 0.5
     assert np.isnan([columns["tokens"][0], columns["not_finite"][0]]).all()
     assert columns["parameters_checksum"].tolist() == [UNKNOWN]
-
-
 
 
 def test_an_audit_has_a_row_before_that_of_its_iteration_and_leaves_its_figures_alone() -> None:

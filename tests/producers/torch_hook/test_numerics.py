@@ -130,8 +130,6 @@ def test_an_audit_is_missing_where_it_fails_or_its_batch_can_not_be_sent(job: Jo
     assert "pickle" in job.log
 
 
-
-
 def test_iterations_with_audits_are_not_judged_by_their_time(job: Job) -> None:
     phases = figures(job, "phase", FLIPPED, FLIPPED + CHECKSUM_STEPS)
     assert [PHASES[code] for code in phases[0]] == ["train", "eval"] * 2
@@ -166,8 +164,6 @@ def test_no_sensor_failed_and_why_there_are_no_audits_is_logged(job: Job) -> Non
     assert "what=numerics" not in job.log
     assert "voters must be at least 3; got 2" in job.log
     assert "no process group is known whose ranks hold the same parameters" in job.log
-
-
 
 
 CHECKSUMS = """

@@ -52,7 +52,7 @@ def test_every_row_is_taken_or_counted_or_still_open(actions: list[str]) -> None
     assert len(taken) + ring.dropped_rows + ring.still_open().size == added
 
 
-def test_an_end_after_the_row_was_overwritten_changes_nothing_and_sequences_begin_anew_as_in_the_native_ring() -> None:
+def test_an_end_behind_its_row_changes_nothing_and_sequences_begin_anew_as_in_the_native_ring() -> None:
     ring = PythonRing(2)
     gone = add(ring, 1)
     add(ring, 2)
@@ -65,8 +65,6 @@ def test_an_end_after_the_row_was_overwritten_changes_nothing_and_sequences_begi
     ring.finish(ring.add(1, 4, 7, 2**32 - 1, NO_PEER, 2, 3), 2)
     ring.finish(ring.add(1, 4, 7, 2**32 + 5, NO_PEER, 2, 3), 2)
     assert ring.take()["sequence"].tolist() == [2**32 - 1, 5]
-
-
 
 
 def test_of_rows_missed_for_hours_the_number_is_known_and_the_memory_is_bounded() -> None:

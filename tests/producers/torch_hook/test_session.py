@@ -123,22 +123,6 @@ def run(script: str, directory: Path) -> str:
     return done.stderr
 
 
-# Nothing is left behind by a start that failed, a stop, or a model; neither a script's own doing nor an error of ours
-# raises into training; and a group with members outside of the job is none of its communicators: a trainer sends
-# weights to servers over one, whose ranks are no ranks of the job, and would look hung.
-SCRIPTS = {
-    "failed start": TORCH_THAT_LACKS_GROUPS, "stop": TWO_IN_TURN, "model": MODEL_THAT_IS_GONE, "tools": OTHER_TOOLS,
-    "reset": RESET_OF_THE_COMPILER, "device": ERRORS_OF_A_DEVICE, "servers": GROUP_WITH_SERVERS,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_nothing_is_left_behind_and_nothing_raises_into_training(script: str, tmp_path: Path) -> None:
-    run(script, tmp_path)
-
-
-
-
 GROUP_WITH_SERVERS = """
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -158,6 +142,18 @@ torch_comms.stop()
 """
 
 
+# Nothing is left behind by a start that failed, a stop, or a model; neither a script's own doing nor an error of ours
+# raises into training; and a group with members outside of the job is none of its communicators: a trainer sends
+# weights to servers over one, whose ranks are no ranks of the job, and would look hung.
+SCRIPTS = {
+    "failed start": TORCH_THAT_LACKS_GROUPS, "stop": TWO_IN_TURN, "model": MODEL_THAT_IS_GONE, "tools": OTHER_TOOLS,
+    "reset": RESET_OF_THE_COMPILER, "device": ERRORS_OF_A_DEVICE, "servers": GROUP_WITH_SERVERS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_nothing_is_left_behind_and_nothing_raises_into_training(script: str, tmp_path: Path) -> None:
+    run(script, tmp_path)
 
 
 NOBODY_THERE = """

@@ -201,8 +201,6 @@ def test_device_names_are_those_of_the_rank_and_the_peer_of_a_collective_means_n
     assert trace.commops[0].columns["peer"].tolist() == [UNKNOWN]
 
 
-
-
 # --- announcements --------------------------------------------------------------------------------------------------
 
 
@@ -367,8 +365,6 @@ def test_writing_replaces_an_earlier_trace_and_refuses_announcements_of_two_jobs
     one, other = (read_trace(RECORDINGS / name).announcements for name in ("gloo-clean", "gloo-slow-nic"))
     with pytest.raises(InputError, match=r"job must be the same in all announcements; got \['gloo-clean"):
         write_trace(tmp_path, one + other, [])
-
-
 
 
 # --- rows that break the contract -----------------------------------------------------------------------------------
@@ -544,10 +540,6 @@ def test_a_bad_job_file_is_refused(tmp_path: Path, changes: dict[str, Any], text
     assert_refused(write_directory(tmp_path / "t", job_object=job(**changes)), f"job.json: {text}")
 
 
-
-
-
-
 def _remove(name: str) -> Callable[[Path], object]:
     return lambda directory: (directory / name).unlink()
 
@@ -652,8 +644,6 @@ def test_a_directory_that_can_t_be_reached_or_holds_parts_of_a_killed_run_is_tol
     (tmp_path / "trace dir" / "parts").mkdir(parents=True)
     with pytest.raises(InputError, match=r"got parts/.*torch_hook\.trace_parts '.*trace dir'$"):
         read_trace(tmp_path / "trace dir")
-
-
 
 
 def test_a_small_parquet_of_very_many_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:

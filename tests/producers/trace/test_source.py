@@ -90,22 +90,11 @@ RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-slow-nic"
 BY_NS = -123_456_789_012_345
 
 
-def test_it_begins_and_ends_as_much_later() -> None:
+def test_a_moved_trace_begins_and_ends_as_much_later_and_what_is_not_known_stays_so() -> None:
     trace = read_trace(RECORDING)
     begin_ns, end_ns = span_ns(trace) or (0, 0)
     assert 0 < begin_ns < end_ns
     assert span_ns(moved(trace, BY_NS)) == (begin_ns + BY_NS, end_ns + BY_NS)
-
-
-def test_it_has_the_same_verdicts_with_the_same_names() -> None:
-    trace = read_trace(RECORDING)
-    before, after = (analyze(one).verdicts for one in (trace, moved(trace, BY_NS)))
-    assert [one.verdict_id for one in before] == [one.verdict_id for one in after] != []
-    said = [[(one.kind, one.iterations, one.suspects, one.lost_s) for one in found] for found in (before, after)]
-    assert said[0] == said[1]
-
-
-def test_what_is_not_known_stays_so() -> None:
     trace = read_trace(RECORDING)
     batch = trace.commops[0]
     starts_ns = batch.columns["start_ns"].copy()
@@ -115,3 +104,11 @@ def test_what_is_not_known_stays_so() -> None:
     assert found.columns["start_ns"][0] == UNKNOWN
     assert np.array_equal(found.columns["start_ns"][1:], starts_ns[1:] + BY_NS)
     assert found.columns["elapsed_ns"] is batch.columns["elapsed_ns"]
+
+
+def test_it_has_the_same_verdicts_with_the_same_names() -> None:
+    trace = read_trace(RECORDING)
+    before, after = (analyze(one).verdicts for one in (trace, moved(trace, BY_NS)))
+    assert [one.verdict_id for one in before] == [one.verdict_id for one in after] != []
+    said = [[(one.kind, one.iterations, one.suspects, one.lost_s) for one in found] for found in (before, after)]
+    assert said[0] == said[1]

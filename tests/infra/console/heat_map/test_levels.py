@@ -36,12 +36,8 @@ levels = arrays(np.uint16, st.integers(1, 60), elements=st.integers(0, 0xFFFF))
 
 
 @given(times)
-def test_what_is_not_stored_is_no_quick_cell(values: Values) -> None:
+def test_a_longer_time_never_has_a_lower_level_and_one_that_is_not_stored_has_none(values: Values) -> None:
     assert ((levels_of(values, LEAST_NS) == MISSING) == np.isnan(values)).all()
-
-
-@given(times)
-def test_a_longer_time_never_has_a_lower_level(values: Values) -> None:
     known = np.sort(values[~np.isnan(values)])
     assert (np.diff(levels_of(known, LEAST_NS).astype(np.int64)) >= 0).all()
 
@@ -136,28 +132,19 @@ def test_each_order_has_every_rank_once(name: str) -> None:
     assert len(order.borders) == len(order.labels)
 
 
-def test_hosts_stand_in_the_order_of_their_numbers() -> None:
+def test_hosts_stand_by_their_numbers_stages_by_their_place_and_the_strangest_on_top() -> None:
     assert list(order_of(places(), "host").labels) == ["node-9", "node-10", "node-11", "node-12"]
     assert list(order_of(places(), "host").borders) == [0, 4, 8, 12]
-
-
-def test_a_stage_is_the_place_in_the_pipeline() -> None:
     order = order_of(places(pp=PP), "stage")
     assert list(order.labels) == ["stage 0", "stage 1"]
     assert peers_of(places(pp=PP)).tolist() == [1] * 8 + [2] * 8
+    assert order_of(places(), "strange", np.arange(16)).rows[0] == 15
 
 
-def test_ranks_that_were_not_announced_come_last() -> None:
+def test_only_orders_that_the_job_knows_of_are_offered_and_unannounced_ranks_come_last() -> None:
+    assert orders_of(places()) == ["rank", "host", "strange"]
+    assert orders_of(places(pp=PP, tp=TP)) == ["rank", "host", "stage", "tp", "strange"]
     unsure = Names(["node-1"], np.array([UNKNOWN, 0] + [UNKNOWN] * 14))
     order = order_of(Places(np.arange(16), np.arange(16), unsure, NONE, NONE, {}), "host")
     assert order.rows[0] == 1
     assert list(order.labels) == ["node-1", "not announced"]
-
-
-def test_only_orders_that_the_job_knows_of_are_offered() -> None:
-    assert orders_of(places()) == ["rank", "host", "strange"]
-    assert orders_of(places(pp=PP, tp=TP)) == ["rank", "host", "stage", "tp", "strange"]
-
-
-def test_the_strangest_stand_on_top() -> None:
-    assert order_of(places(), "strange", np.arange(16)).rows[0] == 15

@@ -137,13 +137,10 @@ def shown(work: Values) -> tuple[Values, float]:
     return values, low_of(BEYOND, values)
 
 
-def test_a_healthy_job_is_as_usual_nearly_everywhere() -> None:
+def test_a_healthy_job_is_as_usual_nearly_everywhere_and_a_fixed_culprit_a_row() -> None:
     values, low = shown(healthy())
     assert (values > low).mean() < 0.02
     assert low < 0.06e8
-
-
-def test_a_fixed_culprit_is_a_row_though_it_has_no_healthy_past() -> None:
     work = healthy()
     work[:, 3] *= 1.3
     values, low = shown(work)
@@ -186,11 +183,8 @@ def test_a_cell_is_missing_where_nothing_is_stored_and_nowhere_else(name: str, s
     assert (np.isnan(values) == np.isnan(work)).all()
 
 
-def test_a_group_too_small_for_a_median_is_held_against_all() -> None:
+def test_a_group_too_small_for_a_median_is_held_against_all_and_a_scale_has_a_beginning_without_cells() -> None:
     work = np.full((2, 6), 100, dtype=np.float32)
     work[:, 5] = 900
     np.testing.assert_array_equal(beyond_peers(work, np.array([0, 0, 0, 0, 0, 1]))[:, 5], [800, 800])
-
-
-def test_without_any_cell_the_scale_still_has_a_beginning() -> None:
     assert low_of(BEYOND, np.full((2, 2), np.nan, dtype=np.float32)) == BEYOND.least
