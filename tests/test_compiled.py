@@ -134,7 +134,7 @@ def assert_equal_columns(found: Mapping[str, Column], wanted: Mapping[str, Colum
         np.testing.assert_array_equal(found[name], column, err_msg=name)
 
 
-def test_a_message_that_was_changed_is_read_as_arrow_reads_it_or_left_to_arrow(
+def test_a_changed_message_is_read_as_arrow_reads_it_or_left_to_arrow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bytes of strangers: nothing is read outside of them, and nothing is taken that Arrow refuses."""

@@ -71,26 +71,21 @@ def test_a_secret_is_given_by_no_flag() -> None:
     assert "swordfish" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"kafka_cert_file": Path("c")}, "kafka_cert_file and kafka_key_file must be set together"),
-        ({"kafka_ca_file": Path("c")}, "kafka_tls must be true where kafka_ca_file is set"),
-        ({"kafka_mechanism": "OAUTHBEARER"}, "one of kafka_token_file and kafka_token_url must be set"),
-        ({"kafka_token_file": Path("t")}, "kafka_mechanism must be OAUTHBEARER where kafka_token_file is set"),
-        (
-            {"kafka_mechanism": "OAUTHBEARER", "kafka_token_url": "http://far.example:80/t", "kafka_user": "u",
-             "kafka_password": "swordfish"},
-            "kafka_token_url must be https://",
-        ),
-        ({"kafka_password": "swordfish"}, "kafka_user must be set where its password is"),
-        ({"kafka_user": "u", "kafka_password": "swordfish", "kafka_password_file": Path("p")}, "got both"),
-        ({"clickhouse_password": "swordfish", "clickhouse_password_file": Path("p")}, "got both"),
-    ],
-)  # fmt: skip
-def test_settings_that_do_not_fit_together_are_named_and_no_secret_with_them(
-    values: dict[str, object], said: str
-) -> None:
+@pytest.mark.parametrize(("values", "said"), [
+    ({"kafka_cert_file": Path("c")}, "kafka_cert_file and kafka_key_file must be set together"),
+    ({"kafka_ca_file": Path("c")}, "kafka_tls must be true where kafka_ca_file is set"),
+    ({"kafka_mechanism": "OAUTHBEARER"}, "one of kafka_token_file and kafka_token_url must be set"),
+    ({"kafka_token_file": Path("t")}, "kafka_mechanism must be OAUTHBEARER where kafka_token_file is set"),
+    (
+        {"kafka_mechanism": "OAUTHBEARER", "kafka_token_url": "http://far.example:80/t", "kafka_user": "u",
+         "kafka_password": "swordfish"},
+        "kafka_token_url must be https://",
+    ),
+    ({"kafka_password": "swordfish"}, "kafka_user must be set where its password is"),
+    ({"kafka_user": "u", "kafka_password": "swordfish", "kafka_password_file": Path("p")}, "got both"),
+    ({"clickhouse_password": "swordfish", "clickhouse_password_file": Path("p")}, "got both"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_are_named_and_no_secret_with_them(values: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         Settings(**values)  # type: ignore[arg-type]  # whatever a person may have written
     assert "swordfish" not in str(caught.value)

@@ -141,15 +141,12 @@ def test_no_bytes_are_refused() -> None:
             decode_state(value, Watch, 1)
 
 
-@pytest.mark.parametrize(
-    ("tree", "said"),
-    [
-        ({"lane": ["work", 1]}, "Watch; got another one: Object missing required field `name`"),
-        ({"name": 3, "lane": ["work", 1]}, r"Expected `str`, got `int` - at `\$.name`"),
-        ({"name": "a", "lane": ["work"]}, r"length 2 to 3, got 1 - at `\$.lane`"),
-        ([], "Expected `object`, got `array`"),
-    ],
-)
+@pytest.mark.parametrize(("tree", "said"), [
+    ({"lane": ["work", 1]}, "Watch; got another one: Object missing required field `name`"),
+    ({"name": 3, "lane": ["work", 1]}, r"Expected `str`, got `int` - at `\$.name`"),
+    ({"name": "a", "lane": ["work"]}, r"length 2 to 3, got 1 - at `\$.lane`"),
+    ([], "Expected `object`, got `array`"),
+])  # fmt: skip
 def test_what_is_missing_or_of_another_type_is_named(tree: Any, said: str) -> None:
     with pytest.raises(RecordError, match=said):
         decode_state(encode_state(tree, 1), Watch, 1)
@@ -176,22 +173,11 @@ def test_damage_is_named() -> None:
         decode_state(bytes(value), Watch, 1)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        ["|O8", [1], bytes(8)],
-        ["i8,i8", [1], bytes(16)],
-        ["<M8[ns]", [1], bytes(8)],
-        ["<f3", [1], bytes(3)],
-        ["<U0", [1 << 60], b""],
-        ["<i8", [1 << 62], bytes(8)],
-        ["<i8", [-1, -1], bytes(8)],
-        ["<i8", [2], bytes(8)],
-        ["<i8", [], bytes(7)],
-        ["<i8", [1]],
-        "<i8",
-    ],
-)
+@pytest.mark.parametrize("array", [
+    ["|O8", [1], bytes(8)], ["i8,i8", [1], bytes(16)], ["<M8[ns]", [1], bytes(8)], ["<f3", [1], bytes(3)],
+    ["<U0", [1 << 60], b""], ["<i8", [1 << 62], bytes(8)], ["<i8", [-1, -1], bytes(8)], ["<i8", [2], bytes(8)],
+    ["<i8", [], bytes(7)], ["<i8", [1]], "<i8",
+])  # fmt: skip
 def test_arrays_that_nobody_wrote_are_never_made(array: Any) -> None:
     with pytest.raises(RecordError, match="state must be"):
         decode_state(sealed(msgspec.msgpack.encode({"a": array})), dict[str, np.ndarray], 1)
@@ -221,17 +207,14 @@ def test_what_is_no_state_is_a_programming_error(inside: Any) -> None:
         encode_state(Odd(inside), 1)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(3000),
-        np.zeros((40, 50)),
-        np.arange(5000, dtype=np.uint8),
-        np.array(["abc", "d"] * 600),
-        np.arange(128),  # a column of a job of 128 ranks
-        np.arange(9),
-    ],
-)
+@pytest.mark.parametrize("array", [
+    np.arange(3000),
+    np.zeros((40, 50)),
+    np.arange(5000, dtype=np.uint8),
+    np.array(["abc", "d"] * 600),
+    np.arange(128),  # a column of a job of 128 ranks
+    np.arange(9),
+])  # fmt: skip
 def test_a_large_array_is_packed_and_comes_back_equal(array: np.ndarray) -> None:
     value = encode_state({"a": array}, 1)
     found = decode_state(value, dict[str, np.ndarray], 1)["a"]
@@ -251,15 +234,12 @@ def test_an_array_of_the_version_before_which_packed_none_is_read() -> None:
     np.testing.assert_array_equal(decode_state(value, dict[str, np.ndarray], 1)["a"], np.arange(3))
 
 
-@pytest.mark.parametrize(
-    ("shape", "packed", "packing"),
-    [
-        ([3], b"\0" * 24, "zstd bytes by place"),
-        ([1 << 40], b"(\xb5/\xfd", "zstd bytes by place"),
-        ([0], b"", "zstd bytes by place"),
-        ([3], b"\0" * 24, "of another kind"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "packed", "packing"), [
+    ([3], b"\0" * 24, "zstd bytes by place"),
+    ([1 << 40], b"(\xb5/\xfd", "zstd bytes by place"),
+    ([0], b"", "zstd bytes by place"),
+    ([3], b"\0" * 24, "of another kind"),
+])  # fmt: skip
 def test_an_array_that_is_not_packed_as_it_says_is_refused(shape: list[int], packed: bytes, packing: str) -> None:
     body = msgspec.msgpack.encode({"a": ["<i8", shape, packed, packing]})
     value = struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body

@@ -64,37 +64,34 @@ def test_a_sound_value_becomes_what_its_annotation_says() -> None:
     assert checked(Path("a"), Path, "x") == Path("a")
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "rule"),
-    [
-        (65_536, Port, "an integer from 0 to 65535; got 65536"),
-        (-1, Port, "an integer from 0 to 65535; got -1"),
-        (True, Port, "an integer from 0 to 65535; got True"),
-        (3.0, Port, "an integer from 0 to 65535; got 3.0"),
-        ("3", Count, "an integer of at least 0; got '3'"),
-        (LARGEST + 1, Count, f"an integer from 0 to {LARGEST}; got {LARGEST + 1}"),
-        (None, Count, "an integer of at least 0; got None"),
-        ("x", int, "an integer; got 'x'"),
-        (0, Positive, "a number above 0; got 0"),
-        (math.nan, Positive, "a number above 0; got nan"),
-        (math.inf, Positive, "a number below 1e308; got inf"),
-        (10**400, Number, "a number below 1e308; got 1"),
-        (1.5, Share, "a number from 0 to 1; got 1.5"),
-        (10**400, Share, "a number from 0 to 1; got 1"),
-        ("", Text, "text that is not empty; got ''"),
-        (3, Text | None, "text that is not empty; got 3"),
-        (3, str, "text; got 3"),
-        ("x" * 10, Host, "text of 1 to 9 characters; got 'xxxxxxxxxx'"),
-        (1, bool, "true or false; got 1"),
-        ("c", Annotated[str, one_of("a", "b.")], "one of a, b.; got 'c'"),
-        ("b,", Annotated[str, one_of("a", "b.")], "one of a, b.; got 'b,'"),
-        ("a\n", Annotated[str, one_of("a", "b.")], "one of a, b.; got 'a\\n'"),
-        ("a", tuple[str, ...], "a list of texts; got 'a'"),
-        (3, Path, "a path; got 3"),
-        ("a\0", Path, "a path without a null; got 'a\\x00'"),
-        (3, Job, "an object; got 3"),
-    ],
-)
+@pytest.mark.parametrize(("value", "kind", "rule"), [
+    (65_536, Port, "an integer from 0 to 65535; got 65536"),
+    (-1, Port, "an integer from 0 to 65535; got -1"),
+    (True, Port, "an integer from 0 to 65535; got True"),
+    (3.0, Port, "an integer from 0 to 65535; got 3.0"),
+    ("3", Count, "an integer of at least 0; got '3'"),
+    (LARGEST + 1, Count, f"an integer from 0 to {LARGEST}; got {LARGEST + 1}"),
+    (None, Count, "an integer of at least 0; got None"),
+    ("x", int, "an integer; got 'x'"),
+    (0, Positive, "a number above 0; got 0"),
+    (math.nan, Positive, "a number above 0; got nan"),
+    (math.inf, Positive, "a number below 1e308; got inf"),
+    (10**400, Number, "a number below 1e308; got 1"),
+    (1.5, Share, "a number from 0 to 1; got 1.5"),
+    (10**400, Share, "a number from 0 to 1; got 1"),
+    ("", Text, "text that is not empty; got ''"),
+    (3, Text | None, "text that is not empty; got 3"),
+    (3, str, "text; got 3"),
+    ("x" * 10, Host, "text of 1 to 9 characters; got 'xxxxxxxxxx'"),
+    (1, bool, "true or false; got 1"),
+    ("c", Annotated[str, one_of("a", "b.")], "one of a, b.; got 'c'"),
+    ("b,", Annotated[str, one_of("a", "b.")], "one of a, b.; got 'b,'"),
+    ("a\n", Annotated[str, one_of("a", "b.")], "one of a, b.; got 'a\\n'"),
+    ("a", tuple[str, ...], "a list of texts; got 'a'"),
+    (3, Path, "a path; got 3"),
+    ("a\0", Path, "a path without a null; got 'a\\x00'"),
+    (3, Job, "an object; got 3"),
+])  # fmt: skip
 def test_each_rule_has_one_wording(value: Any, kind: Any, rule: str) -> None:
     with pytest.raises(InputError) as caught:
         checked(value, kind, "x", "file, key x")
@@ -102,20 +99,17 @@ def test_each_rule_has_one_wording(value: Any, kind: Any, rule: str) -> None:
     assert str(caught.value).endswith("(file, key x)")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"groups": {"a": GROUP | {"kind": "xp"}}}, "groups['a'].kind must be one of dp, tp; got 'xp'"),
-        ({"groups": {"a": {"kind": "dp"}}}, f"groups['a'].ranks must be {LIST}; got none"),
-        ({"groups": {"a": GROUP | {"ranks": []}}}, f"groups['a'].ranks must be {LIST}; got []"),
-        ({"groups": {"a": GROUP, "b": 3}}, "groups['b'] must be an object; got 3"),
-        ({"groups": []}, "groups must be an object; got []"),
-        ({"listed": [GROUP, GROUP | {"ranks": [1, -1]}]}, f"listed[1].ranks[1] must be {RANK}; got -1"),
-        ({"gpu": -1}, "gpu must be an integer of at least 0; got -1"),
-        ({"runs": [[0, 1, 1], [0, 1]]}, "runs[1] must be a list of 3 values; got [0, 1]"),
-        ({"runs": [[0, 1, "1"]]}, f"runs[0][2] must be {RANK}; got '1'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "said"), [
+    ({"groups": {"a": GROUP | {"kind": "xp"}}}, "groups['a'].kind must be one of dp, tp; got 'xp'"),
+    ({"groups": {"a": {"kind": "dp"}}}, f"groups['a'].ranks must be {LIST}; got none"),
+    ({"groups": {"a": GROUP | {"ranks": []}}}, f"groups['a'].ranks must be {LIST}; got []"),
+    ({"groups": {"a": GROUP, "b": 3}}, "groups['b'] must be an object; got 3"),
+    ({"groups": []}, "groups must be an object; got []"),
+    ({"listed": [GROUP, GROUP | {"ranks": [1, -1]}]}, f"listed[1].ranks[1] must be {RANK}; got -1"),
+    ({"gpu": -1}, "gpu must be an integer of at least 0; got -1"),
+    ({"runs": [[0, 1, 1], [0, 1]]}, "runs[1] must be a list of 3 values; got [0, 1]"),
+    ({"runs": [[0, 1, "1"]]}, f"runs[0][2] must be {RANK}; got '1'"),
+])  # fmt: skip
 def test_the_innermost_part_is_named(change: dict[str, Any], said: str) -> None:
     with pytest.raises(RecordError) as caught:
         checked(JOB | change, Job, "", "message", RecordError)

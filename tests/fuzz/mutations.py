@@ -41,8 +41,6 @@ def mutate(value: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-# --- messages that can still be read, with values that no honest producer sends -------------------------------------
-
 _INTEGERS: Final = (
     -1, 0, 1, -(1 << 31), (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 48, (1 << 53) - 1, 1 << 53, 1 << 61,
     (1 << 61) + 1, 1 << 62, (1 << 62) + 1, -(1 << 62), (1 << 63) - 1, -(1 << 63), 7, 255, 65_535, 1 << 28,

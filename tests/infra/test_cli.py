@@ -40,27 +40,21 @@ def test_every_command_stands_in_one_group_and_daily_ones_come_first(run: Run) -
     assert places[0] < out.index("\n  demo ") < out.index("\n  doctor ") < places[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["no-such-command"], "irregulars: No such command 'no-such-command'. See: irregulars --help"),
-        (["analyze"], "Missing argument 'SRC'. See: irregulars analyze --help"),
-        (["analyze", "/nowhere"], "/nowhere: must be a file or a directory of files; got nothing"),
-        (["analyze", "--delta", "1", "/nowhere"], "delta must be a number above 1; got 1.0 (flag for delta)"),
-        (["--set", "delta", "settings"], "flag --set must be key=value; got 'delta'"),
-        (["--set", "detla=2", "settings"], "got 'detla' (flag for detla); did you mean delta?"),
-        (
-            ["--config", "/nowhere.toml", "settings"],
-            "must be readable; got No such file or directory (/nowhere.toml)",
-        ),
-        (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
-        (["sql"], "question must be SQL or the name of a question; got none"),
-        (["sql", " "], "question must be SQL or the name of a question; got an empty text"),
-        (["sql", "no_such_question"], "question must be one of"),
-        (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
-        (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["no-such-command"], "irregulars: No such command 'no-such-command'. See: irregulars --help"),
+    (["analyze"], "Missing argument 'SRC'. See: irregulars analyze --help"),
+    (["analyze", "/nowhere"], "/nowhere: must be a file or a directory of files; got nothing"),
+    (["analyze", "--delta", "1", "/nowhere"], "delta must be a number above 1; got 1.0 (flag for delta)"),
+    (["--set", "delta", "settings"], "flag --set must be key=value; got 'delta'"),
+    (["--set", "detla=2", "settings"], "got 'detla' (flag for detla); did you mean delta?"),
+    (["--config", "/nowhere.toml", "settings"], "must be readable; got No such file or directory (/nowhere.toml)"),
+    (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
+    (["sql"], "question must be SQL or the name of a question; got none"),
+    (["sql", " "], "question must be SQL or the name of a question; got an empty text"),
+    (["sql", "no_such_question"], "question must be one of"),
+    (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
+    (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),
+])  # fmt: skip
 def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str], message: str) -> None:
     assert message in refused(run, *arguments)
 
@@ -142,23 +136,20 @@ def test_settings_shows_what_is_in_force_and_hides_passwords(run: Run, monkeypat
     assert "hush" not in run("settings")[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (
-            ["--help"],
-            "numpy pyarrow faust river sklearn clickhouse_connect confluent_kafka chdb torch pandas scipy "
-            "rich.table rich.console msgspec logging.config pydantic",
-        ),
-        # Pyarrow imports pandas unasked.
-        (
-            ["analyze", "tests/recordings/gloo-slow-link"],
-            "pandas sklearn scipy faust aiokafka river torch clickhouse_connect confluent_kafka chdb "
-            "logging.config rich.table rich.markdown pydantic pyarrow.compute tomllib "
-            "irregulars.producers.iteration_inference.inference irregulars.detectors.plugins.loading",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "heavy"), [
+    (
+        ["--help"],
+        "numpy pyarrow faust river sklearn clickhouse_connect confluent_kafka chdb torch pandas scipy "
+        "rich.table rich.console msgspec logging.config pydantic",
+    ),
+    # Pyarrow imports pandas unasked.
+    (
+        ["analyze", "tests/recordings/gloo-slow-link"],
+        "pandas sklearn scipy faust aiokafka river torch clickhouse_connect confluent_kafka chdb "
+        "logging.config rich.table rich.markdown pydantic pyarrow.compute tomllib "
+        "irregulars.producers.iteration_inference.inference irregulars.detectors.plugins.loading",
+    ),
+])  # fmt: skip
 def test_a_command_imports_nothing_heavy_that_it_does_without(arguments: list[str], heavy: str) -> None:
     code = (
         "import sys\nfrom irregulars.infra import cli\n"

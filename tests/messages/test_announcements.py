@@ -30,17 +30,14 @@ def test_ranks_come_back_from_runs_in_their_order(ranks: list[int]) -> None:
     assert [rank for run in ranks_to_runs(ranks) for rank in range(*run)] == ranks
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        PLAIN,
-        replace(PLAIN, communicators=(), sources=("commops", "iterations"), is_logged=False, clock="shared"),
-        replace(PLAIN, host="δ", gpu=3, nic="mlx5_0", switch="leaf", lost_rows=9, recorded_until_ns=2**60),
-        Heartbeat("j", 1, 0),
-        Heartbeat("j", 1, 7, {"commops": SourceProgress(5, None), "bandwidth": SourceProgress(0, 2**60, 4)}),
-        Heartbeat("j", 2, 7, state="ended", reason="finished"),
-    ],
-)
+@pytest.mark.parametrize("record", [
+    PLAIN,
+    replace(PLAIN, communicators=(), sources=("commops", "iterations"), is_logged=False, clock="shared"),
+    replace(PLAIN, host="δ", gpu=3, nic="mlx5_0", switch="leaf", lost_rows=9, recorded_until_ns=2**60),
+    Heartbeat("j", 1, 0),
+    Heartbeat("j", 1, 7, {"commops": SourceProgress(5, None), "bandwidth": SourceProgress(0, 2**60, 4)}),
+    Heartbeat("j", 2, 7, state="ended", reason="finished"),
+])  # fmt: skip
 def test_announcements_and_heartbeats_come_back_as_they_went(record: Announcement | Heartbeat) -> None:
     if isinstance(record, Announcement):
         assert decode_announcement(encode_announcement(record)) == record

@@ -54,21 +54,18 @@ def test_a_reader_of_single_batches_says_that_the_producer_is_newer() -> None:
         decode_batch(encode_bundle(bundle()), "commops")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"rows": (1, 1)}, "rows of the ranks must be 3 together, as many as there are; got 2"),
-        ({"rows": (1, 1, 1)}, "rows must have a value for each of 2 ranks; got 3"),
-        ({"rows_before": (0,)}, "rows_before must have a value for each of 2 ranks; got 1"),
-        ({"watermarks_ns": ()}, "watermarks_ns must have a value for each of 2 ranks; got 0"),
-        ({"ranks": (5, 3)}, r"ranks must be ascending; got \[5, 3\]"),
-        ({"ranks": (3, 3)}, r"ranks must be ascending; got \[3, 3\]"),
-        ({"ranks": tuple(range(MAX_GROUP_RANKS + 1))}, "ranks must be "),
-        ({"rows": (1 << 60, 2)}, r"rows\[0\] must be an integer from 0 to "),
-        ({"group": ""}, "group must be text that is not empty"),
-        ({"names": ("world",)}, "communicator codes must be below 1; got 2"),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"rows": (1, 1)}, "rows of the ranks must be 3 together, as many as there are; got 2"),
+    ({"rows": (1, 1, 1)}, "rows must have a value for each of 2 ranks; got 3"),
+    ({"rows_before": (0,)}, "rows_before must have a value for each of 2 ranks; got 1"),
+    ({"watermarks_ns": ()}, "watermarks_ns must have a value for each of 2 ranks; got 0"),
+    ({"ranks": (5, 3)}, r"ranks must be ascending; got \[5, 3\]"),
+    ({"ranks": (3, 3)}, r"ranks must be ascending; got \[3, 3\]"),
+    ({"ranks": tuple(range(MAX_GROUP_RANKS + 1))}, "ranks must be "),
+    ({"rows": (1 << 60, 2)}, r"rows\[0\] must be an integer from 0 to "),
+    ({"group": ""}, "group must be text that is not empty"),
+    ({"names": ("world",)}, "communicator codes must be below 1; got 2"),
+])  # fmt: skip
 def test_lists_that_do_not_fit_together_are_refused(change: dict[str, Any], reason: str) -> None:
     made = bundle()
     with pytest.raises(RecordError, match=reason):

@@ -181,18 +181,15 @@ GOOD = encode_evidence([evidence_of(0, {1: 10, 2: 11})], "j")[0]
 MEMBER = encode_evidence([came(0)], "j")[0]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None, b"", b"{", b"{}", b"[]", b"null", b'{"schema":"membership"}', b'{"schema":"membership","version":99}',
-        b'{"schema":"membership","version":1,"job":"j","members":[{}]}',
-        b'{"schema":"membership","version":1,"job":"j","members":[7]}',
-        b'{"schema":"membership","version":1,"job":"j","members":7}',
-        MEMBER.replace(b'"world_size":2', b'"world_size":"two"'), MEMBER[:-3], GOOD[:-40], GOOD[:100], b"x" + GOOD,
-        GOOD.replace(b'"version":1', b'"version":2'), GOOD.replace(b'"schema":"evidence"', b'"schema":"evidencf"'),
-        GOOD.replace(b"lost_rows", b"lost_cows"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value", [
+    None, b"", b"{", b"{}", b"[]", b"null", b'{"schema":"membership"}', b'{"schema":"membership","version":99}',
+    b'{"schema":"membership","version":1,"job":"j","members":[{}]}',
+    b'{"schema":"membership","version":1,"job":"j","members":[7]}',
+    b'{"schema":"membership","version":1,"job":"j","members":7}',
+    MEMBER.replace(b'"world_size":2', b'"world_size":"two"'), MEMBER[:-3], GOOD[:-40], GOOD[:100], b"x" + GOOD,
+    GOOD.replace(b'"version":1', b'"version":2'), GOOD.replace(b'"schema":"evidence"', b'"schema":"evidencf"'),
+    GOOD.replace(b"lost_rows", b"lost_cows"),
+])  # fmt: skip
 def test_what_is_no_evidence_is_a_record_error(value: bytes | None) -> None:
     with pytest.raises(RecordError):
         decode_evidence(value)
@@ -223,9 +220,6 @@ def test_a_flipped_bit_is_a_record_error_or_another_value(at: int, bit: int) -> 
     assert isinstance(back, Evidence | Membership)
 
 
-# --- columns of detectors -------------------------------------------------------------------------------------------
-
-
 def test_scores_of_detectors_travel_by_name_and_cost_nothing_where_there_are_none() -> None:
     plain = evidence_of(3, {1: 10.0, 2: 20.0})
     scored = replace(plain, columns={**plain.columns, "score:odd": np.array([2.5, np.nan])})
@@ -240,14 +234,11 @@ def test_scores_of_detectors_travel_by_name_and_cost_nothing_where_there_are_non
         np.testing.assert_array_equal(concatenate(parts).columns["score:odd"], wanted)
 
 
-@pytest.mark.parametrize(
-    ("names", "value", "said"),
-    [
-        (["score:two words"], 1.0, "of a detector whose name matches"),
-        (["score:odd"], np.inf, "must be finite or NaN; got infinity"),
-        ([f"score:d{n}" for n in range(17)], 1.0, "at most 16, each once; got 17"),
-    ],
-)
+@pytest.mark.parametrize(("names", "value", "said"), [
+    (["score:two words"], 1.0, "of a detector whose name matches"),
+    (["score:odd"], np.inf, "must be finite or NaN; got infinity"),
+    ([f"score:d{n}" for n in range(17)], 1.0, "at most 16, each once; got 17"),
+])  # fmt: skip
 def test_columns_of_detectors_that_can_not_be_are_refused(names: list[str], value: float, said: str) -> None:
     plain = evidence_of(3, {1: 10.0})
     scored = replace(plain, columns={**plain.columns, **{name: np.array([value]) for name in names}})

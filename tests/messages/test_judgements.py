@@ -22,17 +22,14 @@ def test_a_number_that_is_not_known_is_null_in_json(name: str) -> None:
     assert math.isnan(getattr(decode_verdict(message), name))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("lost_s", "x"), ("lost_s", math.nan), ("lost_s", -1.0), ("lost_s", 1e308), ("delta", math.inf),
-        ("revision", "x"), ("revision", -1), ("severity", 3), ("state", None), ("kind", ""), ("iterations", [1]),
-        ("world_size", 1.5), ("time_ns", "now"), ("recovers_ratio", 1.1), ("attempt", True), ("job", "j" * 5000),
-        ("verdict_id", "v" * 5000), ("thresholds", {"delta": "x"}), ("lasted_s", -1.0), ("suspects", [{}]),
-        ("suspects", [{"device": "gpu", "rank": 0, "ranks": [0], "probability": math.nan}]),
-        ("suspects", [{"device": "gpu", "rank": 0, "ranks": [], "probability": 0.5}]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("lost_s", "x"), ("lost_s", math.nan), ("lost_s", -1.0), ("lost_s", 1e308), ("delta", math.inf),
+    ("revision", "x"), ("revision", -1), ("severity", 3), ("state", None), ("kind", ""), ("iterations", [1]),
+    ("world_size", 1.5), ("time_ns", "now"), ("recovers_ratio", 1.1), ("attempt", True), ("job", "j" * 5000),
+    ("verdict_id", "v" * 5000), ("thresholds", {"delta": "x"}), ("lasted_s", -1.0), ("suspects", [{}]),
+    ("suspects", [{"device": "gpu", "rank": 0, "ranks": [0], "probability": math.nan}]),
+    ("suspects", [{"device": "gpu", "rank": 0, "ranks": [], "probability": 0.5}]),
+])  # fmt: skip
 def test_what_breaks_the_schema_is_refused_and_named(name: str, value: object) -> None:
     message = json.loads(encode_verdict(VERDICT)) | {name: value}
     with pytest.raises(RecordError, match=rf"{name}\S* must be .*; got "):

@@ -184,13 +184,10 @@ def test_a_message_from_before_severity_still_is_one(name: str) -> None:
     assert decode_verdict(json.dumps(values).encode(), name) == verdict
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"kind": "slow_cat"}, {"state": "ajar"}, {"world_size": -1}, {"iterations": (1,)}, {"lost_s": -1.0},
-        {"severity": "panic"}, {"recovers_ratio": 1.1},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("wrong", [
+    {"kind": "slow_cat"}, {"state": "ajar"}, {"world_size": -1}, {"iterations": (1,)}, {"lost_s": -1.0},
+    {"severity": "panic"}, {"recovers_ratio": 1.1},
+])  # fmt: skip
 def test_a_wrong_value_does_not_follow_the_schema(wrong: dict[str, Any]) -> None:
     verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (), "")
     validate(encode_verdict(verdict), "verdicts")

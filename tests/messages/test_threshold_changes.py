@@ -74,13 +74,11 @@ def test_one_wrong_value_refuses_all_and_a_silence_can_t_be_planned() -> None:
         change({"silence_s": 60.0}, from_ns=5)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"values": {"delta": 0.5}}, {"values": {"window": 20}}, {"values": {}}, {"values": {"delta": "high"}},
-        {"version": 2}, {"schema": "mutes"}, {"who": ""}, {"from_ns": "now"}, None, b"", b"{", b"[]", b"null", b"\xff",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("wrong", [
+    {"values": {"delta": 0.5}}, {"values": {"window": 20}}, {"values": {}}, {"values": {"delta": "high"}},
+    {"version": 2}, {"schema": "mutes"}, {"who": ""}, {"from_ns": "now"},
+    None, b"", b"{", b"[]", b"null", b"\xff",
+])  # fmt: skip
 def test_a_message_that_can_t_be_used_is_refused_whole(wrong: dict[str, Any] | bytes | None) -> None:
     if isinstance(wrong, dict):
         sound = json.loads(encode_change(change({"delta": 1.2, "alert_least_seen": 4})))

@@ -18,28 +18,22 @@ VERDICT = Verdict("v", 1, "open", "llama", "slow_rank", (60, 80), 2.4, 690.0, "d
 SEVERAL = tuple(range(8, 16))
 
 
-@pytest.mark.parametrize(
-    ("suspect", "name"),
-    [
-        (GPU, "GPU 0 on node-1 (rank 8, NIC mlx5_1)"),
-        (replace(GPU, gpu=None), "rank 8 on node-1"),
-        (replace(GPU, host=None), "GPU 0 of rank 8 (host not announced)"),
-        (Suspect("gpu", 8, (8,), 0.9), "rank 8 (host not announced)"),
-        (replace(GPU, ranks=(8, 12)), "ranks 8, 12 (the first on node-1)"),
-        (replace(GPU, device="host", ranks=SEVERAL), "host node-1 (ranks 8-15)"),
-        (Suspect("host", 8, SEVERAL, 0.9), "the host of ranks 8-15 (not announced)"),
-        (replace(GPU, device="nic"), "NIC mlx5_1 on node-1 (GPU 0, rank 8)"),
-        (Suspect("nic", 8, (8,), 0.9), "the NIC of rank 8 on a host that is not announced"),
-        (
-            replace(GPU, device="link", ranks=(8, 9), peer=9),
-            "the path from rank 8 (node-1, GPU 0, NIC mlx5_1) to rank 9",
-        ),
-        (Suspect("link", 8, (8, 9), 0.9, peer=9), "the path from rank 8 to rank 9"),
-        (replace(GPU, device="switch", ranks=SEVERAL), "switch leaf-1 (ranks 8-15)"),
-        (Suspect("switch", 8, SEVERAL, 0.9), "a switch that is not announced (ranks 8-15)"),
-        (Suspect("stage", 8, SEVERAL, 0.9), "the pipeline stage of ranks 8-15"),
-    ],
-)
+@pytest.mark.parametrize(("suspect", "name"), [
+    (GPU, "GPU 0 on node-1 (rank 8, NIC mlx5_1)"),
+    (replace(GPU, gpu=None), "rank 8 on node-1"),
+    (replace(GPU, host=None), "GPU 0 of rank 8 (host not announced)"),
+    (Suspect("gpu", 8, (8,), 0.9), "rank 8 (host not announced)"),
+    (replace(GPU, ranks=(8, 12)), "ranks 8, 12 (the first on node-1)"),
+    (replace(GPU, device="host", ranks=SEVERAL), "host node-1 (ranks 8-15)"),
+    (Suspect("host", 8, SEVERAL, 0.9), "the host of ranks 8-15 (not announced)"),
+    (replace(GPU, device="nic"), "NIC mlx5_1 on node-1 (GPU 0, rank 8)"),
+    (Suspect("nic", 8, (8,), 0.9), "the NIC of rank 8 on a host that is not announced"),
+    (replace(GPU, device="link", ranks=(8, 9), peer=9), "the path from rank 8 (node-1, GPU 0, NIC mlx5_1) to rank 9"),
+    (Suspect("link", 8, (8, 9), 0.9, peer=9), "the path from rank 8 to rank 9"),
+    (replace(GPU, device="switch", ranks=SEVERAL), "switch leaf-1 (ranks 8-15)"),
+    (Suspect("switch", 8, SEVERAL, 0.9), "a switch that is not announced (ranks 8-15)"),
+    (Suspect("stage", 8, SEVERAL, 0.9), "the pipeline stage of ranks 8-15"),
+])  # fmt: skip
 def test_a_device_is_named_by_what_is_known_of_it(suspect: Suspect, name: str) -> None:
     assert name_device(suspect) == name
 
@@ -95,16 +89,13 @@ def test_a_suspect_is_named_for_the_shell_and_confirmed_first_if_it_is_doubtful(
     assert "cordon" in plan_of(replace(VERDICT, kind="slow_nic", layer="unknown")).actions
 
 
-@pytest.mark.parametrize(
-    ("reason", "text"),
-    [
-        ("recovered", "let node-1 take work again if it was cordoned"),
-        ("finished", "keep node-1 out of the next job"),
-        ("restarted", "new attempt does not run on node-1"),
-        ("silent", "whether the job still runs"),
-        (None, "test node-1"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "text"), [
+    ("recovered", "let node-1 take work again if it was cordoned"),
+    ("finished", "keep node-1 out of the next job"),
+    ("restarted", "new attempt does not run on node-1"),
+    ("silent", "whether the job still runs"),
+    (None, "test node-1"),
+])  # fmt: skip
 def test_what_to_do_after_the_end_follows_the_reason(reason: str | None, text: str) -> None:
     closed = replace(VERDICT, state="closed", close_reason=reason)
     assert text in advise(closed)

@@ -63,27 +63,22 @@ def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do()
     )
 
 
-@pytest.mark.parametrize(
-    ("verdict", "text"),
-    [
-        (replace(OPENED, event="raised"), "RAISED slow NIC in llama (page): "),
-        (replace(OPENED, severity=None), "OPENED slow NIC in llama: "),
-        (
-            replace(OPENED, recovers_ratio=0.874),
-            "on 64 GPUs, 87% of which would come back with that device as usual. Next",
-        ),
-        (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs. Next"),
-        (replace(OPENED, kind="hang"), "iteration 79 does not end"),
-        (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
-        (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),
-        (replace(OPENED, kind="slow_communicator", suspects=()), "communicator dp0 is slow as a whole"),
-        (replace(OPENED, kind="slow_rank", suspects=()), "no device is named, communicator dp0"),
-        (replace(OPENED, delta=float("nan")), "seen since iteration 60"),
-        (replace(OPENED, world_size=0), "690 s lost so far"),
-        (replace(OPENED, suspects=(replace(NIC, probability=1.0),)), "99% sure"),
-        (replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.2))), "(or rank 3 (host not announced), 20%)"),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "text"), [
+    (replace(OPENED, event="raised"), "RAISED slow NIC in llama (page): "),
+    (replace(OPENED, severity=None), "OPENED slow NIC in llama: "),
+    (replace(OPENED, recovers_ratio=0.874),
+     "on 64 GPUs, 87% of which would come back with that device as usual. Next"),
+    (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs. Next"),
+    (replace(OPENED, kind="hang"), "iteration 79 does not end"),
+    (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
+    (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),
+    (replace(OPENED, kind="slow_communicator", suspects=()), "communicator dp0 is slow as a whole"),
+    (replace(OPENED, kind="slow_rank", suspects=()), "no device is named, communicator dp0"),
+    (replace(OPENED, delta=float("nan")), "seen since iteration 60"),
+    (replace(OPENED, world_size=0), "690 s lost so far"),
+    (replace(OPENED, suspects=(replace(NIC, probability=1.0),)), "99% sure"),
+    (replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.2))), "(or rank 3 (host not announced), 20%)"),
+])  # fmt: skip
 def test_the_summary_says_what_is_known_and_no_more(verdict: Verdict, text: str) -> None:
     assert text in summarise(verdict)
 

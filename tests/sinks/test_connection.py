@@ -19,15 +19,12 @@ from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, tr
 SETTINGS = DatabaseSettings("http://db:8123", "ada", "s3cret-word")
 
 
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("http://db", "http://db:8123"),
-        ("https://db", "https://db:8443"),
-        ("https://db:443/clickhouse/", "https://db:443/clickhouse"),
-        ("http://[::1]:8123", "http://[::1]:8123"),
-    ],
-)
+@pytest.mark.parametrize(("url", "address"), [
+    ("http://db", "http://db:8123"),
+    ("https://db", "https://db:8443"),
+    ("https://db:443/clickhouse/", "https://db:443/clickhouse"),
+    ("http://[::1]:8123", "http://[::1]:8123"),
+])  # fmt: skip
 def test_the_address_has_host_port_and_path(url: str, address: str) -> None:
     assert DatabaseSettings(url).address == address
 
@@ -132,32 +129,26 @@ def test_tries_to_connect_that_are_refused_leave_no_connection_open(refusing_url
     assert len(all_managers) == pools
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (DatabaseError("x", code=516), ServiceRefused),
-        (DatabaseError("x", code=497), ServiceRefused),
-        (DatabaseError("x", code=81), ServiceRefused),
-        (DatabaseError("x", code=202), ServiceUnavailable),
-        (OperationalError("connection reset"), ServiceUnavailable),
-    ],
-)
+@pytest.mark.parametrize(("error", "kind"), [
+    (DatabaseError("x", code=516), ServiceRefused),
+    (DatabaseError("x", code=497), ServiceRefused),
+    (DatabaseError("x", code=81), ServiceRefused),
+    (DatabaseError("x", code=202), ServiceUnavailable),
+    (OperationalError("connection reset"), ServiceUnavailable),
+])  # fmt: skip
 def test_the_library_s_errors_become_ours(error: Exception, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="http://db:8123"), translated(SETTINGS):
         raise error
 
 
-@pytest.mark.parametrize(
-    ("grant", "kind"),
-    [
-        ("DROP TABLE ON irregulars.verdicts", InputError),
-        ("INSERT(job) ON irregulars.verdicts", InputError),
-        ("ALTER DELETE ON irregulars.verdicts", InputError),
-        ("SELECT(job) ON irregulars.verdicts", ServiceRefused),
-        ("SHOW TABLES ON other.*", ServiceRefused),
-        ("READ ON FILE", ServiceRefused),
-    ],
-)
+@pytest.mark.parametrize(("grant", "kind"), [
+    ("DROP TABLE ON irregulars.verdicts", InputError),
+    ("INSERT(job) ON irregulars.verdicts", InputError),
+    ("ALTER DELETE ON irregulars.verdicts", InputError),
+    ("SELECT(job) ON irregulars.verdicts", ServiceRefused),
+    ("SHOW TABLES ON other.*", ServiceRefused),
+    ("READ ON FILE", ServiceRefused),
+])  # fmt: skip
 def test_a_right_to_change_something_is_none_that_a_reader_lacks(grant: str, kind: type[Exception]) -> None:
     rule = f"To execute this query, it's necessary to have the grant {grant}"
     text = f"DB::Exception: reader: Not enough privileges. {rule}"

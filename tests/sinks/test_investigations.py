@@ -78,33 +78,25 @@ def test_defaults_are_added_to_what_is_given_as_text() -> None:
     assert bind(SHIPPED["blamed"], {})["job"] == ""  # quotes around a default text are not part of it
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({}, r"must be given rank \(UInt32: global rank\); got \[\]"),
-        ({"job": "j", "rnak": 1}, r"must be among .*'rank'.*got \['rnak'\]\. Did you mean rank\?"),
-        ({"rank": 1, "zzzz": 1}, r"got \['zzzz'\]$"),
-        (
-            {"job": "j", "rank": "one", "iteration": 1},
-            "parameter rank must be an integer from 0 to 4294967295; got 'one'",
-        ),
-        ({"job": "j", "rank": -1, "iteration": 1}, "got -1"),
-        ({"job": "j", "rank": 1, "iteration": 2**63}, "parameter iteration must be"),
-        ({"job": "j", "rank": None, "iteration": 1}, "got None"),
-    ],
-)
+@pytest.mark.parametrize(("values", "text"), [
+    ({}, r"must be given rank \(UInt32: global rank\); got \[\]"),
+    ({"job": "j", "rnak": 1}, r"must be among .*'rank'.*got \['rnak'\]\. Did you mean rank\?"),
+    ({"rank": 1, "zzzz": 1}, r"got \['zzzz'\]$"),
+    ({"job": "j", "rank": "one", "iteration": 1},
+     "parameter rank must be an integer from 0 to 4294967295; got 'one'"),
+    ({"job": "j", "rank": -1, "iteration": 1}, "got -1"),
+    ({"job": "j", "rank": 1, "iteration": 2**63}, "parameter iteration must be"),
+    ({"job": "j", "rank": None, "iteration": 1}, "got None"),
+])  # fmt: skip
 def test_values_that_do_not_fit_are_named(values: dict[str, object], text: str) -> None:
     with pytest.raises(InputError, match=text):
         bind(RANK_OPERATORS, values)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("zzzz", r"must be one of audits_apart, bandwidth_of_rank, before_.*; got 'zzzz'\. See: irregulars"),
-        ("job_now", r"must be one that ships; got 'job_now'\. Did you mean jobs_now\?"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [
+    ("zzzz", r"must be one of audits_apart, bandwidth_of_rank, before_.*; got 'zzzz'\. See: irregulars"),
+    ("job_now", r"must be one that ships; got 'job_now'\. Did you mean jobs_now\?"),
+])  # fmt: skip
 def test_an_unknown_name_lists_what_ships_or_names_the_nearest(name: str, text: str) -> None:
     with pytest.raises(InputError, match=text):
         find_investigation(name)
@@ -126,22 +118,16 @@ def test_ranges_that_are_half_open_say_so() -> None:
             assert "half-open" in SHIPPED[name].description, name
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("SELECT 1", "must begin with title, theme, description, empty"),
-        ("-- title: T\nSELECT 1", "must begin with title, theme"),
-        (HEADER.replace("theme: now", "theme: then") + "SELECT 1", "its theme one of now, a verdict"),
-        (
-            HEADER + "-- parameter: rank UInt32 = NEWEST | r\nSELECT {rank:UInt32}",
-            "default NEWEST must be one of job",
-        ),
-        (HEADER + "-- parameter: job Text | j\nSELECT {job:Text}", "its type one of"),
-        (HEADER + "-- parameter: job String\nSELECT {job:String}", "its type one of"),
-        (HEADER + "SELECT {job:String}", "as in the SQL"),
-        (HEADER + "-- parameter: job String | j\nSELECT 1", "as in the SQL"),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("SELECT 1", "must begin with title, theme, description, empty"),
+    ("-- title: T\nSELECT 1", "must begin with title, theme"),
+    (HEADER.replace("theme: now", "theme: then") + "SELECT 1", "its theme one of now, a verdict"),
+    (HEADER + "-- parameter: rank UInt32 = NEWEST | r\nSELECT {rank:UInt32}", "default NEWEST must be one of job"),
+    (HEADER + "-- parameter: job Text | j\nSELECT {job:Text}", "its type one of"),
+    (HEADER + "-- parameter: job String\nSELECT {job:String}", "its type one of"),
+    (HEADER + "SELECT {job:String}", "as in the SQL"),
+    (HEADER + "-- parameter: job String | j\nSELECT 1", "as in the SQL"),
+])  # fmt: skip
 def test_a_file_without_a_sound_header_is_an_error(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         read_investigation("mine", text)

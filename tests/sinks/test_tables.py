@@ -142,18 +142,12 @@ def test_half_a_surrogate_pair_is_rejected_as_any_value_that_does_not_fit() -> N
         tables_of(Judgements("j", verdicts=[verdict]))
 
 
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ({"nowhere": TABLES_OF_JOB["jobs"]}, "table must be one of"),
-        ({"jobs": TABLES_OF_JOB["jobs"].drop_columns("rank")}, r"got none of \['rank'\]"),
-        ({"jobs": TABLES_OF_JOB["jobs"].set_column(2, "rank", pa.array(["x"] * 4))}, "x"),
-        (
-            {"jobs": TABLES_OF_JOB["jobs"].set_column(2, "rank", pa.nulls(4, pa.uint32()))},
-            r"jobs\.rank must be known",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rows", "text"), [
+    ({"nowhere": TABLES_OF_JOB["jobs"]}, "table must be one of"),
+    ({"jobs": TABLES_OF_JOB["jobs"].drop_columns("rank")}, r"got none of \['rank'\]"),
+    ({"jobs": TABLES_OF_JOB["jobs"].set_column(2, "rank", pa.array(["x"] * 4))}, "x"),
+    ({"jobs": TABLES_OF_JOB["jobs"].set_column(2, "rank", pa.nulls(4, pa.uint32()))}, r"jobs\.rank must be known"),
+])  # fmt: skip
 def test_rows_that_do_not_fit_are_rejected_with_all_rows_of_the_write(rows: dict[str, pa.Table], text: str) -> None:
     with pytest.raises(SinkRejected, match=text) as rejection:
         conform({"verdicts": TABLES_OF_JOB["verdicts"], **rows})

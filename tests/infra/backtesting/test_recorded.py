@@ -80,16 +80,13 @@ def test_a_detector_that_is_never_strange_finds_nothing() -> None:
     assert result.to_json()["precision"] is None
 
 
-@pytest.mark.parametrize(
-    ("name", "faults"),
-    [
-        ("gloo-clean", ()),
-        ("gloo-slow-link", (Fault((1, 3), ((60, 80),)),)),
-        ("bench/tp2pp2dp2-nic-spikes", (Fault((4,), ((28, 30), (39, 40), (51, 53))),)),
-        ("bench/ddp8-imbalance", ()),
-        ("bench/ddp8-pauses", ()),
-    ],
-)
+@pytest.mark.parametrize(("name", "faults"), [
+    ("gloo-clean", ()),
+    ("gloo-slow-link", (Fault((1, 3), ((60, 80),)),)),
+    ("bench/tp2pp2dp2-nic-spikes", (Fault((4,), ((28, 30), (39, 40), (51, 53))),)),
+    ("bench/ddp8-imbalance", ()),
+    ("bench/ddp8-pauses", ()),
+])  # fmt: skip
 def test_the_truth_is_that_of_the_label(name: str, faults: tuple[Fault, ...]) -> None:
     assert read_faults(RECORDINGS / name) == faults
 
@@ -101,16 +98,13 @@ def test_all_faults_of_a_simulated_job_count(tmp_path: Path) -> None:
     assert [fault.ranks for fault in read_faults(tmp_path)] == [(1,), (2,)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, r"recording must have its truth in label.json; got none"),
-        ("{", r"label.json must be JSON; got"),
-        ("[]", r"label.json must be an object with kind, ranks and iterations"),
-        ('{"kind": "slow_rank"}', r"label.json must be an object with kind, ranks and iterations; got KeyError"),
-        ('{"kind": "slow_rank", "ranks": [1], "iterations": 3}', r"got TypeError"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    (None, r"recording must have its truth in label.json; got none"),
+    ("{", r"label.json must be JSON; got"),
+    ("[]", r"label.json must be an object with kind, ranks and iterations"),
+    ('{"kind": "slow_rank"}', r"label.json must be an object with kind, ranks and iterations; got KeyError"),
+    ('{"kind": "slow_rank", "ranks": [1], "iterations": 3}', r"got TypeError"),
+])  # fmt: skip
 def test_a_label_that_cannot_be_used_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "label.json").write_text(text)

@@ -21,20 +21,15 @@ def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),  # more of them: tests/infra/configuration/test_agent_settings.py
-    [
-        ("[nicks]", "setting must be a known one; got 'nicks' (agent.toml, key nicks)"),
-        ("[[sources]]\nkind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
-        ("[[sources]]\nkind = 'kinetto'", "kind must be one of replay, torch, nccl-ras, kineto, "),
-        ("[[sources]]\nkind = 'torch'\nmode = '0660'", "got '0660' (agent.toml, sources 1, key mode)"),
-        ("[[sources]]\nkind = 'torch'\nmode = 0o70", "mode must be permissions, 0o600 to 0o777; got 0o70 (socket "),
-        (
-            "[[sources]]\nkind = 'torch'\n[[sources]]\nkind = 'torch'\npath = 'other'",
-            "name must be another than those before; got 'torch' (agent.toml, sources 2, key name)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("[nicks]", "setting must be a known one; got 'nicks' (agent.toml, key nicks)"),
+    ("[[sources]]\nkind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
+    ("[[sources]]\nkind = 'kinetto'", "kind must be one of replay, torch, nccl-ras, kineto, "),
+    ("[[sources]]\nkind = 'torch'\nmode = '0660'", "got '0660' (agent.toml, sources 1, key mode)"),
+    ("[[sources]]\nkind = 'torch'\nmode = 0o70", "mode must be permissions, 0o600 to 0o777; got 0o70 (socket "),
+    ("[[sources]]\nkind = 'torch'\n[[sources]]\nkind = 'torch'\npath = 'other'",
+     "name must be another than those before; got 'torch' (agent.toml, sources 2, key name)"),
+])  # fmt: skip
 def test_checking_looks_at_settings_and_sources(run: Run, text: str, complaint: str) -> None:
     Path("agent.toml").write_text(text)  # `run` has changed into an empty directory
     assert complaint in refused(run, "agent", "--check", "agent.toml")

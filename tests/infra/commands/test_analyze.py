@@ -72,13 +72,10 @@ def test_what_can_not_be_judged_says_why(run: Run, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "blamed"),  # as with marks: tests/infra/runs/test_analysis.py
-    [
-        ("gloo-slow-rank", [("slow_rank", "gpu", [2])]), ("gloo-slow-nic", [("slow_nic", "nic", [1])]),
-        ("gloo-slow-link", [("slow_link", "link", [1, 3])]), ("gloo-clean", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "blamed"), [
+    ("gloo-slow-rank", [("slow_rank", "gpu", [2])]), ("gloo-slow-nic", [("slow_nic", "nic", [1])]),
+    ("gloo-slow-link", [("slow_link", "link", [1, 3])]), ("gloo-clean", []),
+])  # fmt: skip
 def test_without_marks_the_same_device_is_blamed_and_one_line_says_what_was_inferred(
     run: Run, tmp_path: Path, name: str, blamed: list[tuple[str, str, list[int]]]
 ) -> None:

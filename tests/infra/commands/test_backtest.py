@@ -36,9 +36,7 @@ def test_scripts_get_numbers(run: Run) -> None:
     assert (own["job"], own["found"], own["faults"]) == ("gloo-slow-rank", 1, 1)
 
 
-def test_a_module_of_the_working_directory_is_found(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_of_the_working_folder_is_found(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "made_up_here.py").write_text(
         "from irregulars.detectors.plugins.peers import PeerDeviation\nclass Here(PeerDeviation): pass\n"
@@ -70,18 +68,15 @@ class LaterShape(PeerDeviation):
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("Raises", "detector must not raise; got ZeroDivisionError: division by zero (check one_float64_per_row)"),
-        ("Shape", "score must give one float64 per row; got float64 of shape (1,) for 48 rows"),
-        ("Infinite", "scores must be finite or NaN"),
-        ("Silent", "detector must not raise; got KeyError: 'row' (check explanation)"),
-        ("Leaves", "detector must not raise; got SystemExit: 3 (check one_float64_per_row)"),
-        ("Later", "made_up_bad:Later: detector must not raise; got ZeroDivisionError: division by zero (iteration"),
-        ("LaterShape", "LaterShape: score must give one float64 per row; got shape (1,) for 4 rows (iteration"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message"), [
+    ("Raises", "detector must not raise; got ZeroDivisionError: division by zero (check one_float64_per_row)"),
+    ("Shape", "score must give one float64 per row; got float64 of shape (1,) for 48 rows"),
+    ("Infinite", "scores must be finite or NaN"),
+    ("Silent", "detector must not raise; got KeyError: 'row' (check explanation)"),
+    ("Leaves", "detector must not raise; got SystemExit: 3 (check one_float64_per_row)"),
+    ("Later", "made_up_bad:Later: detector must not raise; got ZeroDivisionError: division by zero (iteration"),
+    ("LaterShape", "LaterShape: score must give one float64 per row; got shape (1,) for 4 rows (iteration"),
+])  # fmt: skip
 def test_a_detector_that_breaks_its_promises_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: str
 ) -> None:
@@ -98,21 +93,18 @@ def test_a_module_that_leaves_is_no_end_of_the_command(run: Run, tmp_path: Path)
         assert (status, "must be importable; got SystemExit: 3" in err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["peers"], "backtest must have recordings or --job NAME, one of both; got none"),
-        (["peers", SLOW_RANK, "--job", "a"], "one of both; got both"),
-        (["peers", SLOW_RANK, "--plot", "x.png"], "plot must be a file that ends in .svg; got 'x.png'"),
-        (["peers", SLOW_RANK, "--plot", "/nowhere/x.svg"], "got No such file or directory (/nowhere/x.svg)"),
-        (["peers", SLOW_RANK, "--plot", "/proc/x.svg"], "plot must be a file that can be written; got "),
-        (["peers", "."], "folder must hold recordings, each with a job.json; got none"),
-        (["nobody", SLOW_RANK], "must be an installed entry point"),
-        (["baseline", "--job", "a"], "detector must score ranks where --job is given"),
-        (["peers", "--job", "a", "--clickhouse-url", "http://127.0.0.1:1"], "database must answer within"),
-    ],
-)
-def test_a_call_that_cannot_be_is_one_line(
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["peers"], "backtest must have recordings or --job NAME, one of both; got none"),
+    (["peers", SLOW_RANK, "--job", "a"], "one of both; got both"),
+    (["peers", SLOW_RANK, "--plot", "x.png"], "plot must be a file that ends in .svg; got 'x.png'"),
+    (["peers", SLOW_RANK, "--plot", "/nowhere/x.svg"], "got No such file or directory (/nowhere/x.svg)"),
+    (["peers", SLOW_RANK, "--plot", "/proc/x.svg"], "plot must be a file that can be written; got "),
+    (["peers", "."], "folder must hold recordings, each with a job.json; got none"),
+    (["nobody", SLOW_RANK], "must be an installed entry point"),
+    (["baseline", "--job", "a"], "detector must score ranks where --job is given"),
+    (["peers", "--job", "a", "--clickhouse-url", "http://127.0.0.1:1"], "database must answer within"),
+])  # fmt: skip
+def test_a_bad_call_is_one_line(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.setattr(wiring.database_settings, "__defaults__", (0.3,))  # seconds that it waits for the database

@@ -100,7 +100,5 @@ def test_it_says_who_may_be_anybody_where_the_proxy_is_on_this_machine(tmp_path:
     (("--certificate", "/nowhere/cert.pem"), "must be set together"),
     (("--listen", "127.0.0.1:0", "--certificate", NO_PEM, "--key", NO_PEM), "must be a certificate"),
 ])  # fmt: skip
-def test_what_would_not_work_or_not_be_safe_is_refused_in_one_line(
-    run: Run, arguments: tuple[str, ...], told: str
-) -> None:
+def test_what_would_not_work_or_be_unsafe_is_one_line(run: Run, arguments: tuple[str, ...], told: str) -> None:
     assert told in refused(run, "console", *NOWHERE, *arguments)

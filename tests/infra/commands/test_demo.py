@@ -10,9 +10,7 @@ from tests.infra.conftest import Run, refused
 from tests.infra.showing.made_up_verdicts import verdict_of
 
 
-def test_a_live_demo_without_torch_is_refused_before_any_service_starts(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_demo_without_torch_is_refused_before_it_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch must be installed for --live; got none. Run in a checkout" in refused(run, "demo", "--live")
 
@@ -24,16 +22,13 @@ def test_a_line_of_progress_fits_its_terminal(width: int, is_terminal: bool) -> 
     assert len(line) <= min(width, 100)
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("slow_rank:rank=64,from=60,factor=3", "rank must be below 64; got 64"),
-        ("slow_rank:rank=5,from=110,factor=3", "from must be below 110, the iterations of the job; got 110"),
-        ("slow_rnak:rank=5,from=60,factor=3", "did you mean slow_rank?"),
-        ("slow_rank:rnak=5,from=60,factor=3", "did you mean rank?"),
-        ("slow_link:src=0,dst=1,from=60,factor=3", "slow_link must name two ranks on different hosts"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "said"), [
+    ("slow_rank:rank=64,from=60,factor=3", "rank must be below 64; got 64"),
+    ("slow_rank:rank=5,from=110,factor=3", "from must be below 110, the iterations of the job; got 110"),
+    ("slow_rnak:rank=5,from=60,factor=3", "did you mean slow_rank?"),
+    ("slow_rank:rnak=5,from=60,factor=3", "did you mean rank?"),
+    ("slow_link:src=0,dst=1,from=60,factor=3", "slow_link must name two ranks on different hosts"),
+])  # fmt: skip
 def test_an_impossible_fault_is_refused_before_any_service_starts(run: Run, fault: str, said: str) -> None:
     # With services, it would say on standard output that it starts the broker.
     assert said in refused(run, "demo", "--fault", fault)

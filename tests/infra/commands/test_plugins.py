@@ -28,7 +28,7 @@ def _modules_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("level", ["rank", "operator"])
-def test_a_new_package_passes_its_check_as_it_is(
+def test_a_new_package_passes_its_check(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
     status, out, err = run("plugins", "new", f"made_up_{level}", "--level", level)
@@ -78,9 +78,7 @@ def test_a_new_detector_goes_on_from_its_state(
     assert np.isnan(cold.score(slow)).all()
 
 
-def test_a_new_package_states_its_entry_point_and_an_existing_folder_is_left_as_it_is(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_new_package_has_an_entry_point_and_an_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
     import tomllib
 
     run("plugins", "new", "made_up_nic")
@@ -97,9 +95,7 @@ def test_a_new_package_states_its_entry_point_and_an_existing_folder_is_left_as_
     ("not be that of another module; got", ["json", "numpy", "irregulars"]),
     ("not be that of an installed detector; got", ["peers"]),
 ])  # fmt: skip
-def test_a_name_that_no_module_can_have_or_another_one_has_is_refused(
-    run: Run, tmp_path: Path, rule: str, names: list[str]
-) -> None:
+def test_a_name_that_is_none_or_taken_is_refused(run: Run, tmp_path: Path, rule: str, names: list[str]) -> None:
     for name in names:
         assert f"name must {rule}" in refused(run, "plugins", "new", name)
     assert list(tmp_path.iterdir()) == []

@@ -70,22 +70,19 @@ def test_every_setting_is_a_key_that_the_help_lists(run: Run) -> None:
     assert all(re.search(rf"\b{key}=", out) for key in listed)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--fault", "slow_gpu:rank=1"), "fault must begin with one of slow_rank"),
-        (("--fault", "slow_rank:rank=8,factor=2"), "rank must be below 8; got 8 (fault slow_rank)"),
-        (("--preset", "wild"), "preset must be one of default, tidy, suite, untidy, field, off_clocks; got 'wild'"),
-        (("--shape", "sphere"), "shape must be one of pipeline, ddp, fsdp"),
-        (sets(clock="gps"), "clock must be one of shared, per_host; got 'gps'"),
-        (sets(workload_changes="3"), "workload_changes must be pairs ITERATION:FACTOR, as 80:1.5; got '3'"),
-        (sets(dp="two"), "dp must be an integer; got 'two' (--set dp=two)"),
-        (sets(microbatches=2), "got 'microbatches' (--set microbatches=2); did you mean micro_batches?"),
-        (sets(faults="hang:rank=1"), "got 'faults' (--set faults=hang:rank=1); it is given by --fault"),
-        (("--set", "dp"), "a setting of the job must be KEY=VALUE; got 'dp' (--set)"),
-        (sets(model_chunks=2), "pp must be 3 or more where model_chunks is above 1; got 2"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--fault", "slow_gpu:rank=1"), "fault must begin with one of slow_rank"),
+    (("--fault", "slow_rank:rank=8,factor=2"), "rank must be below 8; got 8 (fault slow_rank)"),
+    (("--preset", "wild"), "preset must be one of default, tidy, suite, untidy, field, off_clocks; got 'wild'"),
+    (("--shape", "sphere"), "shape must be one of pipeline, ddp, fsdp"),
+    (sets(clock="gps"), "clock must be one of shared, per_host; got 'gps'"),
+    (sets(workload_changes="3"), "workload_changes must be pairs ITERATION:FACTOR, as 80:1.5; got '3'"),
+    (sets(dp="two"), "dp must be an integer; got 'two' (--set dp=two)"),
+    (sets(microbatches=2), "got 'microbatches' (--set microbatches=2); did you mean micro_batches?"),
+    (sets(faults="hang:rank=1"), "got 'faults' (--set faults=hang:rank=1); it is given by --fault"),
+    (("--set", "dp"), "a setting of the job must be KEY=VALUE; got 'dp' (--set)"),
+    (sets(model_chunks=2), "pp must be 3 or more where model_chunks is above 1; got 2"),
+])  # fmt: skip
 def test_a_job_that_can_not_be_is_one_line(run: Run, arguments: Sequence[str], message: str) -> None:
     assert message in refused(run, "simulate", "out", *SMALL, *arguments)
 

@@ -26,15 +26,12 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["analyze", "gloo-slow-nic"],
-        ["analyze", "bench/ddp8-hang-before"],
-        ["show", "torch-slow-rank"],
-        ["explain", "gloo-slow-nic", "--iteration", "70"],
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ["analyze", "gloo-slow-nic"],
+    ["analyze", "bench/ddp8-hang-before"],
+    ["show", "torch-slow-rank"],
+    ["explain", "gloo-slow-nic", "--iteration", "70"],
+])  # fmt: skip
 def test_a_recording_is_judged_and_shown_without_any_extra(words: list[str]) -> None:
     words = [words[0], str(RECORDINGS / words[1]), *words[2:]]
     done = subprocess.run(

@@ -45,48 +45,33 @@ def test_general_settings_and_tables_stand_in_one_file_and_an_empty_one_has_the_
     assert load_settings(config=path, environment={}, others=OWN).kafka_bootstrap == "k:9"
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (
-            "[nics]\nperoid_ms = 5",
-            r"key must be a known one; got 'peroid_ms' \(.*, table nics\); did you mean period_ms",
-        ),
-        ("[nics]\nxyz = 5", r"got 'xyz' .*; it may be one of enabled, period_ms"),
-        (
-            "[nics]\nperiod_ms = '5'",
-            r"period_ms must be a number from 1 to 60000; got '5' \(.*, table nics, key period_ms\)",
-        ),
-        ("[nics]\nperiod_ms = true", r"period_ms must be a number from 1 to 60000; got True"),
-        ("[nics]\nperiod_ms = 0.5", r"period_ms must be a number from 1 to 60000; got 0.5"),
-        ("[nics]\nperiod_ms = nan", r"period_ms must be a number from 1 to 60000; got nan"),
-        ("[nics]\nenabled = 1", r"enabled must be true or false; got 1"),
-        ("[spool]\nlimit_mib = 10.5", r"limit_mib must be an integer from 2 to 1048576; got 10.5"),
-        ("[metrics]\nport = 65536", r"port must be an integer from 0 to 65535; got 65536"),
-        ("[metrics]\nhost = ''", r"host must be text of 1 to 255 characters; got ''"),
-        ("nics = 3", r"table must hold keys; got 3 \(.*, table nics\)"),
-        ("[[ranks]]\njob = 'j'", r"key rank must be there; got none \(.*, ranks 1\)"),
-        (
-            "[[ranks]]\njob = 'j'\nrank = -1",
-            r"rank must be an integer from 0 to 2147483647; got -1 \(.*, ranks 1, key rank\)",
-        ),
-        ("[ranks]\njob = 'j'", r"ranks must be an array of tables, \[\[ranks\]\]; got a table"),
-        ("[[sources]]\nname = 'x'", r"kind must be text that is not empty; got None \(.*, sources 1, key kind\)"),
-        ("sources = [3]", r"source must be a table, \[\[sources\]\]; got 3 \(.*, sources 1\)"),
-        (
-            "[nics]\nperiod_ms = 0x1" + "f" * 5000,
-            r"period_ms must be a number from 1 to 60000; got a number of thousands of digits",
-        ),
-        ("[nics]\nperiod_ms = '" + "x" * 9999 + "'", r"period_ms must be a number .*; got 'x{75} \.\.\. \("),
-        ("[spool]\ndirectory = 'a\0b'", r"agent's file must be TOML; got Found invalid"),
-        (
-            '[spool]\ndirectory = "a\\u0000b"',
-            r"directory must be a path without a null; got 'a\\x00b' \(.*, table sp",
-        ),
-        ("a = " + "[" * 5000, r"agent's file must be TOML; got maximum recursion depth"),
-        ("[nics", r"agent's file must be TOML; got .*agent.toml"),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("[nics]\nperoid_ms = 5", r"key must be a known one; got 'peroid_ms' \(.*, table nics\); did you mean period_ms"),
+    ("[nics]\nxyz = 5", r"got 'xyz' .*; it may be one of enabled, period_ms"),
+    ("[nics]\nperiod_ms = '5'",
+     r"period_ms must be a number from 1 to 60000; got '5' \(.*, table nics, key period_ms\)"),
+    ("[nics]\nperiod_ms = true", r"period_ms must be a number from 1 to 60000; got True"),
+    ("[nics]\nperiod_ms = 0.5", r"period_ms must be a number from 1 to 60000; got 0.5"),
+    ("[nics]\nperiod_ms = nan", r"period_ms must be a number from 1 to 60000; got nan"),
+    ("[nics]\nenabled = 1", r"enabled must be true or false; got 1"),
+    ("[spool]\nlimit_mib = 10.5", r"limit_mib must be an integer from 2 to 1048576; got 10.5"),
+    ("[metrics]\nport = 65536", r"port must be an integer from 0 to 65535; got 65536"),
+    ("[metrics]\nhost = ''", r"host must be text of 1 to 255 characters; got ''"),
+    ("nics = 3", r"table must hold keys; got 3 \(.*, table nics\)"),
+    ("[[ranks]]\njob = 'j'", r"key rank must be there; got none \(.*, ranks 1\)"),
+    ("[[ranks]]\njob = 'j'\nrank = -1",
+     r"rank must be an integer from 0 to 2147483647; got -1 \(.*, ranks 1, key rank\)"),
+    ("[ranks]\njob = 'j'", r"ranks must be an array of tables, \[\[ranks\]\]; got a table"),
+    ("[[sources]]\nname = 'x'", r"kind must be text that is not empty; got None \(.*, sources 1, key kind\)"),
+    ("sources = [3]", r"source must be a table, \[\[sources\]\]; got 3 \(.*, sources 1\)"),
+    ("[nics]\nperiod_ms = 0x1" + "f" * 5000,
+     r"period_ms must be a number from 1 to 60000; got a number of thousands of digits"),
+    ("[nics]\nperiod_ms = '" + "x" * 9999 + "'", r"period_ms must be a number .*; got 'x{75} \.\.\. \("),
+    ("[spool]\ndirectory = 'a\0b'", r"agent's file must be TOML; got Found invalid"),
+    ('[spool]\ndirectory = "a\\u0000b"', r"directory must be a path without a null; got 'a\\x00b' \(.*, table sp"),
+    ("a = " + "[" * 5000, r"agent's file must be TOML; got maximum recursion depth"),
+    ("[nics", r"agent's file must be TOML; got .*agent.toml"),
+])  # fmt: skip
 def test_what_is_wrong_is_named_with_file_and_key(path: Path, text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         read(path, text)
@@ -104,16 +89,13 @@ def source_table(path: Path, text: str):  # type: ignore[no-untyped-def]
     return read(path, f"[[sources]]\n{text}").sources[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "records"),
-    [
-        (f"kind = 'replay'\ndirectory = '{RECORDINGS / 'gloo-clean'}'\nspeed = 0", 10),
-        ("kind = 'torch'\npath = '{folder}/agent.sock'", 0),
-        *((f"kind = '{kind}'\ndirectory = '{{folder}}'\njob = 'j'\nworld_size = 8", 0)
-          for kind in ("kineto", "flight-recorder", "nccl-inspector", "clog")),
-        ("kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0", 2),  # anybody's, by its place
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "records"), [
+    (f"kind = 'replay'\ndirectory = '{RECORDINGS / 'gloo-clean'}'\nspeed = 0", 5),
+    ("kind = 'torch'\npath = '{folder}/agent.sock'", 0),
+    *((f"kind = '{kind}'\ndirectory = '{{folder}}'\njob = 'j'\nworld_size = 8", 0)
+      for kind in ("kineto", "flight-recorder", "nccl-inspector", "clog")),
+    ("kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0", 2),  # anybody's, by its place
+])  # fmt: skip
 def test_each_kind_of_source_is_opened(path: Path, text: str, records: int) -> None:
     table = source_table(path, text.replace("{folder}", str(path.parent)))
     source = open_source(table, path.parent)
@@ -123,28 +105,26 @@ def test_each_kind_of_source_is_opened(path: Path, text: str, records: int) -> N
     source.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "complaint"),
-    [
-        ("kind = 'reply'", InputError, r"kind must be one of replay, torch, .*; got 'reply' .*key kind"),
-        ("kind = 'replay'", InputError, r"key directory must be there; got none \(.*, sources 1\)"),
-        ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError,
-         r"key world_size must be there; got none \(.*, sources 1\)"),
-        ("kind = 'replay'\ndirectory = 3", InputError, r"directory must be a path; got 3"),
-        ("kind = 'no.such:Thing'", PluginError, r"must be one that can be imported.*ModuleNotFoundError: No module"),
-        ("kind = 'tests.benchmarks.agent_load:Operators'\nx = 1", PluginError, r"TypeError: .*unexpected keyword"),
-        ("kind = 'kineto'\ndirectory = 'd'\njob = ''", InputError, r"job must be text of 1 to 1000 characters; got '' "),
-        ("kind = 'kineto'\ndirectory = 'd'\njob = 'j'\nworld_size = 0", InputError,
-         r"world_size must be an integer .*; got 0 "),
-        ("kind = 'replay'\ndirectory = '/nowhere'", InputError,
-         r"must be a trace directory; got nothing \(.*, sources 1\)"),
-        ("kind = 'replay'\ndirectory = 'd'\nspeed = 1" + "0" * 400, InputError,
-         r"speed must be a number below 1e308; got 1"),
-        ("kind = 'collections:Counter'", InputError,
-         r"got TypeError: a Counter without poll, position, .* \(.*, sources 1\)"),
-        ("kind = 'sys:exit'", InputError, r"kind must be one that can be imported .*; got SystemExit"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "error", "complaint"), [
+    ("kind = 'reply'", InputError, r"kind must be one of replay, torch, .*; got 'reply' .*key kind"),
+    ("kind = 'replay'", InputError, r"key directory must be there; got none \(.*, sources 1\)"),
+    ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError,
+     r"key world_size must be there; got none \(.*, sources 1\)"),
+    ("kind = 'replay'\ndirectory = 3", InputError, r"directory must be a path; got 3"),
+    ("kind = 'no.such:Thing'", PluginError, r"must be one that can be imported.*ModuleNotFoundError: No module"),
+    ("kind = 'tests.benchmarks.agent_load:Operators'\nx = 1", PluginError, r"TypeError: .*unexpected keyword"),
+    ("kind = 'kineto'\ndirectory = 'd'\njob = ''", InputError,
+     r"job must be text of 1 to 1000 characters; got '' "),
+    ("kind = 'kineto'\ndirectory = 'd'\njob = 'j'\nworld_size = 0", InputError,
+     r"world_size must be an integer .*; got 0 "),
+    ("kind = 'replay'\ndirectory = '/nowhere'", InputError,
+     r"must be a trace directory; got nothing \(.*, sources 1\)"),
+    ("kind = 'replay'\ndirectory = 'd'\nspeed = 1" + "0" * 400, InputError,
+     r"speed must be a number below 1e308; got 1"),
+    ("kind = 'collections:Counter'", InputError,
+     r"got TypeError: a Counter without poll, position, .* \(.*, sources 1\)"),
+    ("kind = 'sys:exit'", InputError, r"kind must be one that can be imported .*; got SystemExit"),
+])  # fmt: skip
 def test_a_source_that_cannot_be_opened_is_named_with_its_place_in_the_file(
     path: Path, text: str, error: type[Exception], complaint: str
 ) -> None:

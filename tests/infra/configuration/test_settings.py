@@ -44,7 +44,7 @@ def test_each_source_is_stronger_than_the_one_before(toml: Path) -> None:
     assert settings.grace_s == Settings().grace_s
 
 
-def test_files_are_named_by_variable_flag_or_working_directory(
+def test_files_are_named_by_variable_flag_or_folder(
     toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other.toml"
@@ -61,29 +61,26 @@ def test_lists_keep_commas_inside_brackets() -> None:
     assert settings.detectors == ("peers", "a.b:C(x=1, y=2)", "baseline")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("detla = 1.2", r"setting must be a known one; got 'detla' \(.*our.toml, key detla\); did you mean delta\?"),
-        ("zzz = 1", r"got 'zzz' .*infra/docs/settings.md lists them"),
-        ('delta = "much"', r"delta must be a number above 1; got 'much' \(.*our.toml, key delta\)"),
-        ("delta = 1.0", r"delta must be a number above 1; got 1.0 \(.*our.toml, key delta\)"),
-        ("delta = nan", r"delta must be a number above 1; got nan"),
-        ("delta = true", r"delta must be a number above 1; got True"),
-        ("window = 20.5", r"window must be an integer of at least 10; got 20.5"),
-        ("window = 3", r"window must be an integer of at least 10; got 3"),
-        ("grace_s = inf", r"grace_s must be a number from 0 to 1e9; got inf"),
-        ("kafka_tls = 1", r"kafka_tls must be true or false; got 1"),
-        ("detectors = [1]", r"detectors\[0\] must be text; got 1"),
-        ('kafka_bootstrap = "broker"', r"kafka_bootstrap must be host:port.*; got 'broker'"),
-        ('clickhouse_database = "a b"', r"clickhouse_database must be a name"),
-        ('log_level = "loud"', r"log_level must be one of debug, info, .*; got 'loud'"),
-        ("detectors = 1", r"detectors must be a list of texts; got 1"),
-        ("kafka_password = 7", r"kafka_password must be text; got a hidden value"),
-        ("[kafka]\nbootstrap = 1", r"setting must be a known one; got 'kafka'"),
-        ("delta = ", r"settings file must be TOML; got .*our.toml"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("detla = 1.2", r"setting must be a known one; got 'detla' \(.*our.toml, key detla\); did you mean delta\?"),
+    ("zzz = 1", r"got 'zzz' .*infra/docs/settings.md lists them"),
+    ('delta = "much"', r"delta must be a number above 1; got 'much' \(.*our.toml, key delta\)"),
+    ("delta = 1.0", r"delta must be a number above 1; got 1.0 \(.*our.toml, key delta\)"),
+    ("delta = nan", r"delta must be a number above 1; got nan"),
+    ("delta = true", r"delta must be a number above 1; got True"),
+    ("window = 20.5", r"window must be an integer of at least 10; got 20.5"),
+    ("window = 3", r"window must be an integer of at least 10; got 3"),
+    ("grace_s = inf", r"grace_s must be a number from 0 to 1e9; got inf"),
+    ("kafka_tls = 1", r"kafka_tls must be true or false; got 1"),
+    ("detectors = [1]", r"detectors\[0\] must be text; got 1"),
+    ('kafka_bootstrap = "broker"', r"kafka_bootstrap must be host:port.*; got 'broker'"),
+    ('clickhouse_database = "a b"', r"clickhouse_database must be a name"),
+    ('log_level = "loud"', r"log_level must be one of debug, info, .*; got 'loud'"),
+    ("detectors = 1", r"detectors must be a list of texts; got 1"),
+    ("kafka_password = 7", r"kafka_password must be text; got a hidden value"),
+    ("[kafka]\nbootstrap = 1", r"setting must be a known one; got 'kafka'"),
+    ("delta = ", r"settings file must be TOML; got .*our.toml"),
+])  # fmt: skip
 def test_a_bad_file_is_one_line_that_names_file_and_key(toml: Path, line: str, message: str) -> None:
     toml.write_text(line)
     with pytest.raises(InputError, match=message) as caught:
@@ -116,15 +113,12 @@ def test_secrets_stay_out_of_errors_and_the_repr_and_a_user_needs_a_password() -
         Settings(kafka_user="u")
 
 
-@pytest.mark.parametrize(
-    ("values", "protocol"),
-    [
-        ({}, "plaintext"),
-        ({"kafka_tls": True}, "ssl"),
-        ({"kafka_user": "u", "kafka_password": "p"}, "sasl_plaintext"),
-        ({"kafka_user": "u", "kafka_password": "p", "kafka_tls": True}, "sasl_ssl"),
-    ],
-)
+@pytest.mark.parametrize(("values", "protocol"), [
+    ({}, "plaintext"),
+    ({"kafka_tls": True}, "ssl"),
+    ({"kafka_user": "u", "kafka_password": "p"}, "sasl_plaintext"),
+    ({"kafka_user": "u", "kafka_password": "p", "kafka_tls": True}, "sasl_ssl"),
+])  # fmt: skip
 def test_the_protocol_follows_from_user_and_tls(values: dict[str, object], protocol: str) -> None:
     assert Settings(**values).kafka_security().client()["security.protocol"] == protocol  # type: ignore[arg-type]
 

@@ -80,7 +80,7 @@ def test_under_https_the_cookie_never_travels_unencrypted(tmp_path: Path) -> Non
                 assert ("Secure" in answer.headers["set-cookie"].split("; ")) is (scheme == "https"), access
 
 
-def test_wrong_tokens_are_refused_counted_and_not_shown_and_the_right_one_lets_in_all_the_same(
+def test_wrong_tokens_are_refused_counted_and_not_shown_and_the_right_one_lets_in(
     stranger: Visit,
 ) -> None:
     for token in (None, "", "wrong one", "x" * 10_000, "\x00", "\ud800", "<script>alert(1)</script>"):
@@ -93,7 +93,7 @@ def test_wrong_tokens_are_refused_counted_and_not_shown_and_the_right_one_lets_i
     for _ in range(20):
         assert stranger.client.post("/login", data={"token": "guess"}).status_code == 403
     assert stranger.log_in().status_code == 303
-    assert "irregulars_console_wrong_tokens_total 20.0" in stranger.get("/metrics").text
+    assert "irregulars_console_wrong_tokens_total 27.0" in stranger.get("/metrics").text
 
 
 def test_a_cookie_that_we_did_not_sign_is_none(stranger: Visit) -> None:

@@ -244,14 +244,11 @@ def test_without_kafka_the_page_is_there_at_once_and_says_what_it_does_not_know(
 NIC = Suspect("nic", 3, (3,), 0.9, host="node-[0]", gpu=1, nic="mlx5_1", switch="leaf-1")
 
 
-@pytest.mark.parametrize(
-    ("suspects", "patterns"),
-    [
-        ((NIC,), {"device": {"device": "nic:node-[[]0]/mlx5_1"}, "host": {"host": "node-[[]0]"}}),
-        ((Suspect("switch", 3, (3,), 0.9, host="node-0", switch="leaf-1"),), {"device": {"device": "switch:leaf-1"}}),
-        ((), {}),
-    ],
-)
+@pytest.mark.parametrize(("suspects", "patterns"), [
+    ((NIC,), {"device": {"device": "nic:node-[[]0]/mlx5_1"}, "host": {"host": "node-[[]0]"}}),
+    ((Suspect("switch", 3, (3,), 0.9, host="node-0", switch="leaf-1"),), {"device": {"device": "switch:leaf-1"}}),
+    ((), {}),
+])  # fmt: skip
 def test_a_mute_is_of_the_names_that_a_verdict_has_and_of_no_others(
     suspects: tuple[Suspect, ...], patterns: dict[str, dict[str, str]]
 ) -> None:

@@ -29,16 +29,10 @@ def now(*jobs: tuple[str, float, int, str | None], each_s: float = 1.0) -> Now:
     return now_of(Answer(COLUMNS, tuple(rows)), Answer(("job", "severity"), ()), newest, NOW_S, silence_s=600.0)
 
 
-@pytest.mark.parametrize(
-    ("age_s", "reason", "state"),
-    [
-        (5, None, "running"),
-        (90, None, "late"),
-        (900, None, "silent"),
-        (5, "finished", "ended"),
-        (900, "stopped", "ended"),
-    ],
-)
+@pytest.mark.parametrize(("age_s", "reason", "state"), [
+    (5, None, "running"), (90, None, "late"), (900, None, "silent"), (5, "finished", "ended"),
+    (900, "stopped", "ended"),
+])  # fmt: skip
 def test_a_job_that_ended_is_told_from_one_that_is_cut_off(age_s: float, reason: str | None, state: str) -> None:
     [line] = now(("a", age_s, 0, reason)).jobs
     assert line.state == state

@@ -37,8 +37,6 @@ def made_files(verdict: type = Verdict, suspect: type = Suspect) -> dict[Path, s
     return files | ({MIGRATIONS / f"{len(shipped) + 1:04}_fields.sql": sql} if sql else {})
 
 
-# --- JSON schemas ---------------------------------------------------------------------------------------------------
-
 WRITTEN_FROM_THE_FIRST = {
     Suspect: ("peer", "host", "gpu", "nic", "switch"), Reported: ("code", "detail", "times"),
 }  # fmt: skip
@@ -161,9 +159,6 @@ _COST_AND_STEP = {
     },
     "next_step": {"description": "What to do and where to look, for a person", "type": "string", "minLength": 1},
 }
-
-
-# --- columns --------------------------------------------------------------------------------------------------------
 
 
 def _added_columns(migrations: tuple[Migration, ...], records: Mapping[str, type]) -> Iterator[str]:

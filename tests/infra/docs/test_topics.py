@@ -59,14 +59,11 @@ def test_json_follows_its_published_schema(topic: str) -> None:
     jsonschema.validate(example, json.loads((SCHEMAS / f"{topic}.json").read_text()))
 
 
-@pytest.mark.parametrize(
-    ("topic", "encode", "decode"),
-    [
-        ("jobs", encode_announcement, decode_announcement),
-        ("heartbeats", encode_heartbeat, decode_heartbeat),
-        ("verdicts", encode_verdict, decode_verdict),
-    ],
-)
+@pytest.mark.parametrize(("topic", "encode", "decode"), [
+    ("jobs", encode_announcement, decode_announcement),
+    ("heartbeats", encode_heartbeat, decode_heartbeat),
+    ("verdicts", encode_verdict, decode_verdict),
+])  # fmt: skip
 def test_json_reads_and_writes_the_same(topic: str, encode: Any, decode: Any) -> None:
     (example,) = examples(topic)
     assert json.loads(encode(decode(as_bytes(example)))) == example

@@ -20,29 +20,21 @@ DAY_S = 86_400.0
 AWAY = Obstacle("kafka_away", "Kafka must answer")
 
 
-@pytest.mark.parametrize(
-    ("broken", "expected"),
-    [
-        ({}, []),
-        ({"error": AWAY}, [("problem", "kafka_away")]),
-        (
-            {"error": AWAY, "certificate_ends_s": NOW_S - 5},
-            [("problem", "kafka_away"), ("problem", "certificate_ends")],
-        ),
-        (
-            {"error": Obstacle("certificate_expired", "it has expired"), "certificate_ends_s": NOW_S - 5},
-            [("problem", "certificate_expired")],
-        ),
-        ({"answered_in_s": 4.0}, [("warning", "kafka_slow")]),
-        ({"certificate_ends_s": NOW_S + 300 * DAY_S}, []),
-        ({"certificate_ends_s": NOW_S + 3 * DAY_S}, [("warning", "certificate_ends")]),
-        ({"own_certificate_ends_s": NOW_S - DAY_S}, [("problem", "certificate_ends")]),
-        ({"has_login": True}, [("warning", "no_tls")]),
-        ({"has_login": True, "is_tls": True}, []),
-        ({"broker_clock_s": None}, [("unknown", "broker_clock")]),
-        ({"broker_clock_s": 40.0}, [("problem", "clock_off")]),
-    ],
-)
+@pytest.mark.parametrize(("broken", "expected"), [
+    ({}, []),
+    ({"error": AWAY}, [("problem", "kafka_away")]),
+    ({"error": AWAY, "certificate_ends_s": NOW_S - 5}, [("problem", "kafka_away"), ("problem", "certificate_ends")]),
+    ({"error": Obstacle("certificate_expired", "it has expired"), "certificate_ends_s": NOW_S - 5},
+     [("problem", "certificate_expired")]),
+    ({"answered_in_s": 4.0}, [("warning", "kafka_slow")]),
+    ({"certificate_ends_s": NOW_S + 300 * DAY_S}, []),
+    ({"certificate_ends_s": NOW_S + 3 * DAY_S}, [("warning", "certificate_ends")]),
+    ({"own_certificate_ends_s": NOW_S - DAY_S}, [("problem", "certificate_ends")]),
+    ({"has_login": True}, [("warning", "no_tls")]),
+    ({"has_login": True, "is_tls": True}, []),
+    ({"broker_clock_s": None}, [("unknown", "broker_clock")]),
+    ({"broker_clock_s": 40.0}, [("problem", "clock_off")]),
+])  # fmt: skip
 def test_what_is_found_of_the_brokers(broken: dict[str, object], expected: list[tuple[str, str]]) -> None:
     seen = kafka()
     seen = replace(seen, broker=replace(seen.broker, **broken))  # type: ignore[arg-type]

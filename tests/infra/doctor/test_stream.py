@@ -54,9 +54,7 @@ def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:
 
 
 @pytest.mark.parametrize(("rows", "without"), [(0, {0}), (3, set())])
-def test_a_rank_that_announced_iterations_is_without_marks_until_it_has_sent_some(
-    rows: int, without: set[int]
-) -> None:
+def test_a_rank_that_announced_iterations_has_no_marks_until_it_sent_some(rows: int, without: set[int]) -> None:
     one = Beat(0, 5.0, Heartbeat("llama", 0, 0, {"iterations": SourceProgress(rows)}))
     (job,) = jobs_of([announced(0, 1.0)], [one], {}, 0.0)
     assert job.without_marks == without
@@ -71,20 +69,17 @@ def test_a_job_heard_before_is_left_out_one_that_ended_is_known_and_a_silent_ran
     assert job.announced == {0}
 
 
-@pytest.mark.parametrize(
-    ("newer", "contradicts"),
-    [
-        ({"host": "node-9"}, "host"),
-        ({"gpu": 3}, None),  # the first did not know
-        ({"world_size": 4}, "world_size"),
-        ({"communicators": (Communicator("world", "world", (1, 0)),)}, "communicators"),
-        ({"communicators": (*WORLD, Communicator("tp", "tp", (0, 1)))}, None),
-        ({"host": "node-9", "since_ns": 5}, None),
-        ({"host": "node-9", "world_size": 4, "since_ns": 5}, None),
-        ({"host": "node-9", "start": "b"}, None),
-        ({"host": "node-9", "attempt": 1}, None),
-    ],
-)
+@pytest.mark.parametrize(("newer", "contradicts"), [
+    ({"host": "node-9"}, "host"),
+    ({"gpu": 3}, None),  # the first did not know
+    ({"world_size": 4}, "world_size"),
+    ({"communicators": (Communicator("world", "world", (1, 0)),)}, "communicators"),
+    ({"communicators": (*WORLD, Communicator("tp", "tp", (0, 1)))}, None),
+    ({"host": "node-9", "since_ns": 5}, None),
+    ({"host": "node-9", "world_size": 4, "since_ns": 5}, None),
+    ({"host": "node-9", "start": "b"}, None),
+    ({"host": "node-9", "attempt": 1}, None),
+])  # fmt: skip
 def test_an_announcement_contradicts_the_first_one_of_the_same_rank_start_and_place(
     newer: dict[str, object], contradicts: str | None
 ) -> None:
@@ -93,35 +88,27 @@ def test_an_announcement_contradicts_the_first_one_of_the_same_rank_start_and_pl
     assert (job.contradicts, job.beside) == (contradicts, frozenset())
 
 
-@pytest.mark.parametrize(
-    ("beats", "beside"),
-    [
-        ([beat(0, 8.0, start="a")], set()),  # within the time that clocks may differ
-        ([beat(0, 30.0, start="a"), beat(0, 30.0, start="b")], {"node-0"}),
-        ([beat(0, 30.0, start="a", state="ended")], set()),
-        ([beat(0, 30.0, start="b")], set()),
-        ([beat(0, 30.0, attempt=7)], set()),  # of a start that nobody announced
-    ],
-)
-def test_a_start_that_goes_on_after_the_next_was_announced_is_another_job(
-    beats: Sequence[Beat], beside: set[str]
-) -> None:
+@pytest.mark.parametrize(("beats", "beside"), [
+    ([beat(0, 8.0, start="a")], set()),  # within the time that clocks may differ
+    ([beat(0, 30.0, start="a"), beat(0, 30.0, start="b")], {"node-0"}),
+    ([beat(0, 30.0, start="a", state="ended")], set()),
+    ([beat(0, 30.0, start="b")], set()),
+    ([beat(0, 30.0, attempt=7)], set()),  # of a start that nobody announced
+])  # fmt: skip
+def test_a_start_that_outlasts_the_next_announced_one_is_another_job(beats: Sequence[Beat], beside: set[str]) -> None:
     log = [announced(0, 1.0, start="a"), announced(0, 4.0, start="b", host="node-9")]
     (job,) = jobs_of(log, beats, {}, 0.0)
     assert (job.hosts, job.beside, job.contradicts) == ({0: "node-9"}, beside, None)
 
 
-@pytest.mark.parametrize(
-    ("log", "now_s", "clocks"),
-    [
-        # Clocks that agree, and one message that came late: delays alone accuse no clock.
-        ([beat(0, 10.0), beat(1, 10.1), beat(0, 11.0), beat(1, 4.0), beat(1, 11.2)], 12.0, {"a": 0.0, "b": 0.0}),
-        ([beat(0, 10.0), beat(0, 20.0)], 15.0, {"a": 5.0}),  # ahead of ours
-        # Beside a clock that is ahead a right one is not behind.
-        ([beat(0, 30.0), beat(1, 10.0), beat(0, 31.0), beat(1, 11.0)], 11.0, {"a": 20.0, "b": 0.0}),
-        # Partitions are compared each for itself.
-        ([beat(0, 10.0), beat(1, 3.0)._replace(partition=1)], 12.0, {"a": 0.0, "b": 0.0}),
-    ],
-)
+@pytest.mark.parametrize(("log", "now_s", "clocks"), [
+    # Clocks that agree, and one message that came late: delays alone accuse no clock.
+    ([beat(0, 10.0), beat(1, 10.1), beat(0, 11.0), beat(1, 4.0), beat(1, 11.2)], 12.0, {"a": 0.0, "b": 0.0}),
+    ([beat(0, 10.0), beat(0, 20.0)], 15.0, {"a": 5.0}),  # ahead of ours
+    # Beside a clock that is ahead a right one is not behind.
+    ([beat(0, 30.0), beat(1, 10.0), beat(0, 31.0), beat(1, 11.0)], 11.0, {"a": 20.0, "b": 0.0}),
+    # Partitions are compared each for itself.
+    ([beat(0, 10.0), beat(1, 3.0)._replace(partition=1)], 12.0, {"a": 0.0, "b": 0.0}),
+])  # fmt: skip
 def test_a_clock_that_is_off_shows_by_host(log: list[Beat], now_s: float, clocks: dict[str, float]) -> None:
     assert host_clocks(log, {("llama", 0): "a", ("llama", 1): "b"}, now_s) == clocks

@@ -23,31 +23,28 @@ def changed(name: str, **config: str | None) -> TopicFacts:
     return replace(before, config={key: value for key, value in wanted.items() if value is not None})
 
 
-@pytest.mark.parametrize(
-    ("broken", "expected"),
-    [
-        ({}, []),
-        ({"commops": topic("commops", error="missing")}, [("problem", "topic_missing")]),
-        ({"mutes": topic("mutes", error="missing")}, [("warning", "topic_missing")]),
-        ({"alerts": topic("alerts", error="refused")}, [("unknown", "topic_hidden")]),
-        ({"alerts": topic("alerts", error="timed out")}, [("unknown", "not_read")]),
-        ({"commops": topic("commops", partitions=8)}, [("problem", "partitions_differ")]),
-        ({"alerts": topic("alerts", partitions=3)}, [("warning", "partitions_many")]),
-        ({"jobs": topic("jobs", leaderless=(1, 2))}, [("problem", "no_leader")]),
-        ({"jobs": topic("jobs", behind=(3,))}, [("warning", "under_replicated")]),
-        ({"jobs": topic("jobs", replicas=1)}, [("warning", "one_copy")]),
-        ({"jobs": changed("jobs", min_insync_replicas="1")}, [("warning", "min_insync")]),
-        ({"jobs": changed("jobs", min_insync_replicas="3")}, [("warning", "min_insync")]),
-        ({"jobs": changed("jobs", cleanup_policy="delete")}, [("problem", "topic_config")]),
-        ({"commops": changed("commops", cleanup_policy="compact")}, [("problem", "topic_config")]),
-        ({"commops": changed("commops", retention_ms="3600000")}, [("warning", "topic_config")]),
-        ({"commops": changed("commops", retention_ms="60000")}, [("problem", "topic_config")]),
-        ({"commops": changed("commops", retention_bytes="1000000")}, [("warning", "topic_config")]),
-        ({"commops": changed("commops", max_message_bytes="100000")}, [("problem", "topic_config")]),
-        ({"job_snapshots": changed("job_snapshots", segment_ms="604800000")}, [("warning", "snapshot_cleaning")]),
-        ({"jobs": topic("jobs", config=None)}, [("unknown", "not_read")]),
-    ],
-)
+@pytest.mark.parametrize(("broken", "expected"), [
+    ({}, []),
+    ({"commops": topic("commops", error="missing")}, [("problem", "topic_missing")]),
+    ({"mutes": topic("mutes", error="missing")}, [("warning", "topic_missing")]),
+    ({"alerts": topic("alerts", error="refused")}, [("unknown", "topic_hidden")]),
+    ({"alerts": topic("alerts", error="timed out")}, [("unknown", "not_read")]),
+    ({"commops": topic("commops", partitions=8)}, [("problem", "partitions_differ")]),
+    ({"alerts": topic("alerts", partitions=3)}, [("warning", "partitions_many")]),
+    ({"jobs": topic("jobs", leaderless=(1, 2))}, [("problem", "no_leader")]),
+    ({"jobs": topic("jobs", behind=(3,))}, [("warning", "under_replicated")]),
+    ({"jobs": topic("jobs", replicas=1)}, [("warning", "one_copy")]),
+    ({"jobs": changed("jobs", min_insync_replicas="1")}, [("warning", "min_insync")]),
+    ({"jobs": changed("jobs", min_insync_replicas="3")}, [("warning", "min_insync")]),
+    ({"jobs": changed("jobs", cleanup_policy="delete")}, [("problem", "topic_config")]),
+    ({"commops": changed("commops", cleanup_policy="compact")}, [("problem", "topic_config")]),
+    ({"commops": changed("commops", retention_ms="3600000")}, [("warning", "topic_config")]),
+    ({"commops": changed("commops", retention_ms="60000")}, [("problem", "topic_config")]),
+    ({"commops": changed("commops", retention_bytes="1000000")}, [("warning", "topic_config")]),
+    ({"commops": changed("commops", max_message_bytes="100000")}, [("problem", "topic_config")]),
+    ({"job_snapshots": changed("job_snapshots", segment_ms="604800000")}, [("warning", "snapshot_cleaning")]),
+    ({"jobs": topic("jobs", config=None)}, [("unknown", "not_read")]),
+])  # fmt: skip
 def test_each_fault_gives_the_one_finding(broken: dict[str, TopicFacts], expected: list[tuple[str, str]]) -> None:
     assert troubles(found(**broken)) == expected
 

@@ -197,22 +197,14 @@ def judged_iterations(irregular: dict[int, bool | None]) -> list[JudgedIteration
     return [JudgedIteration("j", 1, n, 0, 1, 1.0, "train", is_so, 1) for n, is_so in irregular.items()]
 
 
-@pytest.mark.parametrize(
-    ("irregular", "ranges"),
-    [
-        ({}, []),
-        ({n: n in (3, 6, 10) for n in range(12)}, [(3, 7), (10, 11)]),  # over two regular ones, not over three
-        # Neither those that were not logged nor those that are not judged split or extend a range.
-        (
-            {1: False, 2: True, 90: False, 91: True, 500: False, 501: False, 502: False, 600: True},
-            [(2, 92), (600, 601)],
-        ),
-        ({0: False, 1: True, 2: None, 3: None, 4: None, 5: True, 6: None}, [(1, 6)]),
-    ],
-)
-def test_ranges_join_over_few_regular_iterations(
-    irregular: dict[int, bool | None], ranges: list[tuple[int, int]]
-) -> None:
+@pytest.mark.parametrize(("irregular", "ranges"), [
+    ({}, []),
+    ({n: n in (3, 6, 10) for n in range(12)}, [(3, 7), (10, 11)]),  # over two regular ones, not over three
+    # Neither those that were not logged nor those that are not judged split or extend a range.
+    ({1: False, 2: True, 90: False, 91: True, 500: False, 501: False, 502: False, 600: True}, [(2, 92), (600, 601)]),
+    ({0: False, 1: True, 2: None, 3: None, 4: None, 5: True, 6: None}, [(1, 6)]),
+])  # fmt: skip
+def test_ranges_join_over_few_regular_ones(irregular: dict[int, bool | None], ranges: list[tuple[int, int]]) -> None:
     assert join_ranges(judged_iterations(irregular)) == ranges
 
 

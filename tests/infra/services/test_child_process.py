@@ -144,9 +144,7 @@ class Recorded(Service):
 @pytest.mark.parametrize(
     ("is_broken", "error"), [(False, None), (False, ZeroDivisionError), (True, ServiceUnavailable)]
 )
-def test_a_with_block_starts_it_and_stops_it_also_when_it_fails(
-    is_broken: bool, error: type[Exception] | None
-) -> None:
+def test_a_with_block_starts_and_stops_it_also_when_it_fails(is_broken: bool, error: type[Exception] | None) -> None:
     service = Recorded(is_broken=is_broken)
     with pytest.raises(error) if error else nullcontext(), service:
         assert service.happened == ["start"]

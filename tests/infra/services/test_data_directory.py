@@ -48,7 +48,7 @@ def test_a_temporary_one_lasts_until_it_is_removed() -> None:
     data.remove()
 
 
-def test_a_lock_lasts_while_a_child_holds_it_and_a_holder_that_lets_go_in_a_moment_is_waited_for(
+def test_a_lock_lasts_while_a_child_holds_it_and_who_lets_go_in_a_moment_is_waited_for(
     tmp_path: Path,
 ) -> None:
     lock = lock_directory(tmp_path)

@@ -49,16 +49,13 @@ def test_a_rank_that_is_far_outside_stands_out_alone_and_any_other_value_where_a
     assert [(one.iteration, one.rank) for one in standing_out(own)] == [(made_up_job.FLIPPED, 3)]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"loss": np.full(160, np.inf)},
-        {"loss": np.zeros(160)},
-        {"loss": np.where(np.arange(160) % 2, np.inf, -np.inf)},
-        {"local_grad_norm": np.logspace(-8, 3, 160)},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {},
+    {"loss": np.full(160, np.inf)},
+    {"loss": np.zeros(160)},
+    {"loss": np.where(np.arange(160) % 2, np.inf, -np.inf)},
+    {"local_grad_norm": np.logspace(-8, 3, 160)},
+])  # fmt: skip
 def test_charts_are_sound_whatever_was_computed(changed: dict[str, np.ndarray]) -> None:
     charts = charts_of(bands_of({**COLUMNS, **changed}, range(40)))
     assert [title.partition(",")[0] for title, _, _ in charts] == [

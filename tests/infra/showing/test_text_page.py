@@ -45,30 +45,27 @@ FOUND: dict[str, Found | str] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [
-        # A device is told from what might look the same.
-        ("slow NIC", ("own work? no: rank 1 on node-1", "one link? no: 3 of 3 ways of rank 1 on node-1 are slow",
-                      "NIC eth0 on node-1 sent at most 10.3 MB/s", "Since iterations 60 to 80, from 2026-11-21")),
-        ("slow link", ("a whole NIC? no: 1 of ", "rank 1 to rank 3 on pp1 took")),
-        ("slow rank", ("its NIC? no:", "the whole job? no:", "rank 2 on node-0 worked ",
-                       "; rank 3 on node-0 waited ")),
-        ("open", ("Since iteration 60, 1970-01-01 00:01:00Z (1 h ago), seen up to iteration 80",
-                  "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far",
-                  "median 200 ms, 100 ms before")),
-        ("nothing stored", ("its begin is not stored", "iterations: none of the verdict's range are stored",
-                            "who waited: the judge read no operators", "GPU state: nothing is stored",
-                            "Evidence seen", "Cost 2.0 GPU-hours an hour")),  # by delta
-        ("hang", ("Cost 4.0 GPU-hours an hour, on 4 GPUs",)),
-        ("hang without a loss", ("on 4 GPUs; how long it stood is not known",)),
-        ("detector's", ("Verdict quiet_loss (detector) in job (open, ticket)",
-                        "% sure (as every detector's verdict is)",
-                        "Cost none counted: no iteration with it was irregular without another verdict;")),
-        ("nobody", ("Device none is accused: seen", "Earlier no device is accused")),
-        ("others", ("Others 5 more open in this job: slow rank [job:0:0:0], slow rank [job:0:1:0], ", "and 2 more")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "texts"), [
+    # A device is told from what might look the same.
+    ("slow NIC", ("own work? no: rank 1 on node-1", "one link? no: 3 of 3 ways of rank 1 on node-1 are slow",
+                  "NIC eth0 on node-1 sent at most 10.3 MB/s", "Since iterations 60 to 80, from 2026-11-21")),
+    ("slow link", ("a whole NIC? no: 1 of ", "rank 1 to rank 3 on pp1 took")),
+    ("slow rank", ("its NIC? no:", "the whole job? no:", "rank 2 on node-0 worked ",
+                   "; rank 3 on node-0 waited ")),
+    ("open", ("Since iteration 60, 1970-01-01 00:01:00Z (1 h ago), seen up to iteration 80",
+              "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far",
+              "median 200 ms, 100 ms before")),
+    ("nothing stored", ("its begin is not stored", "iterations: none of the verdict's range are stored",
+                        "who waited: the judge read no operators", "GPU state: nothing is stored",
+                        "Evidence seen", "Cost 2.0 GPU-hours an hour")),  # by delta
+    ("hang", ("Cost 4.0 GPU-hours an hour, on 4 GPUs",)),
+    ("hang without a loss", ("on 4 GPUs; how long it stood is not known",)),
+    ("detector's", ("Verdict quiet_loss (detector) in job (open, ticket)",
+                    "% sure (as every detector's verdict is)",
+                    "Cost none counted: no iteration with it was irregular without another verdict;")),
+    ("nobody", ("Device none is accused: seen", "Earlier no device is accused")),
+    ("others", ("Others 5 more open in this job: slow rank [job:0:0:0], slow rank [job:0:1:0], ", "and 2 more")),
+])  # fmt: skip
 def test_a_screen_says_what_is_known(name: str, texts: tuple[str, ...]) -> None:
     found = FOUND[name]
     said = text_of(found_in(found) if isinstance(found, str) else found)

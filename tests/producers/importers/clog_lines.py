@@ -67,9 +67,6 @@ def steady(rank: int, size: int = 2, calls: int = 60, late_ms: int = 0, *, has_s
     return lines
 
 
-# --- whole jobs -----------------------------------------------------------------------------------------------------
-
-
 def write_logs(trace: Trace, folder: Path, backend: str = "gloo") -> None:
     """Write what each rank of a recorded or simulated job would have logged: milliseconds, cut, not rounded.
 

@@ -121,17 +121,12 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert [(one.rank, one.lost_rows, one.logged_ranks) for one in trace.announcements] == [(0, 0, 2), (3, 1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        ([event(1, "Q", n, n + 1) for n in range(9)], r"must hold starts and ends .*; got 18 calls alone: .*LIFE"),
-        ([], r"must hold calls of operators \(Q lines\); got none"),
-        (["G7|C1|Q|work_id=1|+0.001", "G7|R1|C1|S|+0.002"], r"got 4 events of CUDA graphs, which have no order"),
-    ],
-)
-def test_logs_that_can_t_tell_anything_are_refused_with_the_reason(
-    tmp_path: Path, lines: list[str], reason: str
-) -> None:
+@pytest.mark.parametrize(("lines", "reason"), [
+    ([event(1, "Q", n, n + 1) for n in range(9)], r"must hold starts and ends .*; got 18 calls alone: .*LIFE"),
+    ([], r"must hold calls of operators \(Q lines\); got none"),
+    (["G7|C1|Q|work_id=1|+0.001", "G7|R1|C1|S|+0.002"], r"got 4 events of CUDA graphs, which have no order"),
+])  # fmt: skip
+def test_logs_that_tell_nothing_are_refused_with_the_reason(tmp_path: Path, lines: list[str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         imported(tmp_path, *(log(header(), new_comm(rank, 2), signature(1), *lines) for rank in (0, 1)))
 
@@ -208,9 +203,7 @@ def test_a_call_takes_the_memory_of_its_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", [list[str](), [event(1, "Q", 500, 10), event(1, "Q", 501, 11)]])
-def test_the_calls_of_all_logs_together_are_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
-) -> None:
+def test_calls_of_all_logs_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]) -> None:
     """Those without an end take as much memory."""
     logs = log(*steady(0, calls=8)), log(*steady(1, calls=8 - len(others)), *others)
     monkeypatch.setattr(job_of_clog, "MOST_CALLS", 15)
@@ -248,20 +241,17 @@ def test_without_such_a_communicator_the_files_names_tell_or_nobody_does() -> No
         ranks_of_logs(logs, dict.fromkeys(logs, 1))
 
 
-@pytest.mark.parametrize(
-    ("splits", "groups"),
-    [
-        # The page calls the ranks of a split line global; the source checks them against the parent's size.
-        ([Split("world", "odd", (3, 2)), Split("odd_2", "one", (1,))],
-         {"odd": (3, 2), "odd_2": (3, 2), "one": (2,), "one_1": (2,)}),
-        # A name that means two groups on one rank means none.
-        ([Split("world", "part", (2, 3)), Split("world", "part", (2, 1)), Split("world", "part", (2, 3))],
-         {"part": None, "part_2": (2, 3), "part_1": (2, 1)}),
-        ([Split("world", "p", (0, 2)), Split("world", "p", (0, 2, 3))], {"p": None, "p_0": None}),
-        # Parts of other ranks, of ranks that are none, and of no communicator that is known
-        *(([Split("world", "x", ranks), Split("nowhere", "y", (2,))], {}) for ranks in ((0, 1), (2, 9), (2, 2))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("splits", "groups"), [
+    # The page calls the ranks of a split line global; the source checks them against the parent's size.
+    ([Split("world", "odd", (3, 2)), Split("odd_2", "one", (1,))],
+     {"odd": (3, 2), "odd_2": (3, 2), "one": (2,), "one_1": (2,)}),
+    # A name that means two groups on one rank means none.
+    ([Split("world", "part", (2, 3)), Split("world", "part", (2, 1)), Split("world", "part", (2, 3))],
+     {"part": None, "part_2": (2, 3), "part_1": (2, 1)}),
+    ([Split("world", "p", (0, 2)), Split("world", "p", (0, 2, 3))], {"p": None, "p_0": None}),
+    # Parts of other ranks, of ranks that are none, and of no communicator that is known
+    *(([Split("world", "x", ranks), Split("nowhere", "y", (2,))], {}) for ranks in ((0, 1), (2, 9), (2, 2))),
+])  # fmt: skip
 def test_split_lines_name_groups_of_a_rank(splits: list[Split], groups: dict[str, tuple[int, ...] | None]) -> None:
     found = groups_of_log([WORLD], splits, 2, 4, {})
     assert {name: own and own.ranks for name, own in found.items()} == {"world": (0, 1, 2, 3), **groups}

@@ -92,13 +92,10 @@ def test_an_operator_that_we_do_not_know_is_counted_and_keeps_its_place() -> Non
     }
 
 
-@pytest.mark.parametrize(
-    ("first", "got"),
-    [
-        ("V|2|base_timestamp=1.000", "V|2"), ("{}", "{}"), ("", "''"), ("V|1|base_timestamp=x", "V|1"),
-        ("\0\xff", "x00"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("first", "got"), [
+    ("V|2|base_timestamp=1.000", "V|2"), ("{}", "{}"), ("", "''"), ("V|1|base_timestamp=x", "V|1"),
+    ("\0\xff", "x00"),
+])  # fmt: skip
 def test_another_version_and_what_is_no_log_is_refused_with_its_line(first: str, got: str) -> None:
     with pytest.raises(InputError, match=r"line 1 must be V\|1\|base_timestamp=SECONDS\.MILLISECONDS") as caught:
         parsed(first)
@@ -126,7 +123,7 @@ def test_a_line_that_makes_no_sense_is_counted(line: str) -> None:
     assert parsed(*BEGIN, line)[0].skipped["lines that can't be read"] == 1
 
 
-def test_ends_without_calls_and_more_communicators_than_a_rank_has_are_counted(
+def test_ends_without_calls_and_communicators_too_many_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parser, calls = parsed(

@@ -95,9 +95,7 @@ def test_a_log_that_is_begun_anew_is_read_anew(folder: Path) -> None:
     assert column(records, "start_ns", 0)[0] == BASE_MS * 1_000_000
 
 
-def test_other_files_and_two_logs_of_one_rank_are_told_and_left_out(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_files_and_second_logs_of_a_rank_are_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "train.txt").write_bytes(b"loss 0.5\n" * 12)
     (folder / "0.log").write_bytes(log(*steady(0, 4, calls=10)))
     (folder / "old.log").write_bytes(log(header(base="1714234500.000"), *steady(0, 4, calls=10)[1:]))
@@ -121,15 +119,11 @@ SECOND_HEADER = log(*steady(0, calls=5), *steady(0, calls=5))
 WITHOUT_ENDS = log(*steady(0, calls=0), *(event(1, "Q", n, 1 + n) for n in range(1001)))
 
 
-@pytest.mark.parametrize(
-    ("bad", "rows", "told"),
-    [
-        (SECOND_HEADER, 5, "line 19 must be within one log"),
-        (WITHOUT_ENDS, 0, "line 1004 must come when at most 1000 calls"),
-        (log(header(version=2)), 0, r"line 1 must be V|1|"),
-    ],
-    ids=["appended to", "without ends", "another version"],
-)
+@pytest.mark.parametrize(("bad", "rows", "told"), [
+    (SECOND_HEADER, 5, "line 19 must be within one log"),
+    (WITHOUT_ENDS, 0, "line 1004 must come when at most 1000 calls"),
+    (log(header(version=2)), 0, r"line 1 must be V|1|"),
+], ids=["appended to", "without ends", "another version"])  # fmt: skip
 def test_a_bad_log_is_told_once_and_left_out_and_the_ranks_beside_it_go_on(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bad: bytes, rows: int, told: str
 ) -> None:
@@ -148,9 +142,7 @@ def test_a_bad_log_is_told_once_and_left_out_and_the_ranks_beside_it_go_on(
     assert refused.startswith(f"event=file_refused reason='{folder}/0.log: {told}")
 
 
-def test_where_a_watchdog_looks_nothing_is_published_and_it_is_told(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_a_watchdog_looks_that_is_all_that_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = [header(), new_comm(0, 2), signature(1)]
     for n in range(60):
         lines += [event(1, "Q", 10 * n, n + 1), *(event(1, kind, 10 * n) for kind in "SE" if n)]
@@ -180,9 +172,6 @@ def test_a_rank_whose_communicators_no_message_can_hold_is_told_once_and_left_ou
     assert column(records, "sequence", 0) == []
     (told,) = messages(caplog, "rank_refused")
     assert "job=job rank=0 reason='its announcement must be at most 10000 bytes; got " in told
-
-
-# --- a job that is started again and again --------------------------------------------------------------------------
 
 
 def begun(start: int, calls: int, rank: int = 0) -> bytes:

@@ -123,27 +123,24 @@ BOTH_OPEN, OPEN = ("scheduled", "scheduled"), ("scheduled", "")
 STATUS = {"0": {"last_completed_collective": "7"}, "1": {"last_completed_collective": -1}}
 
 
-@pytest.mark.parametrize(
-    ("dumps", "ranks", "words"),
-    [
-        ([dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7))], (1,),
-         "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce 7 on default_pg"),
-        # Rank 1 has nothing to show but its status: it has completed what rank 2 never came out of.
-        ([dump(entry(7, "completed")), dump(pg_status=STATUS), dump(entry(7))], (2,),
-         "ended on other ranks and never on rank 2"),
-        ([dump(entry(7))] * 3, (), "ranks 0, 1, 2 stand in all_reduce 7 on default_pg, and nobody is missing"),
-        # NCCL ends a small send before it is received: the sender has no open one from which to count.
-        ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, BOTH_OPEN])], (1,), ""),
-        ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, OPEN])], (1,), ""),
-        ([rounds(0, [DONE, DONE, DONE]), rounds(1, [DONE, DONE, DONE, OPEN])], (0,), ""),
-        # One has lost its first entries: both count from the first open one.
-        ([rounds(0, [DONE, SENT], first=4), rounds(1, [DONE, DONE, DONE, ("completed", "")])], (1,), ""),
-        # Each ring begins at another call: both count from the newest collective that both have ended. Counted from
-        # the open ones each end waited for a recv of the other.
-        ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, BOTH_OPEN], 70, 4)], (1,), ""),
-        ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, OPEN], 70, 4)], (1,), ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("dumps", "ranks", "words"), [
+    ([dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7))], (1,),
+     "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce 7 on default_pg"),
+    # Rank 1 has nothing to show but its status: it has completed what rank 2 never came out of.
+    ([dump(entry(7, "completed")), dump(pg_status=STATUS), dump(entry(7))], (2,),
+     "ended on other ranks and never on rank 2"),
+    ([dump(entry(7))] * 3, (), "ranks 0, 1, 2 stand in all_reduce 7 on default_pg, and nobody is missing"),
+    # NCCL ends a small send before it is received: the sender has no open one from which to count.
+    ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, BOTH_OPEN])], (1,), ""),
+    ([rounds(0, [DONE, DONE, SENT]), rounds(1, [DONE, DONE, OPEN])], (1,), ""),
+    ([rounds(0, [DONE, DONE, DONE]), rounds(1, [DONE, DONE, DONE, OPEN])], (0,), ""),
+    # One has lost its first entries: both count from the first open one.
+    ([rounds(0, [DONE, SENT], first=4), rounds(1, [DONE, DONE, DONE, ("completed", "")])], (1,), ""),
+    # Each ring begins at another call: both count from the newest collective that both have ended. Counted from
+    # the open ones each end waited for a recv of the other.
+    ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, BOTH_OPEN], 70, 4)], (1,), ""),
+    ([rounds(0, [DONE, DONE, SENT], 40, 2), rounds(1, [DONE, DONE, DONE, OPEN], 70, 4)], (1,), ""),
+])  # fmt: skip
 def test_the_rank_that_is_waited_for_is_named_if_it_is_known(
     tmp_path: Path, dumps: list[dict[str, Any]], ranks: tuple[int, ...], words: str
 ) -> None:
@@ -192,16 +189,13 @@ def test_operators_issued_as_one_have_the_state_of_the_whole() -> None:
     assert not list(job_of_dumps([read_dump(dump(*parts), 2)], "job").batches())
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([], "must be a flight recorder dump with a text under 'version'; got a list"),
-        ({"version": "3.0"}, "version must be 1.x or 2.x; got '3.0'"),
-        ({"version": "2.9"}, "pg_config must be an object of process groups; got a NoneType"),
-        ({"version": "2.9", "pg_config": {"0": {"ranks": "[0, x]"}}}, "ranks must be the ranks of a group; got none"),
-        ({"version": "2.9", "pg_config": {}, "entries": 3}, "entries must be a list; got a int"),
-    ],
-)
+@pytest.mark.parametrize(("value", "message"), [
+    ([], "must be a flight recorder dump with a text under 'version'; got a list"),
+    ({"version": "3.0"}, "version must be 1.x or 2.x; got '3.0'"),
+    ({"version": "2.9"}, "pg_config must be an object of process groups; got a NoneType"),
+    ({"version": "2.9", "pg_config": {"0": {"ranks": "[0, x]"}}}, "ranks must be the ranks of a group; got none"),
+    ({"version": "2.9", "pg_config": {}, "entries": 3}, "entries must be a list; got a int"),
+])  # fmt: skip
 def test_what_is_no_dump_is_refused(value: Any, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         read_dump(value, 0)
@@ -286,14 +280,11 @@ def test_broken_pickles_are_refused(value: bytes) -> None:
         load_plain(value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"\x80\x02Nr\xff\xff\xff\xff.",  # a place in memory far out
-        b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",  # bytes that are not there
-        b"\x80\x05\x96\xff\xff\xff\xff\xff\x00\x00\x00.",  # a bytearray of a tebibyte
-    ],
-)
+@pytest.mark.parametrize("value", [
+    b"\x80\x02Nr\xff\xff\xff\xff.",  # a place in memory far out
+    b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",  # bytes that are not there
+    b"\x80\x05\x96\xff\xff\xff\xff\xff\x00\x00\x00.",  # a bytearray of a tebibyte
+])  # fmt: skip
 def test_a_few_bytes_never_take_much_memory(value: bytes) -> None:
     tracemalloc.start()
     try:

@@ -287,9 +287,7 @@ def test_a_log_that_grows_beside_traces_does_not_hold_them_up(folder: Path) -> N
         source.close()
 
 
-def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_that_never_rests_holds_others_up_for_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "MOST_WAIT_S", 0.5)
     captures(folder, 0, 3)
     with growing(folder / "rank-7.json"):
@@ -303,9 +301,7 @@ def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(
 
 
 @pytest.mark.parametrize("at", [-(10**18), 10**18])
-def test_a_file_with_an_older_or_a_later_time_is_read_when_it_is_moved_in(
-    folder: Path, tmp_path: Path, at: int
-) -> None:
+def test_a_file_of_an_older_or_later_time_is_read_when_it_is_moved_in(folder: Path, tmp_path: Path, at: int) -> None:
     captures(folder, 0, 3)
     late = next(folder.glob("rank-1*")).rename(tmp_path / "rank-1.json.gz")
     source = opened("kineto", folder, ends_when_idle=False)

@@ -93,9 +93,7 @@ def test_members_and_links_of_archives_can_not_leave_the_folder(tmp_path: Path) 
     assert gather(path, scratch(tmp_path)).files == {}
 
 
-def test_a_packed_file_given_by_a_path_upwards_leaves_the_folder_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packed_file_above_us_leaves_its_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
     (tmp_path / "dump_3.xz").write_bytes(lzma.compress(dump_bytes()))

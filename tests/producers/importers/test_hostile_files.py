@@ -102,9 +102,7 @@ def test_every_kind_is_tried_and_a_path_that_no_system_takes_is_told_in_one_line
 
 
 @pytest.mark.parametrize("kind", VALID)
-def test_a_good_file_is_read_packed_or_behind_the_mark_that_windows_puts_before_a_text(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_good_file_is_read_packed_or_behind_the_mark_that_windows_puts_first(tmp_path: Path, kind: str) -> None:
     value = VALID[kind]()
     text = json.dumps(pickle.loads(value)).encode() if kind == "flight-recorder" else value
     for one in (value, gzip.compress(value), codecs.BOM_UTF8 + text):
@@ -197,14 +195,11 @@ def bomb(begin: bytes, fill: bytes) -> bytes:
     return gzip.compress(begin) + gzip.compress(fill * (1 << 20)) * (BOMB_BYTES >> 20)
 
 
-@pytest.mark.parametrize(
-    ("kind", "begin", "fill"),
-    [
-        ("flight-recorder", b"{", b" "), ("flight-recorder", b"\x80\x02", b"N"), ("kineto", b"", b" "),
-        ("kineto", b'{"traceEvents": [{"a": "', b"x"), ("kineto", b'{"traceEvents": [', b"["),
-        ("nccl-inspector", b"", b"x"), ("clog", b"V|1|base_timestamp=1.000\n", b"x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "begin", "fill"), [
+    ("flight-recorder", b"{", b" "), ("flight-recorder", b"\x80\x02", b"N"), ("kineto", b"", b" "),
+    ("kineto", b'{"traceEvents": [{"a": "', b"x"), ("kineto", b'{"traceEvents": [', b"["),
+    ("nccl-inspector", b"", b"x"), ("clog", b"V|1|base_timestamp=1.000\n", b"x"),
+])  # fmt: skip
 def test_a_bomb_does_not_fill_the_memory(tmp_path: Path, kind: str, begin: bytes, fill: bytes) -> None:
     value = bomb(begin, fill)
     assert len(value) < BOMB_BYTES / 100
@@ -244,20 +239,13 @@ def test_many_lists_before_the_events_do_not_hold_up_the_reader(tmp_path: Path) 
     assert try_import(tmp_path, "kineto", value) is None
 
 
-@pytest.mark.parametrize(
-    ("found", "put", "reason"),
-    [
-        (b'"ts": 2.25', b'"ts": "2.25"', "1 x collectives without a usable time"),
-        (b'"dur": 3.5', b'"dur": -3.5', "1 x collectives without a usable time"),
-        (
-            b'"distributedInfo"',
-            b'"baseTimeNanoseconds": 4611686018427387903, "distributedInfo"',
-            "2 x with impossible",
-        ),
-        (b'"rank": 0', b'"rank": 7', "1 x collectives whose process group nothing tells"),
-        (b'"cat": "kernel"', b'"cat": "k"', "none of them"),
-    ],
-)
+@pytest.mark.parametrize(("found", "put", "reason"), [
+    (b'"ts": 2.25', b'"ts": "2.25"', "1 x collectives without a usable time"),
+    (b'"dur": 3.5', b'"dur": -3.5', "1 x collectives without a usable time"),
+    (b'"distributedInfo"', b'"baseTimeNanoseconds": 4611686018427387903, "distributedInfo"', "2 x with impossible"),
+    (b'"rank": 0', b'"rank": 7', "1 x collectives whose process group nothing tells"),
+    (b'"cat": "kernel"', b'"cat": "k"', "none of them"),
+])  # fmt: skip
 def test_a_trace_of_which_nothing_can_be_used_says_why(tmp_path: Path, found: bytes, put: bytes, reason: str) -> None:
     assert found in trace_bytes()
     text = try_import(tmp_path, "kineto", trace_bytes().replace(found, put))

@@ -32,13 +32,10 @@ def test_names_count_where_files_of_one_time_call_themselves_one_rank() -> None:
     assert 2 not in identify([replace(claim, world_size=2) for claim in claims]).ranks
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        [f"node-{node}/rank_{rank}" for node in (2, 10) for rank in (0, 1)],
-        [f"nccl_trace_rank_llama-worker-{pod}_{rank}" for pod in (0, 1) for rank in (0, 1)],
-    ],
-)
+@pytest.mark.parametrize("names", [
+    [f"node-{node}/rank_{rank}" for node in (2, 10) for rank in (0, 1)],
+    [f"nccl_trace_rank_llama-worker-{pod}_{rank}" for pod in (0, 1) for rank in (0, 1)],
+])  # fmt: skip
 def test_local_ranks_of_hosts_are_numbered_through_if_the_job_is_that_large(names: list[str]) -> None:
     of_four = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]
     assert ranks_of(*of_four) == dict(enumerate(names))

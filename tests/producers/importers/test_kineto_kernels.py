@@ -92,9 +92,6 @@ def test_bandwidths_are_those_of_a_plain_recomputation(shared_trace: Shared, tmp
     assert metrics.differences == []  # of no rank of both is it known that its GPU or CPU was slow
 
 
-# --- plain ----------------------------------------------------------------------------------------------------------
-
-
 def recomputed(events: Iterable[Event]) -> dict[str, tuple[float, int]]:
     """Return the value of each metric, and of how many values it is."""
     events = [one for one in events if one.get("ph") == "X"]

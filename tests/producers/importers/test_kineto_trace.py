@@ -145,9 +145,7 @@ def test_an_operator_belongs_to_the_step_that_issued_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ts", "dur"), [(9e15, 3.0), (20.0, 9e15), (9e15, 9e15)])
 @pytest.mark.parametrize("name", ["ncclDevKernel_X", "gloo:all_reduce"])
-def test_times_that_no_row_can_have_leave_out_their_call_alone(
-    tmp_path: Path, ts: float, dur: float, name: str
-) -> None:
+def test_times_that_no_row_has_leave_out_their_call_alone(tmp_path: Path, ts: float, dur: float, name: str) -> None:
     calls = [kernel(12.5, 3, 3, **NAMED), kernel(ts, dur, 4, **NAMED), step(9, 9e15, 9e15)]
     if name.startswith("gloo"):
         calls = [call | {"name": name, "cat": "user_annotation", "pid": 1} for call in calls[:2]]
@@ -215,21 +213,18 @@ def test_hosts_are_read_off_the_names_that_torch_gives(folder: Path, tmp_path: P
     assert [one.host for one in imported(folder, tmp_path).announcements] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "operator"),
-    [
-        ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", NAMED, "all_reduce"),
-        ("Cijk_unheard_of", {**NAMED, "Collective name": "_reduce_scatter_base"}, "reduce_scatter"),
-        ("void aiter::cross_device_reduce_2stage<__hip_bfloat16, 8, true>(aiter::RankData*)", {}, "all_reduce"),
-        ("void vllm::cross_device_reduce_1stage<float, 8>(vllm::RankData*)", {}, "all_reduce"),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", {}, "all_reduce"),
-        ("void flashinfer::allreduce_fusion_kernel_oneshot_lamport<float>()", {}, "all_reduce"),
-        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWorkElem)", {}, "all_gather"),
-        ("triton_per_fused_all_reduce_0", {}, None),
-        ("void at::native::reduce_kernel<512, 1>()", {}, None),
-        ("void at::native::_scatter_gather_elementwise_kernel<128, 8>()", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments", "operator"), [
+    ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", NAMED, "all_reduce"),
+    ("Cijk_unheard_of", {**NAMED, "Collective name": "_reduce_scatter_base"}, "reduce_scatter"),
+    ("void aiter::cross_device_reduce_2stage<__hip_bfloat16, 8, true>(aiter::RankData*)", {}, "all_reduce"),
+    ("void vllm::cross_device_reduce_1stage<float, 8>(vllm::RankData*)", {}, "all_reduce"),
+    ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", {}, "all_reduce"),
+    ("void flashinfer::allreduce_fusion_kernel_oneshot_lamport<float>()", {}, "all_reduce"),
+    ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWorkElem)", {}, "all_gather"),
+    ("triton_per_fused_all_reduce_0", {}, None),
+    ("void at::native::reduce_kernel<512, 1>()", {}, None),
+    ("void at::native::_scatter_gather_elementwise_kernel<128, 8>()", {}, None),
+])  # fmt: skip
 def test_collectives_are_told_by_arguments_and_then_by_name(
     tmp_path: Path, name: str, arguments: dict[str, Any], operator: str | None
 ) -> None:
@@ -294,22 +289,19 @@ def test_without_launches_marks_count_where_no_operator_runs_on_or_each_step_has
         assert set(imported(tmp_path / name, tmp_path).commops[0].columns["iteration"].tolist()) == {UNKNOWN}
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ([kernel(20, 2, 2, **NAMED, device=1)], "a trace must be of one GPU; got collectives of 0 and 1"),
-        ([step(0, 0, 9) | {"pid": 2}], "a trace must be of one process; got collectives of 1 and 2"),
-        ([step(0, 50, 9)], "ProfilerStep#0 must be there once; got it twice"),
-        (b"", "must be a JSON object with a list 'traceEvents'"),
-        (b'[{"nccl": 1}', "must be a complete trace"),
-        (b'{"a": {"traceEvents": [1]}}', "must be a JSON object with a list 'traceEvents'"),
-        (b'{"traceEvents": {"nccl": 1}}', "must be a JSON object with a list 'traceEvents'"),
-        (b'{"traceEvents": [] "a": 1}', "must be a complete JSON object"),
-        (b'{"traceEvents": []}', "traces must hold collectives: .*; got none of them"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclAllGather", "ts": 1, "dur": 1, "args": {}}]}',
-         "distributedInfo.rank must be a rank, or the file's name end in one"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "message"), [
+    ([kernel(20, 2, 2, **NAMED, device=1)], "a trace must be of one GPU; got collectives of 0 and 1"),
+    ([step(0, 0, 9) | {"pid": 2}], "a trace must be of one process; got collectives of 1 and 2"),
+    ([step(0, 50, 9)], "ProfilerStep#0 must be there once; got it twice"),
+    (b"", "must be a JSON object with a list 'traceEvents'"),
+    (b'[{"nccl": 1}', "must be a complete trace"),
+    (b'{"a": {"traceEvents": [1]}}', "must be a JSON object with a list 'traceEvents'"),
+    (b'{"traceEvents": {"nccl": 1}}', "must be a JSON object with a list 'traceEvents'"),
+    (b'{"traceEvents": [] "a": 1}', "must be a complete JSON object"),
+    (b'{"traceEvents": []}', "traces must hold collectives: .*; got none of them"),
+    (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclAllGather", "ts": 1, "dur": 1, "args": {}}]}',
+     "distributedInfo.rank must be a rank, or the file's name end in one"),
+])  # fmt: skip
 def test_traces_that_were_merged_or_are_none_are_refused(tmp_path: Path, more: Any, message: str) -> None:
     source = tmp_path / "in"
     if isinstance(more, bytes):

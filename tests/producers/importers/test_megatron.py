@@ -73,7 +73,7 @@ def test_that_one_rank_always_takes_most_is_no_fault(tmp_path: Path, noise: floa
     assert judged(tmp_path, training(1.0, noise=noise))[0] == []
 
 
-def test_reports_without_iterations_count_by_themselves_and_the_newest_are_kept(
+def test_reports_without_iterations_count_and_the_newest_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = MegatronLog()
@@ -93,7 +93,7 @@ def test_reports_without_iterations_count_by_themselves_and_the_newest_are_kept(
 
 
 @pytest.mark.parametrize("begin", [MegatronLog.begin_file, MegatronLog.forget_file])
-def test_ranks_that_are_listed_without_a_report_are_put_into_none_of_another_log(
+def test_ranks_listed_without_a_report_are_put_into_none_of_another_log(
     begin: Callable[[MegatronLog], None],
 ) -> None:
     log = MegatronLog()
@@ -109,23 +109,18 @@ def test_ranks_that_are_listed_without_a_report_are_put_into_none_of_another_log
     assert job.world_size == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "rank", "place"),
-    [
-        (AGAIN + "First rerun: unexpected result is not reproducible within the tolerance (0.5 != nan)!\n"
-         + AGAIN + "Possible transient error!\n", 11, ("node-2", 3)),
-        (TRACKED.format("node-2", 5, "initial_run", "nan", MESSAGE)
-         + TRACKED.format("node-2", 5, "first_rerun_not_reproducible", "tensor(0.4, device='cuda:5')", MESSAGE),
-         21, ("node-2", 5)),
-        # The second GPU computed another result than the first one: that one is at fault
-        (TRACKED.format("node-2", 5, "RerunValidationStatus.FIRST_RERUN_REPRODUCIBLE", "nan", MESSAGE)
-         + TRACKED.format("node-9", 1, "RerunValidationStatus.SECOND_RERUN_NOT_REPRODUCIBLE", "0.4", MESSAGE),
-         21, ("node-2", 5)),
-    ],
-)  # fmt: skip
-def test_a_gpu_that_computes_another_result_is_named(
-    tmp_path: Path, text: str, rank: int, place: tuple[str, int]
-) -> None:
+@pytest.mark.parametrize(("text", "rank", "place"), [
+    (AGAIN + "First rerun: unexpected result is not reproducible within the tolerance (0.5 != nan)!\n"
+     + AGAIN + "Possible transient error!\n", 11, ("node-2", 3)),
+    (TRACKED.format("node-2", 5, "initial_run", "nan", MESSAGE)
+     + TRACKED.format("node-2", 5, "first_rerun_not_reproducible", "tensor(0.4, device='cuda:5')", MESSAGE),
+     21, ("node-2", 5)),
+    # The second GPU computed another result than the first one: that one is at fault
+    (TRACKED.format("node-2", 5, "RerunValidationStatus.FIRST_RERUN_REPRODUCIBLE", "nan", MESSAGE)
+     + TRACKED.format("node-9", 1, "RerunValidationStatus.SECOND_RERUN_NOT_REPRODUCIBLE", "0.4", MESSAGE),
+     21, ("node-2", 5)),
+])  # fmt: skip
+def test_a_gpu_with_another_result_is_named(tmp_path: Path, text: str, rank: int, place: tuple[str, int]) -> None:
     (verdict,), lines = judged(tmp_path, text)
     assert (verdict.kind, verdict.severity) == ("corruption", "page")
     assert verdict.time_ns == (None if rank == 11 else 1_773_482_412 * 10**9)
@@ -134,34 +129,28 @@ def test_a_gpu_that_computes_another_result_is_named(
     assert "was not the same" in lines
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        # A clock that was never set
-        (TRACKED.format("node-2", 5, "first_rerun_not_reproducible", "nan", MESSAGE).replace("2026-", "9999-"),
-         "computed again there, it was not the same"),
-        ("".join(TRACKED.format("node-2", 5, status, "nan", MESSAGE)
-                 for status in ("initial_run", "first_rerun_reproducible", "second_rerun_reproducible")),
-         "on another GPU it was the same: data or program, no device"),
-        ("Unexpected result 83.2 on rank 4 at iteration #200 invocation #1 (message='Spiky loss')\n",
-         "rank 4, iteration 200: Spiky loss; it was not computed again"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "words"), [
+    # A clock that was never set
+    (TRACKED.format("node-2", 5, "first_rerun_not_reproducible", "nan", MESSAGE).replace("2026-", "9999-"),
+     "computed again there, it was not the same"),
+    ("".join(TRACKED.format("node-2", 5, status, "nan", MESSAGE)
+             for status in ("initial_run", "first_rerun_reproducible", "second_rerun_reproducible")),
+     "on another GPU it was the same: data or program, no device"),
+    ("Unexpected result 83.2 on rank 4 at iteration #200 invocation #1 (message='Spiky loss')\n",
+     "rank 4, iteration 200: Spiky loss; it was not computed again"),
+])  # fmt: skip
 def test_other_results_are_told_and_accuse_nobody(tmp_path: Path, text: str, words: str) -> None:
     found, lines = judged(tmp_path, text)
     assert found == []
     assert words in lines
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"Rank {{0}}, node node-0, device {{0}}, iteration 121: Unexpected result nan (message='{MESSAGE}')\n",
-        f"Unexpected result nan on rank {{0}} at iteration #121 invocation #3 (message='{MESSAGE}')\n",
-        "AssertionError: Rank {0}: found NaN in local grad norm in backward pass before data-parallel communication "
-        "collective. Device: {0}, node: node-0\n",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    f"Rank {{0}}, node node-0, device {{0}}, iteration 121: Unexpected result nan (message='{MESSAGE}')\n",
+    f"Unexpected result nan on rank {{0}} at iteration #121 invocation #3 (message='{MESSAGE}')\n",
+    "AssertionError: Rank {0}: found NaN in local grad norm in backward pass before data-parallel communication "
+    "collective. Device: {0}, node: node-0\n",
+])  # fmt: skip
 def test_one_rank_s_result_that_is_not_finite_is_its_own_and_that_of_all_is_not(tmp_path: Path, line: str) -> None:
     begin = "using world size: 16,\n [2026-03-14 10:00:00.1] iteration      120/  500000 | lm loss: 2.1 |\n"
     (verdict,), _ = judged(tmp_path, begin + line.format(3))
@@ -187,15 +176,12 @@ def test_more_than_training_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -
         MegatronLog().read("".join(map(line.format, range(3))).encode())
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("loss", "no device is named"),
-        ("gradient:0:layers.1.attention.wq.weight", "gradients are compared after their reduction"),
-        ("rng:accelerator:0", "the program, no device"),
-        ("tensor schema divergence", "the program, no device"),
-    ],
-)
+@pytest.mark.parametrize(("what", "words"), [
+    ("loss", "no device is named"),
+    ("gradient:0:layers.1.attention.wq.weight", "gradients are compared after their reduction"),
+    ("rng:accelerator:0", "the program, no device"),
+    ("tensor schema divergence", "the program, no device"),
+])  # fmt: skip
 @pytest.mark.parametrize("word", ["local_step", "attempt"])
 def test_the_lowest_rank_of_torchtitan_s_replay_is_told_once_and_is_no_suspect(
     tmp_path: Path, what: str, words: str, word: str

@@ -107,20 +107,17 @@ def started(shift: int, identity: str, missing: int, count: int = 9) -> list[str
 OTHER = joined(0, "commId 0xdef ").replace(":100:", ":1000:").replace("0x7fa0", "0x7fb0").replace("rank 0", "rank 3")
 
 
-@pytest.mark.parametrize(
-    ("lines", "rank", "host", "call_number"),
-    [
-        *(([*started(0, first, missing=1), *mark, *started(5, second, missing=2, count=4)], 2, "node6", 3)
-          for first, second in (("commId 0xabc ", "commId 0xdef "), ("", "")) for mark in ([AGAIN], [])),
-        # A rank without calls in the newest start has none of the one before.
-        ([*started(0, "", missing=4), *started(5, "", missing=2, count=1)], 2, "node6", 0),
-        # The world comes first: a later communicator of its size may have another order, or ranks that never joined.
-        ([*started(0, "commId 0xabc ", missing=1), OTHER], 1, "node0", 8),
-        # Colours before a host are no part of its name.
-        ([f"\x1b[33m{line.split(') ')[-1]}\x1b[0m" for line in started(0, "commId 0xabc ", missing=2)],
-         2, "node1", 8),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "rank", "host", "call_number"), [
+    *(([*started(0, first, missing=1), *mark, *started(5, second, missing=2, count=4)], 2, "node6", 3)
+      for first, second in (("commId 0xabc ", "commId 0xdef "), ("", "")) for mark in ([AGAIN], [])),
+    # A rank without calls in the newest start has none of the one before.
+    ([*started(0, "", missing=4), *started(5, "", missing=2, count=1)], 2, "node6", 0),
+    # The world comes first: a later communicator of its size may have another order, or ranks that never joined.
+    ([*started(0, "commId 0xabc ", missing=1), OTHER], 1, "node0", 8),
+    # Colours before a host are no part of its name.
+    ([f"\x1b[33m{line.split(') ')[-1]}\x1b[0m" for line in started(0, "commId 0xabc ", missing=2)],
+     2, "node1", 8),
+])  # fmt: skip
 def test_the_rank_that_called_less_in_the_newest_start_is_missing(
     tmp_path: Path, lines: list[str], rank: int, host: str, call_number: int
 ) -> None:

@@ -54,15 +54,12 @@ def test_sends_are_not_counted_and_communicators_of_one_hash_told_apart() -> Non
     assert len({one.id for one in read_answer(json.dumps(told).encode()).communicators}) == 3
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        (b"NCCL version 2.26.2 compiled with CUDA 12.6\n", "since 2.28.7"), (b"", "since 2.28.7"),
-        (PlayedJob().answer()[:900], "must be complete JSON"), (b"{}", "list of communicators"),
-        (b'{"communicators": {}}', "list of communicators"), (b"[" * 100_000, "since 2.28.7"),
-        (b'{"a": ' + b"[" * 100_000, "must be complete JSON"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "found"), [
+    (b"NCCL version 2.26.2 compiled with CUDA 12.6\n", "since 2.28.7"), (b"", "since 2.28.7"),
+    (PlayedJob().answer()[:900], "must be complete JSON"), (b"{}", "list of communicators"),
+    (b'{"communicators": {}}', "list of communicators"), (b"[" * 100_000, "since 2.28.7"),
+    (b'{"a": ' + b"[" * 100_000, "must be complete JSON"),
+])  # fmt: skip
 def test_what_is_no_answer_is_refused(value: bytes, found: str) -> None:
     with pytest.raises(InputError, match=found):
         read_answer(value)

@@ -37,13 +37,10 @@ def test_an_answer_in_pieces_is_put_together() -> None:
         assert len(read_answer(ask(server)).communicators) == 3
 
 
-@pytest.mark.parametrize(
-    ("command", "reply", "error"),
-    [
-        ("SET FORMAT JSON", b"ERROR: Unknown\n", r": RAS must answer in JSON, .* since 2\.28\.7; got b'ERROR"),
-        *(("CLIENT PROTOCOL 2", one, " must") for one in (b"HTTP/1.1 400 Bad Request\r\n", b"\n", b"\0" * 3000)),
-    ],
-)
+@pytest.mark.parametrize(("command", "reply", "error"), [
+    ("SET FORMAT JSON", b"ERROR: Unknown\n", r": RAS must answer in JSON, .* since 2\.28\.7; got b'ERROR"),
+    *(("CLIENT PROTOCOL 2", one, " must") for one in (b"HTTP/1.1 400 Bad Request\r\n", b"\n", b"\0" * 3000)),
+])  # fmt: skip
 def test_nccl_without_json_and_what_is_no_ras_are_named(command: str, reply: bytes, error: str) -> None:
     with PlayedServer(PlayedJob()) as server:
         server.replies[command] = reply

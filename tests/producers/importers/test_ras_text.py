@@ -92,19 +92,16 @@ BEHIND = text(warnings=ONE, state="MISMATCH") * 2
 LOGGED = "".join(f"2026-11-27T12:00:00.{at}Z stdout {line}\n" for at, line in enumerate(BEHIND.splitlines()))
 
 
-@pytest.mark.parametrize(
-    ("value", "ranks", "place", "words"),
-    [
-        (text(warnings=COUNTS, state="MISMATCH") * 2, (4, 12), ("172.16.64.210", None),
-         "all_gather 6650 on 27a079b828ff1a75"),
-        (BEHIND, (7,), ("node1", 7), "31 ranks wait"),
-        (LOGGED, (7,), ("node1", 7), "31 ranks wait"),
-        # A process that is dead or in error, whatever the counts
-        (text(errors=DEAD, state="INCOMPLETE"), (21,), ("172.16.64.213", 5), ""),
-        (text(errors=FAILED, state="INCOMPLETE"), (3,), ("node0", 3), ""),
-        (UNEQUAL.format(errors=DEAD, warnings="", state="INCOMPLETE"), (21,), ("172.16.64.213", 5), ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "ranks", "place", "words"), [
+    (text(warnings=COUNTS, state="MISMATCH") * 2, (4, 12), ("172.16.64.210", None),
+     "all_gather 6650 on 27a079b828ff1a75"),
+    (BEHIND, (7,), ("node1", 7), "31 ranks wait"),
+    (LOGGED, (7,), ("node1", 7), "31 ranks wait"),
+    # A process that is dead or in error, whatever the counts
+    (text(errors=DEAD, state="INCOMPLETE"), (21,), ("172.16.64.213", 5), ""),
+    (text(errors=FAILED, state="INCOMPLETE"), (3,), ("node0", 3), ""),
+    (UNEQUAL.format(errors=DEAD, warnings="", state="INCOMPLETE"), (21,), ("172.16.64.213", 5), ""),
+])  # fmt: skip
 def test_ranks_that_are_waited_for_are_named_with_their_places(
     tmp_path: Path, value: str, ranks: tuple[int, ...], place: tuple[str, int | None], words: str
 ) -> None:

@@ -344,16 +344,11 @@ def test_a_rank_that_died_in_an_earlier_start_is_not_waited_for(tmp_path: Path) 
     assert not any("end first" in note for note in imported.notes)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ([caught(1)], [caught(2), AGAIN, caught(0)]),  # of the first log nothing is of an earlier start
-        (failed(652, 0), failed(7, 1, 0)),  # lower numbers than in the first log begin no start of the second one
-    ],
-)
-def test_starts_of_a_job_are_told_apart_in_each_log_by_itself(
-    tmp_path: Path, first: list[str], second: list[str]
-) -> None:
+@pytest.mark.parametrize(("first", "second"), [
+    ([caught(1)], [caught(2), AGAIN, caught(0)]),  # of the first log nothing is of an earlier start
+    (failed(652, 0), failed(7, 1, 0)),  # lower numbers than in the first log begin no start of the second one
+])  # fmt: skip
+def test_starts_of_a_job_are_told_apart_by_each_log(tmp_path: Path, first: list[str], second: list[str]) -> None:
     assert sorted(hang_of(tmp_path, first, second).ranks) == [0, 1]
 
 
@@ -412,21 +407,18 @@ def test_lines_that_ray_left_out_are_nobody_s_where_too_few_are_or_ranks_are_not
     assert any("Ray left out" in note for note in imported.notes)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2",
-        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 6/8 clients joined.",
-        "[rank12]:[E817 17:40] [PG 0 (default_pg) Rank 12] Process group watchdog thread terminated with exception: "
-        "CUDA error: uncorrectable ECC error encountered",
-        "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
-        "srun: error: gpu-012: task 11: Out Of Memory",
-        "srun: error: gpu-012: task 3: Exited with exit code 1",
-        "client socket has timed out after 60000ms while trying to connect to (node0, 29500)",
-        "watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
-        "[rank: 3] Child process with PID 26223 terminated with code -9. Forcefully terminating all other processes",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:2",
+    "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 6/8 clients joined.",
+    "[rank12]:[E817 17:40] [PG 0 (default_pg) Rank 12] Process group watchdog thread terminated with exception: "
+    "CUDA error: uncorrectable ECC error encountered",
+    "[rank6]:[E] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds",
+    "srun: error: gpu-012: task 11: Out Of Memory",
+    "srun: error: gpu-012: task 3: Exited with exit code 1",
+    "client socket has timed out after 60000ms while trying to connect to (node0, 29500)",
+    "watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
+    "[rank: 3] Child process with PID 26223 terminated with code -9. Forcefully terminating all other processes",
+])  # fmt: skip
 def test_errors_that_name_no_collective_are_repeated(tmp_path: Path, line: str) -> None:
     with pytest.raises(InputError) as refused:
         hang_of(tmp_path, [f"Error: {line}"])
@@ -454,18 +446,15 @@ def test_a_log_of_very_many_starts_is_read() -> None:
 
 
 @pytest.mark.parametrize("digits", [25, 400, 5_000])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, "
-        "NumelOut=4, Timeout(ms)=9)",
-        "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn={}, "
-        "NumelOut=4, Timeout(ms)=9)",
-        "[Rank 4] failure at work sequence id: {} PG status: last enqueued work: 4, last completed work: 3",
-        "[Rank 4] PG status: last enqueued work: {0}, last completed work: {0}",
-        "[Rank 4]: Ranks 1, {} failed to pass monitoredBarrier in 2000 ms",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, "
+    "NumelOut=4, Timeout(ms)=9)",
+    "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn={}, "
+    "NumelOut=4, Timeout(ms)=9)",
+    "[Rank 4] failure at work sequence id: {} PG status: last enqueued work: 4, last completed work: 3",
+    "[Rank 4] PG status: last enqueued work: {0}, last completed work: {0}",
+    "[Rank 4]: Ranks 1, {} failed to pass monitoredBarrier in 2000 ms",
+])  # fmt: skip
 def test_numbers_of_very_many_digits_end_no_reading(tmp_path: Path, line: str, digits: int) -> None:
     imported = hang_of(tmp_path, [caught(0), caught(1), line.format("9" * digits)])
     assert {0, 1} <= imported.ranks.keys()

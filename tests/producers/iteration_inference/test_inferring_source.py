@@ -145,16 +145,12 @@ def test_a_source_that_begins_anew_is_numbered_anew(tmp_path: Path) -> None:
     assert errors("gloo-clean", numbers(anew)).max() <= 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda value: b'{"version": 2, "crc32": 1131443047}\n{"jobs":[],"ready":[]}',
-        lambda value: b"",
-        lambda value: value[:40] + bytes([value[40] ^ 1]) + value[41:],
-        lambda value: encode_state({"jobs": [{"job": "j", "rows": 3}]}, STATE_VERSION),
-    ],
-    ids=["version 2", "empty", "changed", "another state"],
-)
+@pytest.mark.parametrize("change", [
+    lambda value: b'{"version": 2, "crc32": 1131443047}\n{"jobs":[],"ready":[]}',
+    lambda value: b"",
+    lambda value: value[:40] + bytes([value[40] ^ 1]) + value[41:],
+    lambda value: encode_state({"jobs": [{"job": "j", "rows": 3}]}, STATE_VERSION),
+], ids=["version 2", "empty", "changed", "another state"])  # fmt: skip
 def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[bytes], bytes]
 ) -> None:

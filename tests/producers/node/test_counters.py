@@ -17,23 +17,20 @@ def moved(counts: int, before: int, limit: float = 2.0**31) -> float:
     return float(increments(np.array([counts], np.uint64), np.array([before], np.uint64), np.array([limit]))[0])
 
 
-@pytest.mark.parametrize(
-    ("before", "counts", "expected"),
-    [
-        (10, 25, 15),
-        (10, 10, 0),
-        (2**40, 2**40 + 7, 7),
-        (2**32 - 10, 5, 15),  # wrapped at 32 bits
-        (2**64 - 20, 5, 25),  # wrapped at 64 bits
-        (2**31 - 9, 5, np.nan),  # more than half of the way: rather a reset than a wrap
-        (2**40, 5, np.nan),  # a 64-bit counter was reset
-        (500, 499, np.nan),
-        (10, UNREADABLE, np.nan),
-        (UNREADABLE, 10, np.nan),
-        (2**32 - 1, 2**32 - 1, np.nan),  # saturated
-        (5, 2**32 - 1, np.nan),
-    ],
-)
+@pytest.mark.parametrize(("before", "counts", "expected"), [
+    (10, 25, 15),
+    (10, 10, 0),
+    (2**40, 2**40 + 7, 7),
+    (2**32 - 10, 5, 15),  # wrapped at 32 bits
+    (2**64 - 20, 5, 25),  # wrapped at 64 bits
+    (2**31 - 9, 5, np.nan),  # more than half of the way: rather a reset than a wrap
+    (2**40, 5, np.nan),  # a 64-bit counter was reset
+    (500, 499, np.nan),
+    (10, UNREADABLE, np.nan),
+    (UNREADABLE, 10, np.nan),
+    (2**32 - 1, 2**32 - 1, np.nan),  # saturated
+    (5, 2**32 - 1, np.nan),
+])  # fmt: skip
 def test_a_difference_means_what_the_counter_can_have_done(before: int, counts: int, expected: float) -> None:
     np.testing.assert_equal(moved(counts, before), expected)
 
@@ -57,16 +54,13 @@ def test_windows_do_not_change_the_rates(steps: list[int], cut: int) -> None:
     np.testing.assert_allclose(np.concatenate([part[1] for part in parts]), whole[1])
 
 
-@pytest.mark.parametrize(
-    ("unit_bytes", "times_ms", "counts", "ends_ms", "expected"),
-    [
-        (4, [0, 10, 40], [[0, 0], [1_000, 500], [4_000, 500]], [10, 40], [[400_000, 200_000], [400_000, 0]]),
-        # A reset: one interval is not known.
-        (1, [0, 10, 20], [[2**40, 9], [50, 9], [150, 9]], [10, 20], [[np.nan, 0], [10_000, 0]]),
-        # A clock that was set back: no samples until it has caught up.
-        (1, [0, 10, 5, 9, 20], [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]], [10, 20], [[200, 200], [600, 600]]),
-    ],
-)
+@pytest.mark.parametrize(("unit_bytes", "times_ms", "counts", "ends_ms", "expected"), [
+    (4, [0, 10, 40], [[0, 0], [1_000, 500], [4_000, 500]], [10, 40], [[400_000, 200_000], [400_000, 0]]),
+    # A reset: one interval is not known.
+    (1, [0, 10, 20], [[2**40, 9], [50, 9], [150, 9]], [10, 20], [[np.nan, 0], [10_000, 0]]),
+    # A clock that was set back: no samples until it has caught up.
+    (1, [0, 10, 5, 9, 20], [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]], [10, 20], [[200, 200], [600, 600]]),
+])  # fmt: skip
 def test_rates_are_means_over_the_interval_in_bytes(
     unit_bytes: int, times_ms: list[int], counts: list[list[int]], ends_ms: list[int], expected: list[list[float]]
 ) -> None:
@@ -82,7 +76,7 @@ def lazy_counts(ticks: int, refresh: int, per_tick: int) -> np.ndarray:
     return np.stack([shown, shown], axis=1).astype(np.uint64)
 
 
-def test_a_counter_that_is_refreshed_lazily_gives_true_rates_over_longer_intervals(
+def test_a_counter_refreshed_lazily_gives_true_rates_over_longer_intervals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -110,9 +110,7 @@ def log_line(folder: Path, *lines: str) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def test_a_line_of_the_kernel_is_of_the_rank_that_uses_the_gpu_or_of_one_of_each_job(
-    events: NodeEvents, tmp_path: Path
-) -> None:
+def test_lines_of_the_kernel_are_of_the_gpu_s_rank_or_of_one_of_each_job(events: NodeEvents, tmp_path: Path) -> None:
     log_line(tmp_path, XID, XID.replace("3B", "77"))
     [(owner, event)] = events.take()
     assert (owner.rank, event.rank, event.device, event.code, event.host) == (1, 1, "gpu5", 79, "node-3")
@@ -128,9 +126,7 @@ def states(events: NodeEvents, second: float = 0.0, job: str = "job", **values: 
     return [(one.kind, one.code, one.detail) for _, one in events.of_health([sample])]
 
 
-def test_an_xid_that_nvml_tells_as_well_counts_once_and_one_that_lasts_now_and_then(
-    events: NodeEvents, tmp_path: Path
-) -> None:
+def test_an_xid_that_nvml_tells_too_counts_once_and_a_lasting_one_again(events: NodeEvents, tmp_path: Path) -> None:
     log_line(tmp_path, XID)
     assert len(events.take()) == 1
     assert states(events, 1, xid=79.0) == []
@@ -202,9 +198,7 @@ def test_a_name_that_no_nic_has_is_watched_nowhere(tmp_path: Path, name: str) ->
         assert list(watch.look(name.format(elsewhere))) == []
 
 
-def test_error_files_that_vanish_while_they_are_sought_are_sought_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_files_that_vanish_meanwhile_are_sought_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     errors, glob, path = ErrorFiles(tmp_path), Path.glob, tmp_path / "run" / "attempt_0" / "3" / "error.json"
 
     def vanish(own: Path, pattern: str) -> Iterator[Path]:
@@ -222,9 +216,7 @@ def test_error_files_that_vanish_while_they_are_sought_are_sought_again(
 @pytest.mark.parametrize("make", [
     os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.parents[3] / "secret.json"),
 ], ids=["pipe", "folder", "link"])  # fmt: skip
-def test_an_error_file_that_is_none_is_neither_waited_for_nor_followed(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
+def test_what_is_no_error_file_is_not_waited_for_nor_followed(tmp_path: Path, make: Callable[[Path], None]) -> None:
     (tmp_path / "secret.json").write_text('{"message": "secret"}')
     errors, path = ErrorFiles(tmp_path), tmp_path / "run" / "attempt_0" / "3" / "error.json"
     path.parent.mkdir(parents=True)

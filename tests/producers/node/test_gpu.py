@@ -96,9 +96,7 @@ def test_without_counters_nvmls_own_twenty_milliseconds_are_a_sample_of_that_len
     assert rows[0][0] <= rows[1][0] <= rows[2][0]
 
 
-def test_a_counter_without_permission_is_named_once_and_the_rest_goes_on(
-    nvml: NvmlStub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_counter_without_permission_is_named_once_alone(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     nvml.set(0, sm_clock=1000, reasons=4, fail_reasons=FORBIDDEN)
     readings = read(times=3)
     assert [reading.health["sm_clock_mhz"] for reading in readings] == [1000] * 3
@@ -157,9 +155,7 @@ def test_samples_belong_to_the_rank_that_uses_the_gpu(two_gpus: NvmlStub) -> Non
     assert {(h.owner, h.device, h.values["sm_clock_mhz"]) for h in taken.health} == {(OWNER, "gpu1", 1001)}
 
 
-def test_a_gpu_that_vanishes_is_named_once_and_the_others_go_on(
-    two_gpus: NvmlStub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_that_vanishes_is_named_once_others_go_on(two_gpus: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     feed = GpuFeed(roster({0: Owner("job", 0, 4), 1: OWNER}), 0.005)
     taken = Taken(feed)
     wait_for(lambda: taken.has(lambda t: {h.device for h in t.health} == {"gpu0", "gpu1"}))
@@ -234,7 +230,7 @@ def test_a_real_gpu_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rates) >= {"pcie"}
 
 
-def test_power_is_that_of_the_moment_without_an_energy_counter_and_what_was_not_said_is_not_read(
+def test_power_is_that_of_the_moment_without_an_energy_counter(
     nvml: NvmlStub, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)

@@ -164,7 +164,7 @@ def test_a_nic_comes_and_another_goes(sysfs: Sysfs) -> None:
     ]
 
 
-def test_a_nic_that_nobody_has_is_named_once_and_its_odd_properties_are_unknown(
+def test_a_nic_of_nobody_is_named_once_odd_properties_are_unknown(
     sysfs: Sysfs, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, roster, _ = feed(sysfs, {})

@@ -108,9 +108,7 @@ def test_a_rank_that_sends_nothing_or_lives_elsewhere_has_no_devices_here() -> N
 
 
 @pytest.mark.parametrize("error", [InputError("file must be JSON; got XML"), OSError("gone")])
-def test_a_source_that_fails_is_named_and_left_out_and_the_others_go_on(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_source_that_fails_is_named_and_others_go_on(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     bad, good = Given(announced(1), error), Given(*[rows(2, 10)] * 3)
     source = NodeSource({"bad": bad, "good": good}, Roster("host"))
     assert sum(len(source.poll(10)) for _ in range(6)) == 3

@@ -28,20 +28,17 @@ NOBODY = replace(HANG, suspects=())
 HOST = replace(HANG, suspects=(Suspect("host", 4, (4, 5, 6, 7), 0.9),))
 
 
-@pytest.mark.parametrize(
-    ("verdict", "ranks"),
-    [
-        (HANG, (2, 3, 4)),
-        (replace(HANG, suspects=(Suspect("rank", 7, (7,), 0.6), Suspect("rank", 0, (0,), 0.3))), (7, 1, 2)),
-        (HOST, (4, 5, 0, 1)),
-        (NOBODY, (0, 1)),
-        (replace(NOBODY, world_size=1), (0,)),
-        (replace(HANG, kind="mismatch"), (2, 3, 4)),
-        (replace(HANG, kind="slow_rank"), (2, 3, 4)),
-        (replace(HANG, kind="slow_nic"), ()),
-        (replace(HANG, state="closed", close_reason="recovered"), ()),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "ranks"), [
+    (HANG, (2, 3, 4)),
+    (replace(HANG, suspects=(Suspect("rank", 7, (7,), 0.6), Suspect("rank", 0, (0,), 0.3))), (7, 1, 2)),
+    (HOST, (4, 5, 0, 1)),
+    (NOBODY, (0, 1)),
+    (replace(NOBODY, world_size=1), (0,)),
+    (replace(HANG, kind="mismatch"), (2, 3, 4)),
+    (replace(HANG, kind="slow_rank"), (2, 3, 4)),
+    (replace(HANG, kind="slow_nic"), ()),
+    (replace(HANG, state="closed", close_reason="recovered"), ()),
+])  # fmt: skip
 def test_the_accused_and_two_peers_are_looked_at(verdict: Verdict, ranks: tuple[int, ...]) -> None:
     assert ranks_to_look_at(verdict) == ranks
 

@@ -28,7 +28,7 @@ def test_gpus_that_are_equally_near_to_two_nics_take_turns(sysfs: Sysfs) -> None
     assert nearest(sysfs) == {0: "mlx5_0", 1: "mlx5_1", 2: "mlx5_0", 3: "mlx5_1"}
 
 
-def test_without_a_common_bridge_the_numa_node_decides_and_virtual_devices_sit_where_theirs_does(
+def test_the_numa_node_decides_without_a_common_bridge_and_virtual_devices_sit_where_theirs_does(
     sysfs: Sysfs,
 ) -> None:
     sysfs.gpu("0000:00:01.0", "0000:11:00.0", numa_node=0)
@@ -78,9 +78,7 @@ def test_ports_of_a_device_are_devices_of_their_own_and_come_in_order(sysfs: Sys
     assert list(find_nics(sysfs.root)) == ["mlx5_2:1", "mlx5_2:2", "mlx5_10"]
 
 
-def test_counters_of_other_makers_are_found_and_none_are_named(
-    sysfs: Sysfs, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_counters_of_other_makers_are_found_none_are_named(sysfs: Sysfs, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("efa_0", "bare_0"):
         counters = sysfs.rdma(name)
         for file in counters.iterdir():

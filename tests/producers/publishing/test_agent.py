@@ -49,18 +49,15 @@ def nowhere() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"compression": "gzip"}, "compression must be zstd or lz4; got 'gzip'"),
-        ({"queue_messages": 0}, "queue_messages must be at least 1; got 0"),
-        ({"queue_bytes": 1000}, "queue_bytes must be at least 2097152; got 1000"),
-        ({"heartbeat_s": 0.0}, "heartbeat_s must be above 0 and finite; got 0.0"),
-        ({"broker_wait_s": float("inf")}, "broker_wait_s must be above 0 and finite; got inf"),
-        ({"linger_ms": -1.0}, "linger_ms must be at least 0 and below broker_wait_s; got -1.0"),
-        ({"linger_ms": 2000.0, "broker_wait_s": 1.0}, "linger_ms must be at least 0 and below broker_wait_s"),
-    ],
-)
+@pytest.mark.parametrize(("values", "text"), [
+    ({"compression": "gzip"}, "compression must be zstd or lz4; got 'gzip'"),
+    ({"queue_messages": 0}, "queue_messages must be at least 1; got 0"),
+    ({"queue_bytes": 1000}, "queue_bytes must be at least 2097152; got 1000"),
+    ({"heartbeat_s": 0.0}, "heartbeat_s must be above 0 and finite; got 0.0"),
+    ({"broker_wait_s": float("inf")}, "broker_wait_s must be above 0 and finite; got inf"),
+    ({"linger_ms": -1.0}, "linger_ms must be at least 0 and below broker_wait_s; got -1.0"),
+    ({"linger_ms": 2000.0, "broker_wait_s": 1.0}, "linger_ms must be at least 0 and below broker_wait_s"),
+])  # fmt: skip
 def test_a_setting_that_breaks_its_rule_is_refused(values: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         AgentSettings("127.0.0.1:9092", **values)
@@ -71,15 +68,12 @@ def test_settings_do_not_print_credentials() -> None:
     assert "swordfish" not in repr(settings)
 
 
-@pytest.mark.parametrize(
-    ("kafka", "text"),
-    [
-        ({"partitioner": "random"}, "must not hold 'partitioner'"),
-        ({"no.such.setting": "1"}, 'No such configuration property: "no.such.setting"'),
-        ({"security.protocol": "smoke"}, "security.protocol"),
-    ],
-)
-def test_settings_that_librdkafka_can_not_take_are_refused(
+@pytest.mark.parametrize(("kafka", "text"), [
+    ({"partitioner": "random"}, "must not hold 'partitioner'"),
+    ({"no.such.setting": "1"}, 'No such configuration property: "no.such.setting"'),
+    ({"security.protocol": "smoke"}, "security.protocol"),
+])  # fmt: skip
+def test_settings_that_librdkafka_refuses_are_ours(
     trace: Trace, nowhere: str, kafka: dict[str, str], text: str
 ) -> None:
     source = CountsCloses(trace, 0)
@@ -177,9 +171,7 @@ class Away(Keeps):
     [(Keeps, 0.02, 0), (Away, 0.1, 7), (Keeps, 30, 22)],
     ids=["all is well", "Kafka is away", "the host is suspended each time"],
 )
-def test_ranks_are_announced_again_where_nothing_came_of_them_for_long(
-    kind: type[Keeps], hours: float, again: int
-) -> None:
+def test_ranks_are_announced_again_where_nothing_came_for_long(kind: type[Keeps], hours: float, again: int) -> None:
     """A worker forgets a rank of which nothing came for a day: all its rows went to the dead letters from then on."""
     settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
     kept, seconds, moments = kind(), itertools.count(), itertools.count(step=hours)

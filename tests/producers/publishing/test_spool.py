@@ -92,13 +92,10 @@ BROKEN_BODIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda b: b[:-1], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:40] + b"?" + b[41:],
-        *(lambda _, body=body: segment_of(body) for body in BROKEN_BODIES),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("spoil", [
+    lambda b: b[:-1], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:40] + b"?" + b[41:],
+    *(lambda _, body=body: segment_of(body) for body in BROKEN_BODIES),
+])  # fmt: skip
 def test_a_segment_that_is_not_whole_is_named_and_left_out(
     spoil: object, tmp_path: Path, dropped: Dropped, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -202,14 +202,11 @@ def test_a_slow_link_or_switch_slows_what_crosses_it_alone(tidy: Tidy) -> None:
     assert not any(name.startswith("tp") for name in groups)
 
 
-@pytest.mark.parametrize(
-    ("text", "ranks"),
-    [
-        ("slow_rank:rank=9,factor=1.5,from=1", [9]),
-        ("slow_host:host=node-1,factor=1.5,from=1", list(range(8, 16))),
-        ("slow_stage:stage=2,factor=1.5,from=1", list(range(32, 48))),
-    ],
-)
+@pytest.mark.parametrize(("text", "ranks"), [
+    ("slow_rank:rank=9,factor=1.5,from=1", [9]),
+    ("slow_host:host=node-1,factor=1.5,from=1", list(range(8, 16))),
+    ("slow_stage:stage=2,factor=1.5,from=1", list(range(32, 48))),
+])  # fmt: skip
 def test_a_factor_on_work_lengthens_the_gaps_of_its_ranks_alone(tidy: Tidy, text: str, ranks: list[int]) -> None:
     base = tidy(iterations=2, data_loading_ms=0.0)
     gaps_ns = [record(job).gaps_ns(1) for job in (base, faulty(base, text))]
@@ -291,9 +288,7 @@ def test_a_buffered_send_does_not_wait_for_its_receiver(tidy: Tidy) -> None:
 
 
 @pytest.mark.parametrize(("is_marked", "phase"), [(True, "checkpoint"), (False, "train")])
-def test_checkpoints_lengthen_their_iteration_and_are_marked_if_wanted(
-    tidy: Tidy, is_marked: bool, phase: str
-) -> None:
+def test_checkpoints_lengthen_their_iteration_marked_if_wanted(tidy: Tidy, is_marked: bool, phase: str) -> None:
     job = record(tidy(iterations=9, checkpoint_every=4, checkpoint_ms=200.0, is_checkpoint_marked=is_marked))
     assert np.flatnonzero(job.iteration_s() > 1.5 * np.median(job.iteration_s())).tolist() == [3, 7]
     phases = job.iterations["phase"][np.isin(job.iterations["iteration"], (3, 7))]

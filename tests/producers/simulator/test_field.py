@@ -37,9 +37,6 @@ def test_cases_of_the_field_differ_in_seed_sizes_clocks_and_resolution() -> None
     assert jobs == [field_case(SimulatorSettings(seed=5), number) for number in range(6)]
 
 
-# --- hosts, sequences, pauses ---------------------------------------------------------------------------------------
-
-
 def test_slow_phases_of_hosts_last_and_are_a_few_percent(tidy: Tidy) -> None:
     topology = Topology(tidy(dp=64, pp=1, tp=8, iterations=400, host_phase_ratio=0.045))
     untidiness = Untidiness(topology)
@@ -82,9 +79,6 @@ def test_pauses_are_rare_anywhere_and_heavy_tailed(tidy: Tidy) -> None:
     assert 0.001 < added_s.max() < 0.3
 
 
-# --- who logs -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("logged", "count"), [("tp_leaders", 16), ("some_ranks", 48), ("some_hosts", 48)])
 def test_some_do_not_log_and_the_others_wait_for_them_all_the_same(tidy: Tidy, logged: str, count: int) -> None:
     base = tidy(iterations=3, bandwidth_period_ms=10.0)
@@ -98,9 +92,6 @@ def test_some_do_not_log_and_the_others_wait_for_them_all_the_same(tidy: Tidy, l
     assert [one.rank for one in some.announcements if one.is_logged] == ranks.tolist()
     assert {one.logged_ranks for one in some.announcements} == {count}
     assert all(one.sources == () for one in some.announcements if not one.is_logged)
-
-
-# --- faults that grow -----------------------------------------------------------------------------------------------
 
 
 def test_a_power_cap_ramps_up_and_stays_and_a_gpu_that_throttles_recovers_and_throttles_again(tidy: Tidy) -> None:

@@ -19,16 +19,13 @@ from irregulars.producers.trace.directory import read_trace
 SMALL = SimulatorSettings(dp=2, pp=2, tp=2, gpus_per_host=2, micro_batches=4, iterations=12)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        SMALL,
-        replace(SMALL, clock="per_host", gpus_per_nic=2, is_send_buffered=True),
-        replace(SMALL, bandwidth_period_ms=0.0, checkpoint_every=4),
-        replace(SMALL, loss_ratio=0.1, repeat_ratio=0.1, evaluate_every=3),
-        SimulatorSettings(iterations=8, faults=(parse_fault("slow_nic:rank=17,from=4,factor=8"),)),
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    SMALL,
+    replace(SMALL, clock="per_host", gpus_per_nic=2, is_send_buffered=True),
+    replace(SMALL, bandwidth_period_ms=0.0, checkpoint_every=4),
+    replace(SMALL, loss_ratio=0.1, repeat_ratio=0.1, evaluate_every=3),
+    SimulatorSettings(iterations=8, faults=(parse_fault("slow_nic:rank=17,from=4,factor=8"),)),
+])  # fmt: skip
 def test_it_keeps_the_protocol_of_a_source(settings: SimulatorSettings) -> None:
     check_source(lambda position: SimulatorSource(settings, position=position))
 

@@ -44,21 +44,18 @@ def test_the_ranks_of_a_group_differ_in_its_dimensions_alone(settings: Simulator
         assert len(communicator.ranks) == (2 if group == "emb" else wanted)
 
 
-@pytest.mark.parametrize(
-    ("shape", "wanted"),
-    [
-        ({"tp": 2, "cp": 2, "ep": 2, "dp": 2, "pp": 2}, {  # as Megatron documents them
-            "tp_p0_d0_e0_c0": (0, 1), "cp_p0_d0_e0_t0": (0, 2), "ep_p0_d0_c0_t0": (0, 4),
-            "dp_p0_t0": tuple(range(0, 16, 2)), "edp_p0_e0_t0": (0, 2, 8, 10), "pp_d0_e0_c0_t0": (0, 16)}),
-        ({"dp": 4, "pp": 4, "tp": 4}, {"tp_p0_d1": (4, 5, 6, 7), "dp_p1_t1": (17, 21, 25, 29),
-                                       "pp_d0_t1": (1, 17, 33, 49), "world": tuple(range(64))}),
-        ({"tp": 2, "dp": 2, "pp": 2, "rank_order": "tp-cp-ep-pp-dp"},  # stages inside replicas
-         {"tp_p1_d0": (2, 3), "pp_d0_t0": (0, 2), "dp_p0_t0": (0, 4)}),
-        ({"tp": 2, "dp": 2, "shards": 4, "pp": 1},
-         {"shard_p0_d1_t0": (8, 10, 12, 14), "replica_p0_s0_t1": (1, 9), "dp_p0_t0": None, "dp_p0_t1": None}),
-        ({"dp": 1, "pp": 4, "tp": 2, "has_tied_embeddings": True}, {"emb_d0_t1": (1, 7)}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shape", "wanted"), [
+    ({"tp": 2, "cp": 2, "ep": 2, "dp": 2, "pp": 2}, {  # as Megatron documents them
+        "tp_p0_d0_e0_c0": (0, 1), "cp_p0_d0_e0_t0": (0, 2), "ep_p0_d0_c0_t0": (0, 4),
+        "dp_p0_t0": tuple(range(0, 16, 2)), "edp_p0_e0_t0": (0, 2, 8, 10), "pp_d0_e0_c0_t0": (0, 16)}),
+    ({"dp": 4, "pp": 4, "tp": 4}, {"tp_p0_d1": (4, 5, 6, 7), "dp_p1_t1": (17, 21, 25, 29),
+                                   "pp_d0_t1": (1, 17, 33, 49), "world": tuple(range(64))}),
+    ({"tp": 2, "dp": 2, "pp": 2, "rank_order": "tp-cp-ep-pp-dp"},  # stages inside replicas
+     {"tp_p1_d0": (2, 3), "pp_d0_t0": (0, 2), "dp_p0_t0": (0, 4)}),
+    ({"tp": 2, "dp": 2, "shards": 4, "pp": 1},
+     {"shard_p0_d1_t0": (8, 10, 12, 14), "replica_p0_s0_t1": (1, 9), "dp_p0_t0": None, "dp_p0_t1": None}),
+    ({"dp": 1, "pp": 4, "tp": 2, "has_tied_embeddings": True}, {"emb_d0_t1": (1, 7)}),
+])  # fmt: skip
 def test_dimensions_nest(shape: dict[str, Any], wanted: dict[str, tuple[int, ...] | None]) -> None:
     found = ranks_of(SimulatorSettings(**shape))
     assert {name: found.get(name) for name in wanted} == wanted
@@ -86,19 +83,16 @@ def test_only_the_first_user_of_a_shared_nic_reports_its_traffic() -> None:
     assert ["bandwidth" in a.sources for a in announcements[:4]] == [True, False, True, False]
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"dp": 0}, "dp must be above 0; got 0"),
-        ({"dp": 1, "pp": 1, "tp": 1}, "dp * pp * tp * cp * ep * shards must be 2 or more; got 1"),
-        ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be 0 or more; got -0.1"),
-        ({"forward_ms": float("nan")}, "forward_ms must be 0 or more; got nan"),
-        ({"clock": "gps"}, "clock must be one of shared, per_host; got 'gps'"),
-        ({"gradient_sync": "none"}, "gradient_sync must be one of sharded, all_reduce, fsdp; got 'none'"),
-        ({"spike_factor_high": 1.0}, "spike_factor_high must be at least spike_factor_low = 3.0; got 1.0"),
-        ({"job": ""}, "job must be a text that is not empty; got ''"),
-    ],
-)
+@pytest.mark.parametrize(("values", "reason"), [
+    ({"dp": 0}, "dp must be above 0; got 0"),
+    ({"dp": 1, "pp": 1, "tp": 1}, "dp * pp * tp * cp * ep * shards must be 2 or more; got 1"),
+    ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be 0 or more; got -0.1"),
+    ({"forward_ms": float("nan")}, "forward_ms must be 0 or more; got nan"),
+    ({"clock": "gps"}, "clock must be one of shared, per_host; got 'gps'"),
+    ({"gradient_sync": "none"}, "gradient_sync must be one of sharded, all_reduce, fsdp; got 'none'"),
+    ({"spike_factor_high": 1.0}, "spike_factor_high must be at least spike_factor_low = 3.0; got 1.0"),
+    ({"job": ""}, "job must be a text that is not empty; got ''"),
+])  # fmt: skip
 def test_settings_out_of_range_are_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError) as caught:
         SimulatorSettings(**values)  # type: ignore[arg-type]

@@ -211,14 +211,11 @@ def test_a_process_that_goes_on_as_another_rank_gives_up_the_place_that_it_had(t
     assert [(one.rank, one.since_ns) for one in roster.nics.values()] == [(0, 7)]
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "text"),
-    [
-        ("s", 660, r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"),  # not meant as octal
-        ("missing/s", 0o600, r"^agent's socket must be a path where we can make one; got .*"),
-        ("file", 0o600, r"path where we can make one; got a file that is no socket.*/file\)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "mode", "text"), [
+    ("s", 660, r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"),  # not meant as octal
+    ("missing/s", 0o600, r"^agent's socket must be a path where we can make one; got .*"),
+    ("file", 0o600, r"path where we can make one; got a file that is no socket.*/file\)"),
+])  # fmt: skip
 def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path, name: str, mode: int, text: str) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(InputError, match=text):

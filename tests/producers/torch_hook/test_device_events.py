@@ -156,9 +156,7 @@ def test_a_stream_on_which_an_operator_hangs_gives_no_anchor_and_holds_nobody_up
 
 
 @pytest.mark.parametrize("has_anchor", [False, True])
-def test_where_each_stream_is_busy_an_anchor_is_waited_for_in_the_end(
-    gpu: Gpu, clock: HandClock, has_anchor: bool
-) -> None:
+def test_where_each_stream_is_busy_an_anchor_is_waited_for(gpu: Gpu, clock: HandClock, has_anchor: bool) -> None:
     """With CUDA_DEVICE_MAX_CONNECTIONS=1 an event of any stream waits for all work that was queued before it."""
     started_ns: list[int] = []
     events = DeviceEvents(lambda ordinal, ended, started: started_ns.append(started))
@@ -200,9 +198,7 @@ def test_a_thread_that_asks_devices_is_no_trouble_to_a_capture_in_another(gpu: G
     assert modes == [1] * len(results), "until the driver takes it; a second exchange would take it back"
 
 
-def test_without_a_driver_or_while_torch_is_imported_no_device_is_asked(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_device_is_asked_without_a_driver_or_during_imports(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
     def load(name: str) -> object:

@@ -194,7 +194,7 @@ def test_parts_of_foreign_names_are_left_alone_and_a_misspelt_directory_is_not_m
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_broker_that_stays_away_leaves_no_threads_of_its_clients_in_training(
+def test_a_broker_that_stays_away_leaves_no_threads_of_clients_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exporters, "_BROKER_WAIT_S", 0.1)

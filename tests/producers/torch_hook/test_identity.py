@@ -13,34 +13,28 @@ import pytest
 from irregulars.producers.torch_hook.identity import agreed_start, identity_of, machine_has_gpus
 
 
-@pytest.mark.parametrize(
-    ("names", "has_gpus"),
-    [
-        ((), False), (("null", "nvidiactl", "nvidia-caps"), False), (("nvidia0",), True), (("kfd",), True),
-        (("dxg",), True), (("nvidia1", "nvidia0"), True), (("nvidia2", "nvidia3"), False), (("nvidia1",), False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("names", "has_gpus"), [
+    ((), False), (("null", "nvidiactl", "nvidia-caps"), False), (("nvidia0",), True), (("kfd",), True),
+    (("dxg",), True), (("nvidia1", "nvidia0"), True), (("nvidia2", "nvidia3"), False), (("nvidia1",), False),
+])  # fmt: skip
 def test_gpus_are_seen_by_their_device_files(tmp_path: Path, names: tuple[str, ...], has_gpus: bool) -> None:
     for name in names:
         (tmp_path / name).touch()
     assert machine_has_gpus(tmp_path) is has_gpus
 
 
-@pytest.mark.parametrize(
-    ("environment", "gpu"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": "0"}, None),  # a control group for each process
-        ({"CUDA_VISIBLE_DEVICES": "3"}, 3),  # a script that shows each process its own
-        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_STEP_GPUS": "4,5"}, 5),  # a control group for the job
-        ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_STEP_GPUS": "4,5"}, 5),  # none
-        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "6,7"}, 7),  # torchrun in the batch script
-        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "6,7", "SLURM_STEP_ID": "0"}, 1),  # of another host
-        ({"SLURM_STEP_GPUS": "2,3"}, 3), ({"SLURM_STEP_GPUS": "0-3"}, 1),
-        ({"ROCR_VISIBLE_DEVICES": "4,5,6,7"}, 5),
-        ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1,0"}, 4),
-        ({"HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, 3),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("environment", "gpu"), [
+    ({"CUDA_VISIBLE_DEVICES": "0"}, None),  # a control group for each process
+    ({"CUDA_VISIBLE_DEVICES": "3"}, 3),  # a script that shows each process its own
+    ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_STEP_GPUS": "4,5"}, 5),  # a control group for the job
+    ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_STEP_GPUS": "4,5"}, 5),  # none
+    ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "6,7"}, 7),  # torchrun in the batch script
+    ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "6,7", "SLURM_STEP_ID": "0"}, 1),  # of another host
+    ({"SLURM_STEP_GPUS": "2,3"}, 3), ({"SLURM_STEP_GPUS": "0-3"}, 1),
+    ({"ROCR_VISIBLE_DEVICES": "4,5,6,7"}, 5),
+    ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1,0"}, 4),
+    ({"HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, 3),
+])  # fmt: skip
 def test_a_gpu_has_the_index_of_the_host_or_none(environment: dict[str, str], gpu: int | None) -> None:
     # Another one's index names a healthy device, and gives a rank the health and the NIC of that one.
     assert identity_of(None, None, None, {"LOCAL_RANK": "1"} | environment).gpu == gpu

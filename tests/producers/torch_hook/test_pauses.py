@@ -207,7 +207,7 @@ class Callbacks:
         self.remove_start_callback, self.remove_end_callback = self.start.remove, self.end.remove
 
 
-def test_callbacks_that_a_script_has_cleared_keep_nothing_else_from_being_undone(
+def test_callbacks_that_a_script_cleared_keep_nothing_from_being_undone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`torch.compiler.reset` clears torch's: the end raised into the script, and the last rows were lost."""

@@ -173,9 +173,7 @@ assert torch_comms.undelivered_rows() == 20, torch_comms.undelivered_rows()
 
 
 @pytest.mark.parametrize("way", ["bootstrap='127.0.0.1:1'", "agent='nobody.sock'"], ids=["Kafka", "agent"])
-def test_a_recording_that_reaches_nobody_is_one_warning_with_its_rows_and_holds_nobody_up(
-    way: str, tmp_path: Path
-) -> None:
+def test_a_recording_that_reaches_nobody_is_one_warning_with_its_rows(way: str, tmp_path: Path) -> None:
     log = run(NOBODY_THERE.replace("{way}", way), tmp_path)
     (line,) = [line for line in log.splitlines() if "event=torch_comms_undelivered" in line]
     assert "rows=20 recorded=20 " in line
@@ -205,9 +203,7 @@ assert os.path.exists("trace/job.json") == {is_whole}
 
 
 @pytest.mark.parametrize(("stop_s", "is_whole"), [("exporters.TraceDirectory.stop_s", True), ("0.0", False)])
-def test_the_end_of_training_waits_for_the_directory_as_long_as_it_may(
-    stop_s: str, is_whole: bool, tmp_path: Path
-) -> None:
+def test_the_end_of_training_waits_for_the_directory_a_while(stop_s: str, is_whole: bool, tmp_path: Path) -> None:
     run(BUSY_DISK.format(stop_s=stop_s, is_whole=is_whole), tmp_path)
 
 

@@ -56,9 +56,7 @@ def test_nothing_is_said_before_the_first_iteration_has_ended() -> None:
 
 
 @pytest.mark.parametrize("first", ["as sent", "commops", "iterations"])
-def test_a_slow_start_loses_no_iteration_whichever_topic_is_read_first(
-    first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_start_loses_no_iteration_in_any_order(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "ANNOUNCE_S", 0.0)
     rank = Rank(0)
     rank.operate(UNKNOWN)

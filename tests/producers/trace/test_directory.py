@@ -164,15 +164,12 @@ def test_phases_are_read_and_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path
     assert np.isnan(columns["tokens"]).all()
 
 
-@pytest.mark.parametrize(
-    ("numbers", "evaluations", "gone", "kept"),
-    [
-        ([0, 1, 2, 3, 1, 2, 3, 4], (), [1, 2, 3], [0, 4, 5, 6, 7]),  # it went back to a checkpoint
-        ([0, 1, 1, 2, 2, 3], (), [], [0, 1, 2, 3, 4, 5]),  # steps and evaluations with rows of their own
-        ([0, 1, 9_999, 2, 3, 3], (), [], [0, 1, 3, 4, 5, 2]),  # one wrong number
-        ([0, 1, 2, 1, 3, 4], (3,), [], [0, 1, 2, 3, 4, 5]),  # an evaluation that begins behind the next step
-    ],
-)
+@pytest.mark.parametrize(("numbers", "evaluations", "gone", "kept"), [
+    ([0, 1, 2, 3, 1, 2, 3, 4], (), [1, 2, 3], [0, 4, 5, 6, 7]),  # it went back to a checkpoint
+    ([0, 1, 1, 2, 2, 3], (), [], [0, 1, 2, 3, 4, 5]),  # steps and evaluations with rows of their own
+    ([0, 1, 9_999, 2, 3, 3], (), [], [0, 1, 3, 4, 5, 2]),  # one wrong number
+    ([0, 1, 2, 1, 3, 4], (3,), [], [0, 1, 2, 3, 4, 5]),  # an evaluation that begins behind the next step
+])  # fmt: skip
 def test_of_an_iteration_that_was_begun_again_the_newest_row_counts_and_the_others_are_told(
     tmp_path: Path, numbers: list[int], evaluations: tuple[int, ...], gone: list[int], kept: list[int]
 ) -> None:
@@ -295,7 +292,7 @@ def commop_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @settings(max_examples=examples(60))
 @given(rows=commop_rows(), seed=st.integers(0, 1000), ending=st.sampled_from((".jsonl", ".csv")))
-def test_rows_full_of_ties_and_nulls_are_read_the_same_in_any_order(
+def test_rows_full_of_ties_and_nulls_are_alike_in_any_order(
     rows: list[dict[str, Any]], seed: int, ending: str
 ) -> None:
     shuffled = rows + rows[: len(rows) // 2]
@@ -370,24 +367,21 @@ def test_writing_replaces_an_earlier_trace_and_refuses_announcements_of_two_jobs
 # --- rows that break the contract -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"operator": "allreduce"}, "operator must be one of all_reduce .*; got 'allreduce'"),
-        ({"communicator": "dp9"}, "communicator must be one of pp0 tp0 world; got 'dp9'"),
-        ({"communicator": None}, "communicator must be one of pp0 tp0 world; got None"),
-        ({"rank": 2, "communicator": "tp0"}, "rank must be a member of its communicator; got 2 .communicator 'tp0'."),
-        ({"rank": 4}, "rank must be an integer from 0 to 3; got 4"),
-        ({"communicator": "pp0", "operator": "send"}, "peer must be a rank of the .*; got None .communicator 'pp0'."),
-        ({"communicator": "pp0", "operator": "recv", "peer": 6}, "peer must be .*; got 6 .*"),
-        ({"elapsed_ns": -5}, "elapsed_ns must be an integer from 0 to .*; got -5"),
-        ({"sequence": None}, "sequence must be an integer .*; got None"),
-        ({"sequence": 2**32}, "sequence must be an integer from 0 to 4294967295; got 4294967296"),
-        ({"sequence": 1.5}, "sequence must be an integer .*; got 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"operator": "allreduce"}, "operator must be one of all_reduce .*; got 'allreduce'"),
+    ({"communicator": "dp9"}, "communicator must be one of pp0 tp0 world; got 'dp9'"),
+    ({"communicator": None}, "communicator must be one of pp0 tp0 world; got None"),
+    ({"rank": 2, "communicator": "tp0"}, "rank must be a member of its communicator; got 2 .communicator 'tp0'."),
+    ({"rank": 4}, "rank must be an integer from 0 to 3; got 4"),
+    ({"communicator": "pp0", "operator": "send"}, "peer must be a rank of the .*; got None .communicator 'pp0'."),
+    ({"communicator": "pp0", "operator": "recv", "peer": 6}, "peer must be .*; got 6 .*"),
+    ({"elapsed_ns": -5}, "elapsed_ns must be an integer from 0 to .*; got -5"),
+    ({"sequence": None}, "sequence must be an integer .*; got None"),
+    ({"sequence": 2**32}, "sequence must be an integer from 0 to 4294967295; got 4294967296"),
+    ({"sequence": 1.5}, "sequence must be an integer .*; got 1.5"),
+])  # fmt: skip
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
-def test_a_bad_row_is_left_out_counted_and_explained(
+def test_a_bad_row_is_left_out_and_explained(
     tmp_path: Path, changes: dict[str, Any], reason: str, ending: str
 ) -> None:
     good = [commop(rank=rank, sequence=9) for rank in range(4)]
@@ -401,28 +395,20 @@ def test_a_bad_row_is_left_out_counted_and_explained(
     assert trace.commops[0].columns["sequence"].tolist() == [9, 10]
 
 
-@pytest.mark.parametrize(
-    ("ending", "line", "reason"),
-    [
-        (".jsonl", '{"rank": 0, ', "must be JSON; got"),
-        (".jsonl", "[1, 2]", "must be a JSON object; got [1, 2]"),
-        (".jsonl", json.dumps(commop(sequence="7")), "sequence must be an integer; got '7'"),
-        (".jsonl", json.dumps(commop(sequence=10**400)), "sequence must be an integer from 0 to 4294967295; got inf"),
-        (".jsonl", json.dumps(commop(rank=True)), "rank must be an integer; got True"),
-        (".jsonl", json.dumps(commop(communicator="\ud800")), "communicator must be one of pp0 tp0 world; got '?'"),
-        (".jsonl", "[" * 100_000, "must be JSON; got"),
-        (".csv", "0,world,all_reduce,x,,1,1,1,1", "sequence must be an integer; got 'x'"),
-        (".csv", "0,world,all_reduce,1", "must have 9 values; got 4"),
-        (
-            ".csv",
-            "0,world,all_reduce,1,,1,1e400,1,1",
-            "elapsed_ns must be an integer from 0 to 9007199254740991; got inf",
-        ),
-    ],
-)
-def test_an_unreadable_row_is_left_out_counted_and_explained(
-    tmp_path: Path, ending: str, line: str, reason: str
-) -> None:
+@pytest.mark.parametrize(("ending", "line", "reason"), [
+    (".jsonl", '{"rank": 0, ', "must be JSON; got"),
+    (".jsonl", "[1, 2]", "must be a JSON object; got [1, 2]"),
+    (".jsonl", json.dumps(commop(sequence="7")), "sequence must be an integer; got '7'"),
+    (".jsonl", json.dumps(commop(sequence=10**400)), "sequence must be an integer from 0 to 4294967295; got inf"),
+    (".jsonl", json.dumps(commop(rank=True)), "rank must be an integer; got True"),
+    (".jsonl", json.dumps(commop(communicator="\ud800")), "communicator must be one of pp0 tp0 world; got '?'"),
+    (".jsonl", "[" * 100_000, "must be JSON; got"),
+    (".csv", "0,world,all_reduce,x,,1,1,1,1", "sequence must be an integer; got 'x'"),
+    (".csv", "0,world,all_reduce,1", "must have 9 values; got 4"),
+    (".csv", "0,world,all_reduce,1,,1,1e400,1,1",
+     "elapsed_ns must be an integer from 0 to 9007199254740991; got inf"),
+])  # fmt: skip
+def test_an_unreadable_row_is_left_out_and_explained(tmp_path: Path, ending: str, line: str, reason: str) -> None:
     directory = write_directory(tmp_path / "t", [commop(), commop(sequence=2)], ending=ending)
     with (directory / f"commops{ending}").open("a") as file:
         file.write("\n" + line + "\n")
@@ -450,7 +436,7 @@ def test_many_bad_rows_are_counted_and_the_first_are_shown(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv"])
-def test_a_file_with_a_cut_last_line_takes_little_memory(
+def test_a_file_whose_end_is_cut_takes_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """Arrow refuses the file: it is read row by row, of which Python's objects are many times as large."""
@@ -473,22 +459,19 @@ def test_a_file_with_a_cut_last_line_takes_little_memory(
     assert [number for number, _ in read.unreadable] == [rows]
 
 
-@pytest.mark.parametrize(
-    ("schema", "ending", "change", "reason"),
-    [
-        ("bandwidth", ".parquet", {"path": "usb"}, "path must be one of nic pcie nvlink; got 'usb'"),
-        ("bandwidth", ".parquet", {"device": None}, "device must be a text; got None"),
-        ("iterations", ".parquet", {"phase": "nap"}, "phase must be one of train eval checkpoint"),
-        ("iterations", ".parquet", {"elapsed_ns": None}, "elapsed_ns must be an integer from 0"),
-        ("iterations", ".parquet", {"rank": 7}, "rank must be an integer from 0 to 3; got 7"),
-        *(
-            ("bandwidth", ending, {"rx_bytes_per_s": rate}, "rx_bytes_per_s must be a rate from 0 to 1e+15; got")
-            for ending, rate in (
-                (".parquet", -1.0), (".jsonl", -1e-300), (".csv", 1e300), (".parquet", np.inf), (".csv", -np.inf),
-            )
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("schema", "ending", "change", "reason"), [
+    ("bandwidth", ".parquet", {"path": "usb"}, "path must be one of nic pcie nvlink; got 'usb'"),
+    ("bandwidth", ".parquet", {"device": None}, "device must be a text; got None"),
+    ("iterations", ".parquet", {"phase": "nap"}, "phase must be one of train eval checkpoint"),
+    ("iterations", ".parquet", {"elapsed_ns": None}, "elapsed_ns must be an integer from 0"),
+    ("iterations", ".parquet", {"rank": 7}, "rank must be an integer from 0 to 3; got 7"),
+    *(
+        ("bandwidth", ending, {"rx_bytes_per_s": rate}, "rx_bytes_per_s must be a rate from 0 to 1e+15; got")
+        for ending, rate in (
+            (".parquet", -1.0), (".jsonl", -1e-300), (".csv", 1e300), (".parquet", np.inf), (".csv", -np.inf),
+        )
+    ),
+])  # fmt: skip
 def test_a_bad_row_of_bandwidth_or_iterations_is_left_out_and_explained(
     tmp_path: Path, schema: str, ending: str, change: dict[str, Any], reason: str
 ) -> None:
@@ -519,23 +502,20 @@ GROUPS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"job": ...}, "job must be text of 1 to 4096 characters that begins with no zero byte; got none"),
-        ({"world_size": 1 << 40}, "world_size must be an integer from 1 to 4194304; got 1099511627776"),
-        ({"clock": "utc"}, "clock must be one of shared, per_host; got 'utc'"),
-        ({"communicators": []}, "communicators must be an object; got []"),
-        ({"ranks": {"4": {}}}, "ranks must be keyed by ranks below 4, as text; got '4'"),
-        ({"ranks": {"01": {}}}, "ranks must be keyed by ranks below 4, as text; got '01'"),
-        ({"ranks": {"1": "node"}}, "ranks['1'] must be an object; got 'node'"),
-        ({"ranks": {"1": {"host": 3}}}, "ranks['1'].host must be text that is not empty; got 3"),
-        ({"ranks": {"1": {"lost_rows": -1}}}, "ranks['1'].lost_rows must be an integer from 0 to 281474976710656"),
-        ({"logged_ranks": [0, 9]}, "logged_ranks must be a list of distinct ranks below 4; got 9"),
-        ({"recorded_until_ns": 1.5}, "recorded_until_ns must be an integer of at least 0; got 1.5"),
-        *(({"communicators": {"a": group}}, f"communicators['a'].{text}") for group, text in GROUPS),
-    ],
-)
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"job": ...}, "job must be text of 1 to 4096 characters that begins with no zero byte; got none"),
+    ({"world_size": 1 << 40}, "world_size must be an integer from 1 to 4194304; got 1099511627776"),
+    ({"clock": "utc"}, "clock must be one of shared, per_host; got 'utc'"),
+    ({"communicators": []}, "communicators must be an object; got []"),
+    ({"ranks": {"4": {}}}, "ranks must be keyed by ranks below 4, as text; got '4'"),
+    ({"ranks": {"01": {}}}, "ranks must be keyed by ranks below 4, as text; got '01'"),
+    ({"ranks": {"1": "node"}}, "ranks['1'] must be an object; got 'node'"),
+    ({"ranks": {"1": {"host": 3}}}, "ranks['1'].host must be text that is not empty; got 3"),
+    ({"ranks": {"1": {"lost_rows": -1}}}, "ranks['1'].lost_rows must be an integer from 0 to 281474976710656"),
+    ({"logged_ranks": [0, 9]}, "logged_ranks must be a list of distinct ranks below 4; got 9"),
+    ({"recorded_until_ns": 1.5}, "recorded_until_ns must be an integer of at least 0; got 1.5"),
+    *(({"communicators": {"a": group}}, f"communicators['a'].{text}") for group, text in GROUPS),
+])  # fmt: skip
 def test_a_bad_job_file_is_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     assert_refused(write_directory(tmp_path / "t", job_object=job(**changes)), f"job.json: {text}")
 
@@ -566,31 +546,28 @@ _text_for_numbers = _with(lambda table: table.set_column(0, "rank", pa.array(["0
 _float_times = _with(lambda table: table.set_column(5, "start_ns", pa.array([1.0] * len(table))))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "text"),
-    [
-        (_remove("job.json"), "job.json: must exist, every trace directory has one; got no such file"),
-        (_remove("commops.parquet"), "must hold commops.parquet, commops.jsonl or commops.csv; got none of them"),
-        (_truncate, "commops.parquet: must be a complete parquet file; got"),
-        (_write("commops.parquet", b""), "commops.parquet: must be a complete parquet file; got"),
-        (_write("job.json", b'{"job": '), "job.json: must be JSON; got Expecting value"),
-        (_write("job.json", b"\xff\xfe\xfd"), "job.json: must be JSON; got"),
-        (_write("job.json", b""), "job.json: must be JSON; got Expecting value"),
-        (_write("job.json", b"[" * 100_000), "job.json: must be JSON; got"),
-        (_write("job.json", b"[1]"), "job.json: must be a JSON object; got [1]"),
-        (_write("job.json", b'{"job": "a", "job": "b"}'), "job.json: must be JSON; got the key 'job' twice in one "),
-        (_drop_column, "commops.parquet: columns must include 'elapsed_ns'; got"),
-        (_text_for_numbers, "commops.parquet: column 'rank' must be of integers; got string"),
-        (_float_times, "commops.parquet: column 'start_ns' must be of integers; got double"),
-        (lambda d: (d / "commops.csv").write_text("rank"), "must hold one file of commops; got commops.parquet, com"),
-        (lambda d: (d / "bandwidth.csv").write_text("rank,path"), "bandwidth.csv: columns must include 'time_ns'"),
-        (lambda d: (d / "bandwidth.csv").write_text(""), "bandwidth.csv: columns must include 'rank'; got ''"),
-        (lambda d: (d / "bandwidth.csv").write_text("rank,rank"), "bandwidth.csv: columns must have distinct names"),
-        (lambda d: (d / "iterations.jsonl").write_text('{"rank": 1}'), "iterations.jsonl: columns must include 'it"),
-        (lambda d: (d / "iterations.csv.gz").write_text("rank"), "iterations.csv.gz: must be a complete csv file"),
-        (lambda d: (d / "iterations.parquet").mkdir(), "iterations.parquet: must be a complete parquet file; got"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spoil", "text"), [
+    (_remove("job.json"), "job.json: must exist, every trace directory has one; got no such file"),
+    (_remove("commops.parquet"), "must hold commops.parquet, commops.jsonl or commops.csv; got none of them"),
+    (_truncate, "commops.parquet: must be a complete parquet file; got"),
+    (_write("commops.parquet", b""), "commops.parquet: must be a complete parquet file; got"),
+    (_write("job.json", b'{"job": '), "job.json: must be JSON; got Expecting value"),
+    (_write("job.json", b"\xff\xfe\xfd"), "job.json: must be JSON; got"),
+    (_write("job.json", b""), "job.json: must be JSON; got Expecting value"),
+    (_write("job.json", b"[" * 100_000), "job.json: must be JSON; got"),
+    (_write("job.json", b"[1]"), "job.json: must be a JSON object; got [1]"),
+    (_write("job.json", b'{"job": "a", "job": "b"}'), "job.json: must be JSON; got the key 'job' twice in one "),
+    (_drop_column, "commops.parquet: columns must include 'elapsed_ns'; got"),
+    (_text_for_numbers, "commops.parquet: column 'rank' must be of integers; got string"),
+    (_float_times, "commops.parquet: column 'start_ns' must be of integers; got double"),
+    (lambda d: (d / "commops.csv").write_text("rank"), "must hold one file of commops; got commops.parquet, com"),
+    (lambda d: (d / "bandwidth.csv").write_text("rank,path"), "bandwidth.csv: columns must include 'time_ns'"),
+    (lambda d: (d / "bandwidth.csv").write_text(""), "bandwidth.csv: columns must include 'rank'; got ''"),
+    (lambda d: (d / "bandwidth.csv").write_text("rank,rank"), "bandwidth.csv: columns must have distinct names"),
+    (lambda d: (d / "iterations.jsonl").write_text('{"rank": 1}'), "iterations.jsonl: columns must include 'it"),
+    (lambda d: (d / "iterations.csv.gz").write_text("rank"), "iterations.csv.gz: must be a complete csv file"),
+    (lambda d: (d / "iterations.parquet").mkdir(), "iterations.parquet: must be a complete parquet file; got"),
+])  # fmt: skip
 def test_an_unusable_directory_is_refused(tmp_path: Path, spoil: Callable[[Path], object], text: str) -> None:
     directory = write_directory(tmp_path / "t")
     spoil(directory)

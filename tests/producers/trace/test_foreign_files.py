@@ -45,17 +45,14 @@ def test_nothing_is_made_of_what_is_not_known(tmp_path: Path) -> None:
     assert kind_of_files(RECORDINGS / "gloo-clean") is None
 
 
-@pytest.mark.parametrize(
-    ("content", "tool"),
-    [
-        (b'[{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 7}}]', "NCCL's example"),
-        (b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "rocprofv3"),
-        (b'{"schema": "1.0.1", "nodes": [{"name": "[pytorch|profiler|execution_trace|thread]"}]}', "PyTorch"),
-        (b'[{"name": "aten::add", "ph": "X", "pid": "CPU functions"}]', "torch.autograd.profiler"),
-        (b'{"traceEvents": [{"ph": "M", "args": {"name": "XLA Ops"}}]}', "XLA"),
-        (b"SQLite format 3\0rest", "Nsight Systems"),
-    ],
-)
+@pytest.mark.parametrize(("content", "tool"), [
+    (b'[{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 7}}]', "NCCL's example"),
+    (b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "rocprofv3"),
+    (b'{"schema": "1.0.1", "nodes": [{"name": "[pytorch|profiler|execution_trace|thread]"}]}', "PyTorch"),
+    (b'[{"name": "aten::add", "ph": "X", "pid": "CPU functions"}]', "torch.autograd.profiler"),
+    (b'{"traceEvents": [{"ph": "M", "args": {"name": "XLA Ops"}}]}', "XLA"),
+    (b"SQLite format 3\0rest", "Nsight Systems"),
+])  # fmt: skip
 def test_files_of_other_tools_are_refused_by_their_name(tmp_path: Path, content: bytes, tool: str) -> None:
     (tmp_path / "trace").write_bytes(content)
     with pytest.raises(InputError, match=tool):

@@ -49,19 +49,14 @@ def test_a_pause_belongs_to_the_iteration_that_it_names_else_to_the_newest_that_
     assert len(set(own["start_ns"][own["iteration"] == 2].tolist())) == 1  # with the times of its iteration
 
 
-@pytest.mark.parametrize(
-    ("wrong", "rule"),
-    [
-        (pause(0, -5), "iteration must be one of its rank's"),
-        (pause(0, 5, 99), "iteration must be one of its rank's"),
-        (pause(0, 5, cause="lunch"), "row 1: cause must be one of garbage_collection"),
-        (pause(0, 5, elapsed_ns=-1), "row 1: elapsed_ns must be an integer"),
-        (pause(7, 5), "row 1: rank must be"),
-    ],
-)
-def test_what_is_no_pause_of_an_iteration_is_left_out_and_counted(
-    tmp_path: Path, wrong: dict[str, Any], rule: str
-) -> None:
+@pytest.mark.parametrize(("wrong", "rule"), [
+    (pause(0, -5), "iteration must be one of its rank's"),
+    (pause(0, 5, 99), "iteration must be one of its rank's"),
+    (pause(0, 5, cause="lunch"), "row 1: cause must be one of garbage_collection"),
+    (pause(0, 5, elapsed_ns=-1), "row 1: elapsed_ns must be an integer"),
+    (pause(7, 5), "row 1: rank must be"),
+])  # fmt: skip
+def test_what_is_no_pause_of_an_iteration_is_counted_alone(tmp_path: Path, wrong: dict[str, Any], rule: str) -> None:
     trace = read_trace(directory(tmp_path, [wrong, pause(1, 10, 0)]))
     assert trace.rejected.count == 1
     assert rule in trace.rejected.reasons[0]

@@ -71,17 +71,12 @@ def test_the_pace_starts_anew_where_it_resumes(trace: Trace) -> None:
     assert polled_rows(source) == [3]
 
 
-@pytest.mark.parametrize(
-    ("speed", "position", "message"),
-    [
-        *((0, text, "position must") for text in ("", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0")),
-        (0, "announcements=1 rows=5", "got 'announcements=1 rows=5', and it has announcements=1 rows=4"),
-        *((speed, None, "speed must be a number of at least 0; got") for speed in (-1.0, math.nan, math.inf)),
-    ],
-)
-def test_a_strange_speed_or_position_is_refused(
-    trace: Trace, speed: float, position: str | None, message: str
-) -> None:
+@pytest.mark.parametrize(("speed", "position", "message"), [
+    *((0, text, "position must") for text in ("", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0")),
+    (0, "announcements=1 rows=5", "got 'announcements=1 rows=5', and it has announcements=1 rows=4"),
+    *((speed, None, "speed must be a number of at least 0; got") for speed in (-1.0, math.nan, math.inf)),
+])  # fmt: skip
+def test_an_odd_speed_or_position_is_refused(trace: Trace, speed: float, position: str | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TraceSource(trace, speed, position=position)
 

@@ -11,27 +11,21 @@ S = 10**9
 NOW = 1_800_000_000 * S  # 2027-01-15T08:00:00Z
 
 
-@pytest.mark.parametrize(
-    ("lasting", "begin", "end", "span"),
-    [
-        ("2h", None, None, (NOW, NOW + 7200 * S)),
-        ("1h", "2027-01-15T10:00", None, (NOW + 7200 * S, NOW + 10_800 * S)),
-        (None, None, "2027-01-15T10:00+01:00", (NOW, NOW + 3600 * S)),
-    ],
-)
+@pytest.mark.parametrize(("lasting", "begin", "end", "span"), [
+    ("2h", None, None, (NOW, NOW + 7200 * S)),
+    ("1h", "2027-01-15T10:00", None, (NOW + 7200 * S, NOW + 10_800 * S)),
+    (None, None, "2027-01-15T10:00+01:00", (NOW, NOW + 3600 * S)),
+])  # fmt: skip
 def test_a_span_is_read(lasting: str | None, begin: str | None, end: str | None, span: tuple[int, int]) -> None:
     assert mute_span(NOW, lasting, begin, end) == span
 
 
-@pytest.mark.parametrize(
-    ("lasting", "begin", "end"),
-    [
-        (None, None, None), ("2h", None, "2027-01-15T10:00"), ("soon", None, None), ("-2h", None, None),
-        ("", None, None),
-        ("0s", None, None), (None, None, "2027-01-15T07:00"), (None, "tomorrow", "2027-01-15T10:00"),
-        ("1h", "2020-01-01", None), ("999999w", "9999-12-31", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lasting", "begin", "end"), [
+    (None, None, None), ("2h", None, "2027-01-15T10:00"), ("soon", None, None), ("-2h", None, None),
+    ("", None, None),
+    ("0s", None, None), (None, None, "2027-01-15T07:00"), (None, "tomorrow", "2027-01-15T10:00"),
+    ("1h", "2020-01-01", None), ("999999w", "9999-12-31", None),
+])  # fmt: skip
 def test_a_mute_must_end_and_not_in_the_past(lasting: str | None, begin: str | None, end: str | None) -> None:
     with pytest.raises(InputError):
         new_mute(mute_span(NOW, lasting, begin, end), "why", "ann", host="node-3")

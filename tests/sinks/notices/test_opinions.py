@@ -39,17 +39,14 @@ def test_three_wrong_verdicts_silence_their_pattern_in_every_job_and_say_so() ->
     assert mute_of(other, [mute], 3 * 10**9) is None
 
 
-@pytest.mark.parametrize(
-    "opinions",
-    [
-        [opinion(1), opinion(2)],
-        [opinion(1), opinion(2), opinion(3, is_right=True)],
-        [opinion(1), opinion(2), opinion(3), opinion(4, is_right=True)],
-        [opinion(1), opinion(2), opinion(3, is_right=None)],
-        [opinion(1), opinion(1, who="bob"), opinion(1, who="eve")],  # one verdict, three people
-        [opinion(1), opinion(2), opinion(3, device="nic:node-4/mlx5_1")],
-    ],
-)
+@pytest.mark.parametrize("opinions", [
+    [opinion(1), opinion(2)],
+    [opinion(1), opinion(2), opinion(3, is_right=True)],
+    [opinion(1), opinion(2), opinion(3), opinion(4, is_right=True)],
+    [opinion(1), opinion(2), opinion(3, is_right=None)],
+    [opinion(1), opinion(1, who="bob"), opinion(1, who="eve")],  # one verdict, three people
+    [opinion(1), opinion(2), opinion(3, device="nic:node-4/mlx5_1")],
+])  # fmt: skip
 def test_less_than_three_wrong_ones_in_a_row_silence_nothing(opinions: list[Opinion]) -> None:
     assert silences(opinions) == []
 

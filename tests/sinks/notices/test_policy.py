@@ -193,13 +193,10 @@ def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
     assert tell_all(ledger, T0 + HOUR) == []
 
 
-@pytest.mark.parametrize(
-    ("rules", "is_told"),
-    [
-        ({"least_gpu_hours": 25.0}, True), ({"least_gpu_hours": 26.0}, False),
-        ({"jobs": ("gpt*", "lla*")}, True), ({"jobs": ("gpt*",)}, False), ({"least_severity": "page"}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rules", "is_told"), [
+    ({"least_gpu_hours": 25.0}, True), ({"least_gpu_hours": 26.0}, False),
+    ({"jobs": ("gpt*", "lla*")}, True), ({"jobs": ("gpt*",)}, False), ({"least_severity": "page"}, False),
+])  # fmt: skip
 def test_a_channel_hears_of_what_costs_enough_and_of_its_jobs(rules: dict[str, Any], is_told: bool) -> None:
     ledger = ledger_of(alert(lost_s=90.0), **rules)  # 25.6 GPU-hours on 1,024 GPUs
     assert bool(tell_all(ledger, T0)) == is_told
@@ -217,14 +214,11 @@ def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
 # --- mutes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("patterns", "is_muted"),
-    [
-        ({"host": "node-3"}, True), ({"host": "node-?"}, True), ({"host": "node-4"}, False), ({"job": "llama"}, True),
-        ({"device": "nic:node-3/*"}, True), ({"device": "gpu:*"}, False), ({"kind": "slow_nic"}, True),
-        ({"host": "node-3", "kind": "hang"}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("patterns", "is_muted"), [
+    ({"host": "node-3"}, True), ({"host": "node-?"}, True), ({"host": "node-4"}, False), ({"job": "llama"}, True),
+    ({"device": "nic:node-3/*"}, True), ({"device": "gpu:*"}, False), ({"kind": "slow_nic"}, True),
+    ({"host": "node-3", "kind": "hang"}, False),
+])  # fmt: skip
 def test_a_mute_holds_back_what_all_its_patterns_match(patterns: dict[str, str], is_muted: bool) -> None:
     ledger = ledger_of(alert(), mutes=[mute(T0 + HOUR, **patterns)])
     assert bool(tell_all(ledger, T0)) != is_muted
@@ -263,7 +257,7 @@ def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again
 
 
 @pytest.mark.parametrize("may_have_arrived", [False, True])
-def test_a_channel_that_withdraws_gets_what_a_mute_holds_back_once_as_muted_and_again_when_it_ends(
+def test_a_channel_that_withdraws_gets_what_a_mute_holds_back_once_and_at_its_end(
     may_have_arrived: bool,
 ) -> None:
     ledger = ledger_of(alert(), withdraws=True)

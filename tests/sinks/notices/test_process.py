@@ -59,7 +59,7 @@ class PlayedLog:
         return []
 
 
-def test_an_offset_that_is_gone_makes_it_load_anew_and_never_read_all_alerts_again(
+def test_an_offset_that_is_gone_makes_it_load_anew_and_not_read_all_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends = iter((90, 5))  # the topic was made anew meanwhile

@@ -103,34 +103,29 @@ def test_what_a_channel_does_not_say_the_settings_say(tmp_path: Path) -> None:
     assert second == Rules(30.0, "page", 5.0, ("llama*",))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", r"channels must be an array of tables, \[\[channel\]\], with one at least"),
-        ("[channel]\nkind = 'command'", "channels must be an array"),
-        ("[[channel]]\nkind = 'command'", "key name must be there"),
-        ("[[channel]]\nname = 'a'", "key kind must be there"),
-        ("[[channel]]\nkind = 'command'\nname = 'a/b'\nargv = ['x']", "name must be a name of a-z"),
-        ("[[channel]]\nkind = 'pigeon'\nname = 'a'", "kind must be one of actions, alertmanager, .*; got 'pigeon'"),
-        ("[[channel]]\nkind = 'command'\nname = 'a'\nargs = ['x']", r"did you mean 'argv'|args"),
-        ("[[channel]]\nkind = 'command'\nname = 'a'\nargv = []", "argv must be"),
-        ("[[channel]]\nkind = 'command'\nname = 'a'\nargv = 'rm -rf'", "argv must be"),
-        ("[[channel]]\nkind = 'webhook'\nname = 'a'", "one of url, url_file and url_env must be given"),
-        ("[[channel]]\nkind = 'webhook'\nname = 'a'\nurl = 'http://me:pw@h'", "url must be"),
-        ("[[channel]]\nkind = 'webhook'\nname = 'a'\nurl_file = '/none'", "url_file must be a readable file"),
-        ("[[channel]]\nkind = 'slack'\nname = 'a'\nchannel = 'C1'", "a token and a channel, or the URL"),
-        ("[[channel]]\nkind = 'pagerduty'\nname = 'a'", "one of routing_key_file and routing_key_env must be given"),
-        ("[[channel]]\nkind = 'pagerduty'\nname = 'a'\nrouting_key = 'x'", "routing_key"),
-        ("[[channel]]\nkind = 'cloudevents'\nname = 'a'\ntopic = 'irregulars.alerts'", "topic must be none of ours"),
-        ("[[channel]]\nkind = 'none.such:Thing'\nname = 'a'", "kind must be one that can be imported"),
-        ("[[channel]]\nkind = 'pathlib:Path'\nname = 'a'", "kind must be one that can be imported"),
-        ("[[channel]]\nkind='command'\nname='a'\nargv=['x']\n[[channel]]\nkind='command'\nname='a'\nargv=['x']",
-         "name must be another than those before; got 'a'"),
-    ],
-)  # fmt: skip
-def test_what_can_not_be_used_is_refused_in_a_line_that_names_its_place(
-    tmp_path: Path, text: str, reason: str
-) -> None:
+@pytest.mark.parametrize(("text", "reason"), [
+    ("", r"channels must be an array of tables, \[\[channel\]\], with one at least"),
+    ("[channel]\nkind = 'command'", "channels must be an array"),
+    ("[[channel]]\nkind = 'command'", "key name must be there"),
+    ("[[channel]]\nname = 'a'", "key kind must be there"),
+    ("[[channel]]\nkind = 'command'\nname = 'a/b'\nargv = ['x']", "name must be a name of a-z"),
+    ("[[channel]]\nkind = 'pigeon'\nname = 'a'", "kind must be one of actions, alertmanager, .*; got 'pigeon'"),
+    ("[[channel]]\nkind = 'command'\nname = 'a'\nargs = ['x']", r"did you mean 'argv'|args"),
+    ("[[channel]]\nkind = 'command'\nname = 'a'\nargv = []", "argv must be"),
+    ("[[channel]]\nkind = 'command'\nname = 'a'\nargv = 'rm -rf'", "argv must be"),
+    ("[[channel]]\nkind = 'webhook'\nname = 'a'", "one of url, url_file and url_env must be given"),
+    ("[[channel]]\nkind = 'webhook'\nname = 'a'\nurl = 'http://me:pw@h'", "url must be"),
+    ("[[channel]]\nkind = 'webhook'\nname = 'a'\nurl_file = '/none'", "url_file must be a readable file"),
+    ("[[channel]]\nkind = 'slack'\nname = 'a'\nchannel = 'C1'", "a token and a channel, or the URL"),
+    ("[[channel]]\nkind = 'pagerduty'\nname = 'a'", "one of routing_key_file and routing_key_env must be given"),
+    ("[[channel]]\nkind = 'pagerduty'\nname = 'a'\nrouting_key = 'x'", "routing_key"),
+    ("[[channel]]\nkind = 'cloudevents'\nname = 'a'\ntopic = 'irregulars.alerts'", "topic must be none of ours"),
+    ("[[channel]]\nkind = 'none.such:Thing'\nname = 'a'", "kind must be one that can be imported"),
+    ("[[channel]]\nkind = 'pathlib:Path'\nname = 'a'", "kind must be one that can be imported"),
+    ("[[channel]]\nkind='command'\nname='a'\nargv=['x']\n[[channel]]\nkind='command'\nname='a'\nargv=['x']",
+     "name must be another than those before; got 'a'"),
+])  # fmt: skip
+def test_what_can_not_be_used_is_refused_in_a_line_with_its_place(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as caught:
         open_all(tmp_path, text)
     assert "notify.toml" in str(caught.value)

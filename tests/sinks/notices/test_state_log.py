@@ -26,7 +26,7 @@ from tests.sinks.notices.alerts import alert_bytes
     (KafkaError._MSG_TIMED_OUT, True), (KafkaError._RESOLVE, True), (KafkaError.NOT_ENOUGH_REPLICAS, True),
     (KafkaError.NOT_LEADER_FOR_PARTITION, True), (KafkaError.MSG_SIZE_TOO_LARGE, False),
 ])  # fmt: skip
-def test_a_record_is_sent_again_after_errors_that_pass(
+def test_a_record_is_sent_again_after_passing_errors(
     monkeypatch: pytest.MonkeyPatch, code: int, passes: bool
 ) -> None:
     outcomes = [KafkaError(code), None]
@@ -76,7 +76,7 @@ class Written(NamedTuple):
         return encode_mute(self.mute)
 
 
-def test_of_a_topic_that_was_made_anew_all_is_read_and_nothing_of_before_is_in_force(
+def test_of_a_topic_made_anew_all_is_read_and_nothing_of_before_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old, new = (Mute(name, 0, 1, "firmware", "ann", host="node-3") for name in ("old", "new"))

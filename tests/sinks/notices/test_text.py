@@ -29,9 +29,7 @@ EVENTS: st.SearchStrategy[NoticeEvent] = st.sampled_from(["opened", "updated", "
 
 
 @given(verdicts(events=ALERTING_EVENTS, severities=(None, "ticket", "page")), EVENTS, st.lists(st.text(), max_size=4))
-def test_every_notice_follows_its_schema_and_fits_in_a_line(
-    verdict: Verdict, event: NoticeEvent, earlier: list[str]
-) -> None:
+def test_every_notice_follows_its_schema_in_a_line(verdict: Verdict, event: NoticeEvent, earlier: list[str]) -> None:
     value = present(alert_of(verdict))
     notice = Notice(event, json.loads(value), "ticket", tuple(earlier))
     said = json.loads(encode_notice(notice))
@@ -52,16 +50,13 @@ def test_the_line_says_what_is_told_and_whether_it_comes_again() -> None:
     assert notice_json(notice)["is_repeat_offender"]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"severity": "critical"}, "OPENED slow NIC in llama (page): NIC mlx5_1 on node-3"),
-        ({"kind": "slow_disk"}, "OPENED slow disk in llama (page): NIC mlx5_1 on node-3"),
-        ({"suspects": [{"device": "dpu", "rank": 3, "ranks": [3, 4], "probability": 0.9, "host": "node-7"}]},
-         "OPENED slow NIC in llama (page): dpu of ranks 3-4 on node-7, 90% sure"),
-        ({"state": "waning", "close_reason": "sold"}, "OPENED slow NIC in llama (page, sold): NIC mlx5_1 on node-3"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "words"), [
+    ({"severity": "critical"}, "OPENED slow NIC in llama (page): NIC mlx5_1 on node-3"),
+    ({"kind": "slow_disk"}, "OPENED slow disk in llama (page): NIC mlx5_1 on node-3"),
+    ({"suspects": [{"device": "dpu", "rank": 3, "ranks": [3, 4], "probability": 0.9, "host": "node-7"}]},
+     "OPENED slow NIC in llama (page): dpu of ranks 3-4 on node-7, 90% sure"),
+    ({"state": "waning", "close_reason": "sold"}, "OPENED slow NIC in llama (page, sold): NIC mlx5_1 on node-3"),
+])  # fmt: skip
 def test_words_of_a_newer_worker_are_told_as_they_are_and_an_unknown_severity_as_a_page(
     change: dict[str, Any], words: str
 ) -> None:

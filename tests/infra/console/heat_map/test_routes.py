@@ -176,23 +176,20 @@ def test_a_job_of_any_name_is_itself_and_no_other(ask: Ask, job: str) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize(
-    ("path", "values"),
-    [
-        ("heat-map", {"around": "9" * 30}),
-        ("heat-map", {"iterations": "0"}),
-        ("heat-map", {"iterations": "99999999"}),
-        ("heat-map/tile", {"quantity": "work_ns) FROM jobs --"}),
-        ("heat-map/tile", {"order": "../rank"}),
-        ("heat-map/tile", {"ranks_per_bin": "3"}),
-        ("heat-map/tile", {"ranks_per_bin": "131072"}),
-        ("heat-map/tile", {"row": "1"}),
-        ("heat-map/tile", {"column": "-1"}),
-        ("heat-map/cell", {"iteration": "1"}),
-        ("heat-map/cell", {"rank": "4294967296", "iteration": "1"}),
-        ("iteration-times", {"iterations": "100001"}),
-    ],
-)
+@pytest.mark.parametrize(("path", "values"), [
+    ("heat-map", {"around": "9" * 30}),
+    ("heat-map", {"iterations": "0"}),
+    ("heat-map", {"iterations": "99999999"}),
+    ("heat-map/tile", {"quantity": "work_ns) FROM jobs --"}),
+    ("heat-map/tile", {"order": "../rank"}),
+    ("heat-map/tile", {"ranks_per_bin": "3"}),
+    ("heat-map/tile", {"ranks_per_bin": "131072"}),
+    ("heat-map/tile", {"row": "1"}),
+    ("heat-map/tile", {"column": "-1"}),
+    ("heat-map/cell", {"iteration": "1"}),
+    ("heat-map/cell", {"rank": "4294967296", "iteration": "1"}),
+    ("iteration-times", {"iterations": "100001"}),
+])  # fmt: skip
 def test_a_value_out_of_range_is_refused_and_named(ask: Ask, path: str, values: dict[str, str]) -> None:
     answer = ask.get(path, **(ask.asked() | values if path == "heat-map/tile" else values))
     assert answer.status_code == 400

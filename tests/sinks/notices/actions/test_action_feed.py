@@ -80,9 +80,7 @@ def values(messages: list[Message]) -> list[tuple[bytes | None, int, list[str]]]
     ]
 
 
-def test_an_incident_s_life_is_published_under_its_verdict(
-    channel: Channel, open_feed: Callable[..., ActionFeed]
-) -> None:
+def test_incidents_are_published_under_their_verdict(channel: Channel, open_feed: Callable[..., ActionFeed]) -> None:
     first = replace(VERDICT, kind="hang")
     reference = channel.deliver(notice_of(first))
     second = replace(first, revision=2, event="changed", suspects=(replace(GPU, host="node-2"),))
@@ -97,9 +95,7 @@ def test_an_incident_s_life_is_published_under_its_verdict(
     ]
 
 
-def test_only_what_has_actions_is_published_and_the_same_twice(
-    channel: Channel, open_feed: Callable[..., ActionFeed]
-) -> None:
+def test_what_has_actions_is_published_alike_twice(channel: Channel, open_feed: Callable[..., ActionFeed]) -> None:
     channel.deliver(notice_of(replace(VERDICT, kind="imbalance", suspects=())))
     assert channel.deliver(notice_of()) == channel.deliver(notice_of())
     messages, _ = read(open_feed(is_member=False))
@@ -204,9 +200,6 @@ def test_a_consumer_that_commits_reads_all_anew_and_knows_what_was_done(
     assert [feed.is_done(one) for one in messages] == [True, False]
 
 
-# --- node-check, which reads alerts ---------------------------------------------------------------------------------
-
-
 def node_check(bootstrap: str, prefix: str, *arguments: str) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "irregulars", "node-check", "--bootstrap", bootstrap, "--topic-prefix", prefix]
     done = warm.run([*command, *arguments], cwd=ROOT, timeout=60)
@@ -231,14 +224,11 @@ def test_node_check_answers_as_node_problem_detector_asks(kafka_bootstrap: str, 
     assert node_check(kafka_bootstrap, topics.prefix, "--host", "node-1") == healthy
 
 
-@pytest.mark.parametrize(
-    ("bootstrap", "prefix", "text"),
-    [
-        ("127.0.0.1:1", "x.", "not known: Kafka at 127.0.0.1:1 must answer"),
-        (None, "nowhere.", "not known: topic must"),
-    ],
-)
-def test_node_check_that_learns_nothing_says_so_in_time(
+@pytest.mark.parametrize(("bootstrap", "prefix", "text"), [
+    ("127.0.0.1:1", "x.", "not known: Kafka at 127.0.0.1:1 must answer"),
+    (None, "nowhere.", "not known: topic must"),
+])  # fmt: skip
+def test_node_check_says_in_time_that_it_learns_nothing(
     kafka_bootstrap: str, bootstrap: str | None, prefix: str, text: str
 ) -> None:
     began_s = time.monotonic()

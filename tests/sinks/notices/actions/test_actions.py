@@ -40,9 +40,6 @@ def named(actions: tuple[Action, ...], state: str = "proposed") -> list[str]:
     return [one.action for one in actions if one.state == state]
 
 
-# --- one source of truth --------------------------------------------------------------------------------------------
-
-
 def every(kind: str) -> Iterator[Verdict]:
     """All that a verdict of a kind may say that advice depends on."""
     for device, probability, severity, (state, reason) in itertools.product(
@@ -86,19 +83,13 @@ def test_any_notice_has_actions_of_its_first_suspect_alone_and_below_sure_only_i
     assert set(plan_of(replace(verdict, suspects=suspects)).actions) <= {"test_device"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("slow_rank", ALL), ("slow_nic", ALL), ("slow_link", ["test_device"]), ("slow_communicator", ["test_device"]),
-        ("slow_stage", ["replan_stages"]), ("imbalance", []), ("hang", ["cordon"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "names"), [
+    ("slow_rank", ALL), ("slow_nic", ALL), ("slow_link", ["test_device"]), ("slow_communicator", ["test_device"]),
+    ("slow_stage", ["replan_stages"]), ("imbalance", []), ("hang", ["cordon"]),
+])  # fmt: skip
 def test_each_kind_has_its_actions(kind: str, names: list[str]) -> None:
     assert named(actions_of(notice_of(replace(VERDICT, kind=kind)))) == names
     assert actions_of(notice_of(replace(VERDICT, kind=kind, suspects=()))) == ()
-
-
-# --- what an action says --------------------------------------------------------------------------------------------
 
 
 def test_an_action_says_what_it_rests_on_costs_and_until_when() -> None:
@@ -128,9 +119,6 @@ def test_ids_stay_while_the_device_does_and_differ_otherwise() -> None:
     assert ids[0] == "cordon-8e4b3e985e2f-2c44ba49"  # consumers find what they did by it: it must never change
 
 
-# --- undoing --------------------------------------------------------------------------------------------------------
-
-
 def test_a_verdict_that_changes_to_another_device_withdraws_what_it_said() -> None:
     first = actions_of(notice_of())
     other = replace(VERDICT, revision=2, event="changed", suspects=(replace(GPU, host="node-2"), GPU))
@@ -154,13 +142,10 @@ def test_a_muted_notice_takes_back_and_proposes_nothing_new() -> None:
 
 
 @pytest.mark.parametrize("is_remembered", [True, False])
-@pytest.mark.parametrize(
-    ("reason", "proposed", "withdrawn"),
-    [
-        ("recovered", ["test_device"], ALL),
-        *((reason, ["cordon", "test_device"], ALL[1:]) for reason in ("finished", "restarted", "silent")),
-    ],
-)
+@pytest.mark.parametrize(("reason", "proposed", "withdrawn"), [
+    ("recovered", ["test_device"], ALL),
+    *((reason, ["cordon", "test_device"], ALL[1:]) for reason in ("finished", "restarted", "silent")),
+])  # fmt: skip
 def test_a_host_is_given_back_only_if_it_was_seen_to_be_as_usual_again(
     reason: str, proposed: list[str], withdrawn: list[str], is_remembered: bool
 ) -> None:
@@ -228,14 +213,11 @@ def test_names_that_are_not_known_yet_are_let_pass() -> None:
     assert (found.kind, found.actions[0].action) == ("custom", "reboot")
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"version": 2}, "version"), ({"schema": "alerts"}, "schema must be 'actions'"),
-        ({"verdict_id": None}, "verdict_id must be text that is not empty; got None"),
-        ({"actions": [3]}, r"actions\[0\] must be an object"), ({"actions": None}, "actions must be a list"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "text"), [
+    ({"version": 2}, "version"), ({"schema": "alerts"}, "schema must be 'actions'"),
+    ({"verdict_id": None}, "verdict_id must be text that is not empty; got None"),
+    ({"actions": [3]}, r"actions\[0\] must be an object"), ({"actions": None}, "actions must be a list"),
+])  # fmt: skip
 def test_a_message_that_breaks_its_schema_is_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(RecordError, match=text):
         decode_actions(json.dumps(message() | change).encode())

@@ -87,9 +87,7 @@ def test_all_pages_of_marked_nodes_are_read_and_a_node_that_there_is_not_is_name
     assert set(nodes.marked().cordoned) == {"node-1", "node-2", "node-3"}
 
 
-def test_a_node_that_somebody_else_cordoned_is_never_touched(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_a_node_that_others_cordoned_is_never_touched(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     server.change("node-1", {"spec": {"unschedulable": True}})
     before = server.nodes["node-1"]
     assert nodes.cordon(proposal()) == "it is cordoned already, and not by us"
@@ -105,9 +103,7 @@ def test_who_takes_the_mark_off_takes_the_node_over(server: KubernetesServer, no
     assert server.nodes["node-1"]["spec"]["unschedulable"] is True
 
 
-def test_who_uncordons_by_hand_is_seen_and_a_later_cordon_is_theirs(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_who_uncordons_is_seen_and_a_later_cordon_theirs(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     one = proposal()
     nodes.cordon(one)
     server.change("node-1", {"spec": {"unschedulable": None}})
@@ -139,9 +135,7 @@ def test_a_write_in_between_is_not_overwritten_and_after_five_it_is_tried_later(
         nodes.cordon(proposal("node-2"))
 
 
-def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_an_accused_node_shows_it_beside_other_conditions(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     nodes.accuse({"node-1": proposal()})
     found = conditions(server)
     assert found["Ready"] == READY
@@ -154,9 +148,7 @@ def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
     assert server.nodes["node-1"]["metadata"]["labels"] == CLEAN
 
 
-def test_a_condition_that_conflicts_with_another_write_is_written_later(
-    server: KubernetesServer, nodes: KubernetesNodes
-) -> None:
+def test_a_condition_that_conflicts_is_written_later(server: KubernetesServer, nodes: KubernetesNodes) -> None:
     # The server's own retries of a patch without a version are over: much is written at the same time.
     server.fail_patches = 409
     with pytest.raises(ServiceUnavailable, match="got status 409"):
@@ -187,17 +179,14 @@ def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, no
     assert set(nodes.marked().cordoned) == {"node-1"}
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "text"),
-    [
-        (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/kit/kubernetes/components/actor"),
-        (403, ServiceRefused, r"status 403"),
-        (415, ServiceRefused, r"status 415"),
-        (409, ServiceUnavailable, r"must answer now; got status 409"),
-        (429, ServiceUnavailable, r"must answer now; got status 429"),
-        (503, ServiceUnavailable, r"status 503"),
-    ],
-)
+@pytest.mark.parametrize(("status", "error", "text"), [
+    (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/kit/kubernetes/components/actor"),
+    (403, ServiceRefused, r"status 403"),
+    (415, ServiceRefused, r"status 415"),
+    (409, ServiceUnavailable, r"must answer now; got status 409"),
+    (429, ServiceUnavailable, r"must answer now; got status 429"),
+    (503, ServiceUnavailable, r"status 503"),
+])  # fmt: skip
 def test_a_server_that_refuses_is_told_from_one_that_is_away(
     server: KubernetesServer, nodes: KubernetesNodes, status: int, error: type[ServiceError], text: str
 ) -> None:
@@ -238,15 +227,12 @@ def test_a_pod_s_service_account_is_the_default() -> None:
     assert given == ApiAccess("https://api:6443", Path("t"), None)
 
 
-@pytest.mark.parametrize(
-    ("server", "text"),
-    [
-        (None, "--server must be given outside of a pod"),
-        ("http://api:6443", "--server must be https://…, as the token goes there"),
-        ("https://me:secret@api", "without credentials; got https://…"),
-        ("api:6443", "--server must be https://host:port"),
-    ],
-)
+@pytest.mark.parametrize(("server", "text"), [
+    (None, "--server must be given outside of a pod"),
+    ("http://api:6443", "--server must be https://…, as the token goes there"),
+    ("https://me:secret@api", "without credentials; got https://…"),
+    ("api:6443", "--server must be https://host:port"),
+])  # fmt: skip
 def test_a_server_that_cannot_be_one_is_refused(server: str | None, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught:
         api_access({}, server, None, None)

@@ -22,15 +22,12 @@ def test_an_open_verdict_on_the_host_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize("kind", ["slow_rank", "hang"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"state": "closed", "close_reason": "recovered"}, {"state": "closed", "close_reason": "restarted"},
-        {"suspects": (replace(GPU, host="node-2"), replace(GPU, probability=0.1))},
-        {"suspects": (replace(GPU, probability=0.4),)}, {"suspects": ()},
-        {"kind": "slow_stage"}, {"severity": "note"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"state": "closed", "close_reason": "recovered"}, {"state": "closed", "close_reason": "restarted"},
+    {"suspects": (replace(GPU, host="node-2"), replace(GPU, probability=0.1))},
+    {"suspects": (replace(GPU, probability=0.4),)}, {"suspects": ()},
+    {"kind": "slow_stage"}, {"severity": "note"},
+])  # fmt: skip
 def test_the_newest_revision_counts_in_whatever_order_they_come(kind: str, change: dict[str, Any]) -> None:
     first = replace(VERDICT, kind=kind, severity="page")
     other = replace(first, revision=2, **change)

@@ -72,18 +72,15 @@ def test_a_node_that_another_incident_accuses_too_is_kept() -> None:
     assert list(plan(closed, both_closed, marks=marks).release) == ["node-1"]
 
 
-@pytest.mark.parametrize(
-    ("one", "now_ns", "reason"),
-    [
-        (message(probability=0.89), NOW_NS, "improbable"),
-        (message(), NOW_NS + HOUR_NS + 1, "expired"),
-        (message(time_ns=None), NOW_NS, "expired"),
-        (message(), NOW_NS - HOUR_NS, "future"),
-        (message(host=None), NOW_NS, "unusable"),
-        (message(host="node-[0-99]"), NOW_NS, "unusable"),
-        (message(host="ALL"), NOW_NS, "unusable"),
-    ],
-)
+@pytest.mark.parametrize(("one", "now_ns", "reason"), [
+    (message(probability=0.89), NOW_NS, "improbable"),
+    (message(), NOW_NS + HOUR_NS + 1, "expired"),
+    (message(time_ns=None), NOW_NS, "expired"),
+    (message(), NOW_NS - HOUR_NS, "future"),
+    (message(host=None), NOW_NS, "unusable"),
+    (message(host="node-[0-99]"), NOW_NS, "unusable"),
+    (message(host="ALL"), NOW_NS, "unusable"),
+])  # fmt: skip
 def test_what_is_not_begun_has_a_reason(one: ActionsMessage, now_ns: int, reason: str) -> None:
     found = plan(one, now_ns=now_ns)
     assert (hosts(found), [why for _, why in found.left]) == ([], [reason])

@@ -85,9 +85,7 @@ def test_events_stand_in_a_file_of_ours_one_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [[b"?", message()], []])
-def test_a_node_is_healthy_again_whether_its_accusation_is_known_or_forgotten(
-    tmp_path: Path, before: list[bytes]
-) -> None:
+def test_a_node_is_healthy_again_if_its_accusation_is_known_or_not(tmp_path: Path, before: list[bytes]) -> None:
     """The probability that was enough then may be another one, and the topic keeps a month.
 
     What an earlier consumer gave is not given again.
@@ -190,14 +188,11 @@ def test_an_address_that_nobody_listens_at_is_away() -> None:
         run(feed_of(message()), "http://127.0.0.1:1/x")
 
 
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        ("/nowhere/at/all", "--output must be a file that can be written; got .*No such file"),
-        ("ftp://x/y", "--output must be http://… or https://…"),
-        ("https://me:secret@x/y", "without credentials"),
-    ],
-)
+@pytest.mark.parametrize(("place", "text"), [
+    ("/nowhere/at/all", "--output must be a file that can be written; got .*No such file"),
+    ("ftp://x/y", "--output must be http://… or https://…"),
+    ("https://me:secret@x/y", "without credentials"),
+])  # fmt: skip
 def test_a_place_that_cannot_be_one_is_refused(place: str, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught, open_output(place):
         pass
@@ -290,13 +285,10 @@ def test_a_device_is_not_healthy_while_its_incident_accuses_another_one_of_the_h
     assert [(one["isHealthy"], one["componentClass"]) for one in healthy] == [(True, "GPU"), (True, "Node")]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"kind": kind} for kind in ("slow_link", "slow_communicator", "slow_stage", "imbalance")),
-        {"suspects": (replace(GPU, probability=0.8),)}, {"suspects": (replace(GPU, host=None),)},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    *({"kind": kind} for kind in ("slow_link", "slow_communicator", "slow_stage", "imbalance")),
+    {"suspects": (replace(GPU, probability=0.8),)}, {"suspects": (replace(GPU, host=None),)},
+])  # fmt: skip
 def test_what_accuses_no_host_or_is_improbable_or_over_gives_no_event(changes: dict[str, Any]) -> None:
     assert of(replace(VERDICT, **changes)) == []
     assert events_of(notice_of(), now_ns=NOW_NS + 2 * HOUR_NS) == []

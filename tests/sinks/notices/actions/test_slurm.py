@@ -98,9 +98,6 @@ def test_a_controller_that_is_away_is_waited_for(cluster: SlurmCluster, monkeypa
         SlurmNodes().marked()
 
 
-# --- the whole: a notice on the broker, the command, the cluster ----------------------------------------------------
-
-
 @needs_slurm
 @pytest.mark.integration
 def test_the_command_drains_the_accused_node_and_gives_it_back(

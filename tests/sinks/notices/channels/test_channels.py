@@ -171,15 +171,12 @@ def test_slack_has_one_message_for_an_incident_and_updates_it_or_posts_one_that_
     assert message["text"].startswith("RESOLVED slow NIC in llama (page, recovered): NIC mlx5_1 on node-3")
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (Reply(200, b'{"ok":false,"error":"ratelimited"}'), NotArrived),
-        (Reply(200, b'{"ok":false,"error":"invalid_auth"}'), NotArrived),
-        (Reply(200, b'{"ok":false,"error":"channel_not_found"}'), SinkRejected),
-        (Reply(200, b"<html>"), SinkBusy),
-    ],
-)
+@pytest.mark.parametrize(("answer", "error"), [
+    (Reply(200, b'{"ok":false,"error":"ratelimited"}'), NotArrived),
+    (Reply(200, b'{"ok":false,"error":"invalid_auth"}'), NotArrived),
+    (Reply(200, b'{"ok":false,"error":"channel_not_found"}'), SinkRejected),
+    (Reply(200, b"<html>"), SinkBusy),
+])  # fmt: skip
 def test_what_slack_says_in_an_answer_of_status_200_counts(answer: Reply, error: type[Exception]) -> None:
     with Receiver(lambda _: answer) as receiver:
         channel = SlackBotChannel("slack", lambda: SECRET, "C024BE91L", receiver.url)
