@@ -46,13 +46,10 @@ def test_files_that_docstrings_of_rooms_name_exist() -> None:
         assert [name for name in named if not (room.parent / name).exists()] == [], room
 
 
-def test_no_folder_stands_beside_the_agreed_ones() -> None:
+def test_the_import_name_links_to_the_folders_and_none_stands_beside_the_agreed_ones() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
     others = {name for name in folders - GENERATED if not name.endswith(".egg-info")}
     assert others == {*PACKAGES, "irregulars", "tests"}
-
-
-def test_the_import_name_links_to_the_folders() -> None:
     assert {path.name for path in (ROOT / "irregulars").iterdir() if path.is_symlink()} == set(PACKAGES)
     assert all((ROOT / "irregulars" / name).resolve() == ROOT / name for name in PACKAGES)
 

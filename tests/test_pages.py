@@ -37,16 +37,15 @@ def ask(url: str, method: str = "GET") -> tuple[int, bytes]:
             return refusal.code, refusal.read()
 
 
-def test_a_page_is_made_when_it_is_asked_for(server: PageServer) -> None:
+def test_a_page_is_made_when_it_is_asked_for_and_says_nothing_of_the_inside_if_it_can_t_be(
+    server: PageServer,
+) -> None:
     assert ask(f"{server.url}/ok") == (200, b"ok\n")
     assert ask(f"{server.url}/ok?since=1") == (200, b"ok\n")
     assert ask(f"{server.url}/ok", "HEAD") == (200, b"")
     assert ask(f"{server.url}/") == (200, b"/broken\n/ok\n")
     assert ask(f"{server.url}/other") == (404, b"/broken\n/ok\n")
     assert ask(f"{server.url}/ok", "POST")[0] == 501
-
-
-def test_a_page_that_can_t_be_made_is_500_and_says_nothing_of_the_inside(server: PageServer) -> None:
     assert ask(f"{server.url}/broken") == (500, b"page could not be made; the log says why\n")
     assert ask(f"{server.url}/ok")[0] == 200
 

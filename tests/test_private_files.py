@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_spool_is_its_agent_s_alone_also_one_that_was_left_open(tmp_path: Path) -> None:
+def test_a_spool_and_a_service_s_directory_are_ours_alone_also_one_that_was_left_open(tmp_path: Path) -> None:
     directory = tmp_path / "agent" / "spool"
     Spool(directory, 1 << 24, lambda _: None).append(1, [Message("commops", b"k", b"v")])
     assert {mode(path) for path in (directory, directory.parent)} == {0o700}
@@ -36,9 +36,6 @@ def test_a_spool_is_its_agent_s_alone_also_one_that_was_left_open(tmp_path: Path
     directory.chmod(0o755)
     Spool(directory, 1 << 24, lambda _: None)
     assert mode(directory) == 0o700
-
-
-def test_a_service_s_directory_is_ours_alone(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "a" / "b", "test-")
     data.take()
     data.release()

@@ -83,29 +83,25 @@ def test_an_array_comes_back_equal_and_can_be_written(array: np.ndarray) -> None
     assert again.flags.writeable
 
 
-def test_an_attribution_comes_back_equal() -> None:
+def test_an_attribution_comes_back_equal_without_what_was_computed_from_it() -> None:
     empty = Attribution(0, {}, {}, {}, {})
     assert [stored(FULL), stored(empty)] == [FULL, empty]
-
-
-def test_what_is_not_known_stays_so() -> None:
     one = stored(Attribution(1, {}, {}, {GROUP: LaneExcess(1.0, 2.0, 0.5, NAN)}, {}))
     assert np.isnan(one.lanes[GROUP].size_bytes)
     assert one.excess_ns is None
+    one = replace(FULL)
+    before = encode_state(one, 1)
+    assert (len(one.lane_columns.keys), len(one.work_columns[0])) == (2, 2)
+    assert encode_state(one, 1) == before
+    assert stored(one) == one
 
 
-def test_a_deque_comes_back_with_what_it_held() -> None:
+def test_deques_scalars_and_views_come_back_as_plain_values() -> None:
     kept = deque([Watch("a", WORK), Watch("b", PAIR)])
     assert stored(Recent(kept)).kept == kept
-
-
-def test_numpy_scalars_become_plain_ones() -> None:
     assert stored({"a": np.int64(3), "b": np.float64(0.5), "c": np.bool_(True)}, dict[str, Any]) == {
         "a": 3, "b": 0.5, "c": True,
     }  # fmt: skip
-
-
-def test_views_and_other_orders_of_memory_survive() -> None:
     array = np.arange(12).reshape(3, 4)
     for view in (array[:, ::2], array.T, np.asfortranarray(array)):
         assert np.array_equal(stored([view], list[np.ndarray])[0], view)
@@ -135,10 +131,14 @@ def sealed(body: bytes) -> bytes:
     return struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body
 
 
-def test_no_bytes_are_refused() -> None:
+def test_no_bytes_and_damage_are_refused_and_named() -> None:
     for value in (None, b""):
         with pytest.raises(RecordError, match=r"state must begin with b'IRS'.*got b''"):
             decode_state(value, Watch, 1)
+    value = bytearray(encode_state(Watch("a", WORK), 1))
+    value[-1] ^= 1
+    with pytest.raises(RecordError, match="checksum"):
+        decode_state(bytes(value), Watch, 1)
 
 
 @pytest.mark.parametrize(("tree", "said"), [
@@ -156,21 +156,6 @@ def test_what_is_missing_or_of_another_type_is_named(tree: Any, said: str) -> No
 def test_another_version_is_named(version: int, advice: str) -> None:
     with pytest.raises(RecordError, match=rf"version of a state must be 2; got {version} \(Watch; an? {advice}"):
         decode_state(encode_state(Watch("a", WORK), version), Watch, 2)
-
-
-def test_what_was_computed_from_a_value_is_in_no_state() -> None:
-    one = replace(FULL)
-    before = encode_state(one, 1)
-    assert (len(one.lane_columns.keys), len(one.work_columns[0])) == (2, 2)
-    assert encode_state(one, 1) == before
-    assert stored(one) == one
-
-
-def test_damage_is_named() -> None:
-    value = bytearray(encode_state(Watch("a", WORK), 1))
-    value[-1] ^= 1
-    with pytest.raises(RecordError, match="checksum"):
-        decode_state(bytes(value), Watch, 1)
 
 
 @pytest.mark.parametrize("array", [
@@ -208,12 +193,8 @@ def test_what_is_no_state_is_a_programming_error(inside: Any) -> None:
 
 
 @pytest.mark.parametrize("array", [
-    np.arange(3000),
-    np.zeros((40, 50)),
-    np.arange(5000, dtype=np.uint8),
-    np.array(["abc", "d"] * 600),
-    np.arange(128),  # a column of a job of 128 ranks
-    np.arange(9),
+    np.arange(3000), np.zeros((40, 50)), np.arange(5000, dtype=np.uint8), np.array(["abc", "d"] * 600),
+    np.arange(128), np.arange(9),  # a column of a job of 128 ranks, and of one of few
 ])  # fmt: skip
 def test_a_large_array_is_packed_and_comes_back_equal(array: np.ndarray) -> None:
     value = encode_state({"a": array}, 1)
@@ -223,12 +204,9 @@ def test_a_large_array_is_packed_and_comes_back_equal(array: np.ndarray) -> None
     assert len(value) < array.nbytes / 3 or array.nbytes < 1024
 
 
-def test_numbers_without_an_order_are_written_as_they_are() -> None:
+def test_numbers_without_an_order_are_written_as_they_are_and_arrays_of_before_are_read() -> None:
     noise = np.frombuffer(np.random.default_rng(1).bytes(80_000), np.int64)
     assert len(encode_state({"a": noise}, 1)) == pytest.approx(noise.nbytes, rel=0.01)
-
-
-def test_an_array_of_the_version_before_which_packed_none_is_read() -> None:
     body = msgspec.msgpack.encode({"a": ["<i8", [3], np.arange(3).tobytes()]})
     value = struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body
     np.testing.assert_array_equal(decode_state(value, dict[str, np.ndarray], 1)["a"], np.arange(3))

@@ -42,15 +42,12 @@ def test_a_signal_that_is_held_raises_at_the_next_safe_place(enter: Callable[[],
     assert told.value.number == signal.SIGTERM
 
 
-def test_a_signal_that_was_held_is_told_to_what_runs_then() -> None:
+def test_a_signal_that_was_held_is_told_to_what_runs_then_and_no_other_error_hides_it() -> None:
     calls: list[int] = []
     with stopping.held():
         send(signal.SIGINT)
         with stopping.on_stop(lambda: calls.append(1)):
             assert calls == [1]
-
-
-def test_another_error_that_comes_of_it_does_not_hide_it() -> None:
     with pytest.raises(StopAsked), stopping.raises():
         _fail_of_it()
 

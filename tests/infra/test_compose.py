@@ -20,22 +20,16 @@ TEXT = COMPOSE.read_text()
 PASSWORD = "IRREGULARS_CLICKHOUSE_PASSWORD"
 
 
-def test_every_published_port_is_on_loopback() -> None:
+def test_ports_are_on_loopback_and_no_password_is_written_or_taken_for_granted() -> None:
     published = re.findall(r'^ +- "([\d.:]+)"$', TEXT, re.MULTILINE)
     services = ["127.0.0.1:9092:9092", "127.0.0.1:8123:8123", "127.0.0.1:9000:9000"]
     assert published == [*services, "127.0.0.1:8321:8321"]
-
-
-def test_no_password_is_written_in_the_file_and_none_is_taken_for_granted() -> None:
     found = re.findall(r"PASSWORD: (.*)", TEXT)
     assert set(found) == {f"${{{PASSWORD}:?set {PASSWORD} to a password of your choice}}"}
 
 
-def test_kafka_is_the_version_that_the_tests_run_on() -> None:
+def test_the_images_are_of_the_versions_that_the_tests_run_on() -> None:
     assert re.findall(r"image: apache/kafka:(\S+)", TEXT) == [kafka_version()]
-
-
-def test_clickhouse_is_the_version_whose_engine_the_tests_run_on() -> None:
     pinned = re.findall(r'"chdb-core==([\d.]+)\.\*"', (COMPOSE.parents[1] / "pyproject.toml").read_text())
     assert re.findall(r"image: clickhouse/clickhouse-server:(\S+)", TEXT) == pinned
 
@@ -58,12 +52,15 @@ def needs_compose() -> None:
 
 
 @pytest.mark.usefixtures("needs_compose")
-def test_docker_accepts_the_file_with_a_password() -> None:
+def test_docker_accepts_the_file_with_a_password_alone() -> None:
     services: dict[str, Any] = json.loads(compose(password="swordfish").stdout)["services"]
     assert set(services) == {"kafka", "clickhouse"}
     assert all("healthcheck" in service for service in services.values())
     services = json.loads(compose("--profile", "all", password="swordfish").stdout)["services"]
     assert set(services) == {"kafka", "clickhouse", "topics", "worker", "notify", "console"}
+    refused = compose(password=None)
+    assert refused.returncode != 0
+    assert PASSWORD in refused.stderr
 
 
 def test_the_profile_all_runs_our_images_harmlessly_with_real_commands() -> None:
@@ -77,10 +74,3 @@ def test_the_profile_all_runs_our_images_harmlessly_with_real_commands() -> None
             parse(service["command"])
         own = {name: text for name, text in service["environment"].items() if name.startswith("IRREGULARS_")}
         assert load_settings(environment=own, config=Path("/dev/null")).kafka_bootstrap == "kafka:29092"
-
-
-@pytest.mark.usefixtures("needs_compose")
-def test_docker_refuses_the_file_without_a_password() -> None:
-    refused = compose(password=None)
-    assert refused.returncode != 0
-    assert PASSWORD in refused.stderr

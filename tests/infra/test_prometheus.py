@@ -52,7 +52,7 @@ def test_the_rules_ask_for_metrics_and_labels_that_exist(known: Mapping[str, set
             assert set(re.split(r", *", labels)) <= set().union(*(known[name] for name in names)), text
 
 
-def test_each_alert_has_its_place_in_the_runbook_and_fires_in_a_case() -> None:
+def test_each_alert_and_no_other_has_its_place_in_the_runbook_and_fires_in_a_case() -> None:
     rules, cases = RULES.read_text(), "\n".join(one.read_text() for one in CASES)
     for alert in ALERTS:
         block = rules.split(f"- alert: {alert}\n")[1].split("- alert: ")[0]
@@ -60,18 +60,12 @@ def test_each_alert_has_its_place_in_the_runbook_and_fires_in_a_case() -> None:
         assert f"runbook: infra/docs/operating.md#{alert.lower()}\n" in block
         assert f"\n### {alert}\n" in PAGE
         assert re.search(rf'alertname(?:=|: )"?{alert}"?', cases), alert
-
-
-def test_the_runbook_names_no_alert_that_is_none() -> None:
     assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == ALERTS
 
 
-def test_the_page_s_table_of_metrics_is_that_of_the_code() -> None:
+def test_the_page_s_metrics_are_those_of_the_code_with_few_values_of_labels() -> None:
     assert "<!-- made: metrics of a worker -->" in PAGE
     assert worker_metrics() == metrics_table(observed_metrics())
-
-
-def test_label_values_are_few_whatever_jobs_are_called() -> None:
     assert {label for one in observed_metrics() for sample in one.samples for label in sample.labels} == {
         "by", "event", "group", "hop", "kind", "le", "partition", "severity", "topic", "version"
     }  # fmt: skip

@@ -13,12 +13,11 @@ from tests.infra.conftest import Run, refused
 EXAMPLE = ROOT / "infra" / "node" / "agent.toml"
 
 
-def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
-    assert run("agent", "--check", str(EXAMPLE)) == (
-        0,
-        f"{EXAMPLE}: 1 source, 0 ranks; nothing is wrong with it\n",
-        "",
-    )
+def test_a_file_can_be_checked_without_starting_anything_and_flags_are_stronger(run: Run) -> None:
+    told = f"{EXAMPLE}: 1 source, 0 ranks; nothing is wrong with it\n"
+    assert run("agent", "--check", str(EXAMPLE)) == (0, told, "")
+    flags = ("agent", "--check", "--bootstrap", "nowhere", str(EXAMPLE))
+    assert "kafka_bootstrap must be host:port" in refused(run, *flags)
 
 
 @pytest.mark.parametrize(("text", "complaint"), [
@@ -33,12 +32,6 @@ def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
 def test_checking_looks_at_settings_and_sources(run: Run, text: str, complaint: str) -> None:
     Path("agent.toml").write_text(text)  # `run` has changed into an empty directory
     assert complaint in refused(run, "agent", "--check", "agent.toml")
-
-
-def test_flags_are_stronger_than_the_file(run: Run) -> None:
-    assert "kafka_bootstrap must be host:port" in refused(
-        run, "agent", "--check", "--bootstrap", "nowhere", str(EXAMPLE)
-    )
 
 
 def test_a_spool_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

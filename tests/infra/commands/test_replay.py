@@ -18,14 +18,11 @@ from tests.infra.conftest import Run, refused
 RECORDING = RECORDINGS / "gloo-clean"
 
 
-def test_a_renamed_job_has_its_name_in_every_record() -> None:
+def test_a_renamed_job_has_its_name_in_every_record_and_keeps_its_own_without_one() -> None:
     trace = rename_job(read_trace(RECORDING), "other", 3)
     batches = [batch.header for schema in SCHEMAS for batch in trace.batches(schema).values()]
     assert batches
     assert {(one.job, one.attempt) for one in [trace, *trace.announcements, *batches]} == {("other", 3)}
-
-
-def test_without_a_name_the_job_keeps_its_own() -> None:
     trace = read_trace(RECORDING)
     assert rename_job(trace, None, None).job == trace.job
 

@@ -51,7 +51,7 @@ def test_the_file_has_the_sql_that_is_written_down(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_panels_have_their_own_places_within_the_width(name: str) -> None:
+def test_panels_say_what_they_show_in_places_of_their_own_within_the_width(name: str) -> None:
     panels = MADE[name]["panels"]
     assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
     places = [panel["gridPos"] for panel in panels]
@@ -62,10 +62,6 @@ def test_panels_have_their_own_places_within_the_width(name: str) -> None:
         for x, y in itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
     ]
     assert len(cells) == len(set(cells))
-
-
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_each_panel_says_what_it_shows(name: str) -> None:
     for panel in MADE[name]["panels"]:
         assert panel["title"]
         assert panel["description"][-1] in ".?"
@@ -81,14 +77,11 @@ def test_variables_and_macros_of_the_sql_are_known(name: str) -> None:
         assert not re.search(r"\$|\{|\[\[", left), sql
 
 
-def test_a_value_gets_into_sql_percent_encoded_alone() -> None:
-    assert all(re.fullmatch(r"\w+\('\$\{\w+:percentencode\}'\)", text) for text in VARIABLES.values())
-
-
-def test_every_file_of_sql_is_asked_somewhere() -> None:
+def test_every_file_of_sql_is_asked_somewhere_with_values_that_are_percent_encoded_alone() -> None:
     asked = "\n".join(sql for made in MADE.values() for sql in sql_of(made))
     names = [path.stem for path in QUERIES.glob("*.sql")]
     assert [name for name in names if query(name) not in asked] == []
+    assert all(re.fullmatch(r"\w+\('\$\{\w+:percentencode\}'\)", text) for text in VARIABLES.values())
 
 
 def test_no_panel_averages_over_ranks() -> None:
@@ -107,7 +100,7 @@ def test_links_lead_to_variables_of_dashboards_that_are_there() -> None:
         assert {part.split("=")[0] for part in given.split("&")} - {"${__url_time_range}"} <= variables
 
 
-def test_dashboards_ask_the_data_sources_that_are_provisioned() -> None:
+def test_data_sources_that_dashboards_ask_are_provisioned_without_a_secret_and_read_alone() -> None:
     text = (PROVISIONING / "datasources" / "irregulars.yaml").read_text("utf-8")
     provisioned = dict(zip(re.findall(r" uid: (\S+)", text), re.findall(r" type: (\S+)", text), strict=True))
     for made in MADE.values():
@@ -115,9 +108,6 @@ def test_dashboards_ask_the_data_sources_that_are_provisioned() -> None:
         assert {one["current"]["value"]: one["query"] for one in chosen.values()}.items() <= provisioned.items()
         used = set(re.findall(r'"uid": "\$\{(\w+)\}"', json.dumps(made)))
         assert used == set(chosen)
-
-
-def test_what_is_provisioned_holds_no_secret_and_reads_alone() -> None:
     text = (PROVISIONING / "datasources" / "irregulars.yaml").read_text("utf-8")
     assert re.findall(r"^ +password: (.*)$", text, re.MULTILINE) == ["${IRREGULARS_CLICKHOUSE_READER_PASSWORD}"]
     assert re.findall(r"^ +username: (.*)$", text, re.MULTILINE) == ["${IRREGULARS_CLICKHOUSE_READER_USER}"]

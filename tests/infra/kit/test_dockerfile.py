@@ -62,15 +62,19 @@ def test_hadolint_accepts_it() -> None:
     assert bad.returncode != 0
 
 
-def test_the_base_has_a_whole_version_and_takes_a_digest() -> None:
+def test_the_base_has_a_whole_version_and_labels_are_those_of_the_release() -> None:
     (base,) = [text for word, text in STEPS if word == "ARG" and text.startswith("PYTHON_IMAGE=")]
     assert re.fullmatch(r"PYTHON_IMAGE=docker\.io/library/python:3\.11\.\d+-slim-bookworm", base)
     assert {text.split(" AS ")[0] for word, text in STEPS if word == "FROM"} >= {"${PYTHON_IMAGE}"}
     assert "@sha256:" in DOCKERFILE.read_text()
+    labels = last("worker", "LABEL")
+    for name in ("title", "description", "licenses", "version", "revision"):
+        assert f"org.opencontainers.image.{name}=" in labels
+    assert ("ARG", f"VERSION={__version__}") in STEPS
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_each_image_has_nothing_to_build_with_and_nobody_who_may_write(image: str) -> None:
+def test_each_image_has_nothing_to_build_with_and_runs_a_command_of_ours_without_a_shell(image: str) -> None:
     words = [word for word, _ in stage(image)]
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", last(image, "USER"))
     assert words.index("USER") < words.index("CMD")
@@ -78,12 +82,6 @@ def test_each_image_has_nothing_to_build_with_and_nobody_who_may_write(image: st
     assert [text.split()[1:] for text in copies] == [["/opt/irregulars", "/opt/irregulars"]]
     assert all(text.startswith("[") for word, text in stage(image) if word == "RUN")
     assert not any("apt-get" in text for word, text in stage(image) if word == "RUN")
-
-
-@pytest.mark.parametrize("image", IMAGES)
-def test_each_image_runs_a_command_of_ours_without_a_shell_and_is_asked_at_the_port_that_it_serves(
-    image: str,
-) -> None:
     health = last(image, "HEALTHCHECK").split(" CMD ", 1)[1]
     assert json.loads(health)[0] == "python"
     compile(json.loads(health)[2], "health", "exec")
@@ -91,7 +89,7 @@ def test_each_image_runs_a_command_of_ours_without_a_shell_and_is_asked_at_the_p
     assert port in last(image, "EXPOSE").split()
     assert json.loads(last(image, "CMD"))[0] == "irregulars"
     parse(json.loads(last(image, "CMD")))
-    assert "ENTRYPOINT" not in [word for word, _ in stage(image)]  # `args` of the manifests take the place of CMD
+    assert "ENTRYPOINT" not in words  # `args` of the manifests take the place of CMD
 
 
 def test_the_variables_of_the_image_are_settings() -> None:
@@ -100,13 +98,6 @@ def test_the_variables_of_the_image_are_settings() -> None:
     made = [text for word, text in stage("worker") if word == "RUN"]
     assert load_settings(environment=own, config=Path("/dev/null")).data_dir == Path("/var/lib/irregulars")
     assert json.loads(made[-1])[-1] == variables["IRREGULARS_DATA_DIR"] == last("worker", "WORKDIR")
-
-
-def test_labels_and_version_are_those_of_the_release() -> None:
-    labels = last("worker", "LABEL")
-    for name in ("title", "description", "licenses", "version", "revision"):
-        assert f"org.opencontainers.image.{name}=" in labels
-    assert ("ARG", f"VERSION={__version__}") in STEPS
 
 
 def sent(path: str) -> bool:

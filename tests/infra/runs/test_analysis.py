@@ -225,24 +225,15 @@ def lockstep(late: dict[int, dict[int, int]], iterations: int = 60) -> Trace:
     return job.trace()
 
 
-def test_most_training_time_lost_comes_first() -> None:
+def test_most_training_time_lost_comes_first_and_the_end_of_the_trace_closes_a_verdict_as_finished() -> None:
     late = {n: {3: 5 * MS} for n in range(20, 28)} | {n: {1: 40 * MS} for n in range(40, 48)}
     verdicts = analyze(lockstep(late)).verdicts
     assert [verdict.suspects[0].ranks for verdict in verdicts] == [(1,), (3,)]
     assert [verdict.iterations for verdict in verdicts] == [(40, 48), (20, 28)]
-
-
-def test_a_trace_that_ends_in_the_fault_closes_its_verdict_as_finished() -> None:
     (verdict,) = analyze(lockstep({n: {2: 20 * MS} for n in range(50, 60)})).verdicts
     assert (verdict.iterations, verdict.state, verdict.close_reason) == ((50, 60), "closed", "finished")
     assert verdict.lost_s == pytest.approx(0.2, rel=0.02)
     assert verdict.delta == pytest.approx(34 / 14, rel=0.05)
-
-
-def test_delta_is_a_setting() -> None:
-    trace = lockstep({n: {2: 3 * MS} for n in range(30, 40)})
-    assert analyze(trace, JudgeSettings(delta=1.1)).verdicts
-    assert not analyze(trace, JudgeSettings(delta=1.5)).verdicts
 
 
 def test_a_trace_without_operators_of_iterations_is_judged_by_its_iterations_alone() -> None:
@@ -276,10 +267,13 @@ def test_a_hang_in_an_iteration_that_no_row_tells_of_is_found() -> None:
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("hang", (3,), (59, 60))
 
 
-def test_an_empty_trace_has_nothing_to_say() -> None:
+def test_an_empty_trace_has_nothing_to_say_and_delta_is_a_setting() -> None:
     trace = replace(lockstep({}, 1), commops={}, iterations={})
     reason = "there are neither operators nor iterations in it"
     assert analyze(trace) == Analysis(trace.job, 0, unjudged_reason=reason)
+    trace = lockstep({n: {2: 3 * MS} for n in range(30, 40)})
+    assert analyze(trace, JudgeSettings(delta=1.1)).verdicts
+    assert not analyze(trace, JudgeSettings(delta=1.5)).verdicts
 
 
 def test_a_job_of_one_rank_is_judged() -> None:

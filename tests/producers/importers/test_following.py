@@ -246,11 +246,23 @@ def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: 
 # --- misuse ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_following_needs_is_said(folder: Path) -> None:
+def test_what_following_needs_is_said_and_so_is_whatever_stops_its_thread(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(InputError, match="kind must be one of"):
         opened("nsight", folder)
     with pytest.raises(InputError, match="world_size must be given to follow nccl-inspector"):
         opened("nccl-inspector", folder, world_size=None)
+
+    class Broken:
+        def read(self) -> None:
+            raise ZeroDivisionError("by zero")
+
+    source = FollowingSource(Broken())
+    with pytest.raises(InputError, match=r"followed files must be readable; got ZeroDivisionError: by zero"):
+        drain(source)
+    source.close()
+    assert caplog.messages == ["event=follower_failed"]
 
 
 # --- directories as they are in the field ---------------------------------------------------------------------------
@@ -326,18 +338,6 @@ def test_a_file_that_vanishes_while_it_is_read_is_passed_over(folder: Path, capl
     assert piece is not None
     assert list(piece.ranks) == [0]
     assert len(messages(caplog, "file_refused")) == 1
-
-
-def test_whatever_stops_the_thread_is_told_to_who_polls(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def read(self) -> None:
-            raise ZeroDivisionError("by zero")
-
-    source = FollowingSource(Broken())
-    with pytest.raises(InputError, match=r"followed files must be readable; got ZeroDivisionError: by zero"):
-        drain(source)
-    source.close()
-    assert caplog.messages == ["event=follower_failed"]
 
 
 @pytest.mark.parametrize("kind", ["kineto", "nccl-inspector"])

@@ -16,12 +16,14 @@ def moe(tidy: Tidy, **values: object) -> SimulatorSettings:
     return tidy(**(shape | {"expert_spread_ratio": 0.3} | values))
 
 
-def test_tokens_are_dealt_among_the_experts_of_a_group_and_none_is_lost(tidy: Tidy) -> None:
+def test_tokens_are_dealt_among_experts_none_is_lost_and_all_ranks_together_work_the_same(tidy: Tidy) -> None:
     untidiness = Untidiness(Topology(moe(tidy)))
     load = untidiness.expert_load(7)
     assert load is not None
     assert load.reshape(2, 4).mean(axis=1) == pytest.approx([1, 1])
     assert load.std() == pytest.approx(0.3, rel=0.6)
+    even, uneven = (Engine(moe(tidy, expert_spread_ratio=ratio)).plan for ratio in (0.0, 0.3))
+    assert uneven.work_ns().sum() == pytest.approx(even.work_ns().sum())
 
 
 def test_what_a_router_prefers_lasts_and_differs_a_little_from_replica_to_replica(tidy: Tidy) -> None:
@@ -59,8 +61,3 @@ def test_the_busiest_rank_decides_how_long_an_exchange_takes_and_sizes_show_its_
     there, back = (columns["size_bytes"][is_exchange & (columns["sequence"] % 2 == n)] for n in (1, 0))
     assert len(set(there.tolist())) == 1
     assert len(set(back.tolist())) == 8
-
-
-def test_the_work_of_all_ranks_together_stays_the_same(tidy: Tidy) -> None:
-    even, uneven = (Engine(moe(tidy, expert_spread_ratio=ratio)).plan for ratio in (0.0, 0.3))
-    assert uneven.work_ns().sum() == pytest.approx(even.work_ns().sum())

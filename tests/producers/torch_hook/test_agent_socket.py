@@ -153,13 +153,8 @@ os._exit(0) if sys.stdin.read() == "" else None
 
 def test_the_process_of_a_rank_is_known_until_it_ends_though_a_fork_keeps_its_connection(tmp_path: Path) -> None:
     source = SocketSource(tmp_path / "agent.sock")
-    command = [
-        sys.executable,
-        "-c",
-        FORKING,
-        str(tmp_path / "agent.sock"),
-        encode_frame(replace(ANNOUNCED, rank=1)).hex(),
-    ]
+    frame = encode_frame(replace(ANNOUNCED, rank=1)).hex()
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "agent.sock"), frame]
     with closing(source), subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
         try:
             take(source, 1)
@@ -223,23 +218,16 @@ def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path, name: s
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_others_may_be_let_in(tmp_path: Path) -> None:
-    with closing(SocketSource(tmp_path / "s", mode=0o660)):
-        assert (tmp_path / "s").stat().st_mode & 0o777 == 0o660
-
-
-def test_a_socket_on_which_another_agent_listens_is_left_to_it(tmp_path: Path) -> None:
+def test_a_socket_is_left_to_an_agent_that_listens_on_it_and_replaced_if_it_was_killed(tmp_path: Path) -> None:
     with closing(SocketSource(tmp_path / "s")) as first:
         with pytest.raises(InputError, match=r"a socket on which another process listens"):
             SocketSource(tmp_path / "s")
         with peer(tmp_path / "s", encode_frame(ANNOUNCED)):
             assert len(take(first, 1)) == 1
-
-
-def test_a_socket_that_a_killed_agent_left_is_replaced_and_another_s_is_not_removed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
         killed.bind(os.fspath(tmp_path / "s"))
-    first = SocketSource(tmp_path / "s")
+    first = SocketSource(tmp_path / "s", mode=0o660)
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o660  # others may be let in
     (tmp_path / "s").unlink()
     with closing(SocketSource(tmp_path / "s")):
         first.close()

@@ -113,13 +113,16 @@ def test_watermarks_rise_and_no_row_comes_below_one() -> None:
     assert rows == 6
 
 
-def test_a_group_made_later_is_announced_too() -> None:
+def test_a_group_made_later_is_announced_too_and_a_rank_without_one_ends_without_a_word() -> None:
     rank = Rank(0)
     rank.train(1)
     rank.source.poll(100)
     rank.groups.add("1", [0], 2, "mesh_dp", 2)
     (announced,) = announcements(drain(rank))
     assert [one.id for one in announced.communicators] == ["world", "ranks-0"]
+    rank = Rank(0)
+    rank.source._world_of = lambda: None
+    assert drain(rank) == []
 
 
 def test_a_program_that_makes_a_group_in_each_step_is_not_announced_for_each_nor_ever_with_too_many(
@@ -189,12 +192,6 @@ def rows_of_sequence(batches: Sequence[Batch], sequence: int) -> list[dict[str, 
         for at in np.flatnonzero(batch.columns.get("sequence", np.empty(0)) == sequence).tolist():
             rows.append({name: column[at].item() for name, column in batch.columns.items()})
     return rows
-
-
-def test_a_rank_without_a_process_group_ends_without_a_word() -> None:
-    rank = Rank(0)
-    rank.source._world_of = lambda: None
-    assert drain(rank) == []
 
 
 @pytest.mark.parametrize("is_again", [False, True])
@@ -339,21 +336,15 @@ def test_starts_are_those_of_the_queue_in_whichever_parts_rows_are_taken(
     assert {end: sorted(some) for end, some in found.items()} == {end: sorted(s) for end, s in expected.items()}
 
 
-def test_columns_are_in_the_order_of_ends_with_global_peers(groups: Groups) -> None:
+def test_columns_are_in_the_order_of_ends_with_global_peers_and_unseen_ends_are_left_out(groups: Groups) -> None:
     rows = rows_of([10, 20], [90, 40], op="send", peer=1)
     rows["group"] = 1
     columns = RowReader().columns(rows, rows[:0], groups.all, SHIFT_NS)
     assert columns["start_ns"].tolist() == [20 + SHIFT_NS, 10 + SHIFT_NS]
     assert columns["elapsed_ns"].tolist() == [20.0, 80.0]
     assert columns["peer"].tolist() == [3, 3]
-
-
-def test_an_operator_whose_end_nobody_saw_is_left_out_not_called_hung(groups: Groups) -> None:
     rows = rows_of([10, 20], [UNSEEN, 40])
     assert len(RowReader().columns(rows, rows[:0], groups.all, 0)["operator"]) == 1
-
-
-def test_on_a_device_the_start_is_its_event_s_and_the_queue_is_one(groups: Groups) -> None:
     rows = rows_of([10, 20], [90, 140])
     rows["started"] = [50, 60]
     columns = RowReader().columns(rows, rows[:0], groups.all, 0)

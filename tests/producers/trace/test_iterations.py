@@ -48,16 +48,13 @@ def test_borders_are_within_one_operator_of_the_truth_and_the_same_on_all_ranks(
     assert (np.diff(columns["iteration"][order])[is_same] == 0).all()
 
 
-def test_a_trace_with_marks_stays_as_it_is() -> None:
+def test_a_trace_with_marks_stays_as_it_is_and_one_without_a_period_says_so() -> None:
     trace = read_trace(OURS[0])
     numbered = number_iterations(trace)
     assert numbered.trace is trace
     assert numbered.report is None
     only_times = replace(without_marks(trace), iterations=trace.iterations)
     assert number_iterations(only_times).trace is only_times
-
-
-def test_a_trace_without_a_period_says_so() -> None:
     trace = without_marks(read_trace(OURS[0]))
     few = {rank: Batch(b.header, {n: c[:6] for n, c in b.columns.items()}) for rank, b in trace.commops.items()}
     numbered = number_iterations(replace(trace, commops=few))
