@@ -20,16 +20,13 @@ def test_runs_follow_one_another() -> None:
     assert cursor.is_done
 
 
-def test_what_was_deleted_is_given_up() -> None:
+def test_what_was_deleted_or_lies_far_behind_the_end_is_given_up() -> None:
     cursor = Cursor([1, 2, 9, 100])
     assert cursor.keep_within(5, 1 << 40)
     assert cursor.begin == 9
     assert not cursor.keep_within(5, 1 << 40)
     assert cursor.keep_within(200, 1 << 40)
     assert cursor.is_done
-
-
-def test_what_lies_far_behind_the_end_is_given_up() -> None:
     cursor = Cursor([1, 1 << 62])
     assert cursor.keep_within(0, 1 << 40)
     assert cursor.pass_to(2)

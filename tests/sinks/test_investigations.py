@@ -72,10 +72,12 @@ def test_each_says_what_it_answers_and_every_theme_has_one() -> None:
         assert all(parameter.description for parameter in investigation.parameters), name
 
 
-def test_defaults_are_added_to_what_is_given_as_text() -> None:
+def test_defaults_and_the_newest_job_are_added_to_what_is_given_as_text() -> None:
     wanted = {"job": "llama", "rank": 3, "iteration": 60, "attempt": None, "limit": 1000}
     assert bind(RANK_OPERATORS, {"job": "llama", "rank": "3", "iteration": 60}) == wanted
     assert bind(SHIPPED["blamed"], {})["job"] == ""  # quotes around a default text are not part of it
+    assert bind(RANK_OPERATORS, {"rank": 3})["job"] == NEWEST
+    assert bind(RANK_OPERATORS, {"rank": 3, "iteration": "7"})["iteration"] == 7
 
 
 @pytest.mark.parametrize(("values", "text"), [
@@ -100,11 +102,6 @@ def test_values_that_do_not_fit_are_named(values: dict[str, object], text: str) 
 def test_an_unknown_name_lists_what_ships_or_names_the_nearest(name: str, text: str) -> None:
     with pytest.raises(InputError, match=text):
         find_investigation(name)
-
-
-def test_the_newest_job_is_left_to_the_database_where_none_is_given() -> None:
-    assert bind(RANK_OPERATORS, {"rank": 3})["job"] == NEWEST
-    assert bind(RANK_OPERATORS, {"rank": 3, "iteration": "7"})["iteration"] == 7
 
 
 def test_no_question_sets_a_setting_which_users_with_readonly_1_may_not() -> None:

@@ -21,19 +21,13 @@ def strange_in(rows: int, ranks: int, rank: int, first: int, past: int) -> np.nd
     return scores
 
 
-def test_an_alarm_needs_four_of_six_iterations() -> None:
+def test_an_alarm_needs_four_of_six_iterations_with_an_opinion() -> None:
     scores = np.array([2.0, 0, 2, 0, 2, 0, 2, 2, 2, 0, 0, 0, 0])[:, None]
     stands, raised = alarms_of(scores)
     assert np.flatnonzero(stands).tolist() == [7, 8, 9]
     assert np.flatnonzero(raised).tolist() == [7]
-
-
-def test_no_opinion_is_not_strange() -> None:
     stands, _ = alarms_of(np.full((10, 1), np.nan))
     assert not stands.any()
-
-
-def test_a_job_shorter_than_the_rule_has_no_alarm() -> None:
     stands, raised = alarms_of(np.full((3, 2), 5.0))
     assert not stands.any()
     assert not raised.any()
@@ -52,38 +46,29 @@ def test_what_still_stands_behind_a_fault_is_neither_right_nor_wrong() -> None:
     assert counts.alarmed == counts.right == 7
 
 
-def test_a_victim_under_an_alarm_is_wrong() -> None:
+def test_a_victim_under_an_alarm_is_wrong_and_one_end_of_a_link_is_enough() -> None:
     counts = count_job(job_of(strange_in(40, 3, 2, 10, 20)), [Fault((1,), ((10, 20),))])
     assert (counts.right, counts.found, counts.false_alarms) == (0, 0, 1)
     assert counts.precision == 0.0
     assert math.isnan(counts.delay)
-
-
-def test_one_end_of_a_link_is_enough_to_find_it() -> None:
     counts = count_job(job_of(strange_in(40, 4, 3, 10, 20)), [Fault((1, 3), ((10, 20),))])
     assert (counts.found, counts.true, counts.right) == (1, 20, 7)
 
 
-def test_two_faults_are_two() -> None:
+def test_two_faults_are_two_and_one_without_rows_is_not_counted() -> None:
     scores = strange_in(60, 4, 0, 10, 20) + strange_in(60, 4, 2, 30, 40)
     counts = count_job(job_of(scores), [Fault((0,), ((10, 20),)), Fault((2,), ((30, 40),)), Fault((3,), ((50, 60),))])
     assert (counts.faults, counts.found, counts.delays) == (3, 2, (3, 3))
-
-
-def test_a_fault_without_rows_is_not_counted() -> None:
     counts = count_job(job_of(np.zeros((10, 2))), [Fault((1,), ((40, 50),))])
     assert (counts.faults, counts.true) == (0, 0)
     assert math.isnan(counts.recall)
 
 
-def test_false_alarms_are_per_thousand_iterations_of_the_job() -> None:
-    assert count_job(job_of(strange_in(200, 8, 5, 50, 60)), []).false_per_1000 == pytest.approx(5.0)
-
-
-def test_counts_of_jobs_add_up() -> None:
+def test_counts_of_jobs_add_up_and_false_alarms_are_per_thousand_iterations() -> None:
     one = count_job(job_of(strange_in(40, 3, 1, 10, 20)), [Fault((1,), ((10, 20),))])
     both = sum([one, Counts()], one)
     assert (both.true, both.found, both.delays, both.iterations) == (20, 2, (3, 3), 80)
+    assert count_job(job_of(strange_in(200, 8, 5, 50, 60)), []).false_per_1000 == pytest.approx(5.0)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 2.0, math.nan]), min_size=3, max_size=3), min_size=1, max_size=40))

@@ -10,7 +10,7 @@ from irregulars.sinks.investigations import Answer, shipped_investigations
 from tests.infra.conftest import Run, refused
 
 
-def test_the_list_has_every_question_under_its_theme(run: Run) -> None:
+def test_the_list_has_every_question_under_its_theme_and_is_there_for_scripts(run: Run) -> None:
     status, out, _ = run("sql", "--list")
     assert status == 0
     assert all(f"\n{name}: " in out for name in shipped_investigations())
@@ -19,6 +19,8 @@ def test_the_list_has_every_question_under_its_theme(run: Run) -> None:
     themes = ["NOW", "A VERDICT", "AN ITERATION", "DEVICES AND HOSTS", "JOBS AND COST", "THE PIPELINE"]
     assert [line for line in out.splitlines() if line.isupper()] == themes
     assert out.index("NOW") < out.index("open_now:") < out.index("A VERDICT") < out.index("hang_positions:")
+    shipped = {one["name"]: one for one in json.loads(run("sql", "--list", "--json")[1])}
+    assert {p["name"] for p in shipped["rank_operators"]["parameters"]} >= {"job", "rank", "iteration"}
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -32,11 +34,6 @@ def test_the_list_has_every_question_under_its_theme(run: Run) -> None:
 ])  # fmt: skip
 def test_what_can_not_be_asked_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
     assert message in refused(run, "sql", *arguments)
-
-
-def test_the_list_is_there_for_scripts(run: Run) -> None:
-    shipped = {one["name"]: one for one in json.loads(run("sql", "--list", "--json")[1])}
-    assert {p["name"] for p in shipped["rank_operators"]["parameters"]} >= {"job", "rank", "iteration"}
 
 
 def test_values_print_as_json_has_them() -> None:
@@ -62,15 +59,12 @@ def lines(answer: Answer, width: int | None, height: int | None = None, **option
     return [line for line, _ in lay_out(answer, width, height, **options)]  # type: ignore[arg-type]
 
 
-def test_what_fits_is_a_table_with_numbers_to_the_right_and_nulls_as_dashes() -> None:
+def test_what_fits_is_a_table_and_what_does_not_one_record_after_the_other() -> None:
     assert lines(ANSWER, 80) == [
         "device              gpu  lost_s  is_open  ranks",
         "NIC eth0 on node-1    -    12.5  true     [1, 3]",
         "GPU 0 on node-12      0       3  false    []",
     ]
-
-
-def test_what_does_not_fit_is_one_record_after_the_other() -> None:
     assert lines(ANSWER, 47) == [
         "1 of 2",
         "device   NIC eth0 on node-1",
@@ -94,11 +88,6 @@ def test_the_width_decides_to_the_letter(width: int) -> None:
     assert len(lines(ANSWER, 20, shape="table")) == 3
 
 
-def test_a_file_gets_a_table_however_wide() -> None:
-    wide = Answer(("evidence", "n"), (("x" * 900, 1),))
-    assert lines(wide, None)[1] == "x" * 900 + "  1"
-
-
 def test_long_texts_of_a_record_stay_in_their_column_and_within_the_width() -> None:
     text = "recv on rank 3 from rank 1 took 24.9 ms after both had arrived, and that was not all"
     told = lines(Answer(("evidence", "n"), ((text, 1),)), 40)
@@ -108,11 +97,19 @@ def test_long_texts_of_a_record_stay_in_their_column_and_within_the_width() -> N
     assert all(line.startswith(" " * 10) for line in told[2:-1])
 
 
-def test_wide_letters_count_as_two() -> None:
+def test_letters_lines_and_control_signs_of_cells() -> None:
     assert lines(Answer(("名", "n"), (("節点", 1),)), 80) == ["名    n", "節点  1"]
+    assert lines(Answer(("statement",), (("CREATE\nTABLE",),)), 80) == [
+        "1 row",
+        "statement  CREATE",
+        "           TABLE",
+    ]
+    assert lines(Answer(("a\x1b",), (("b\x9b\r",),)), 80) == ["a\\x1b", "b\\x9b\\r"]
+    wide = Answer(("evidence", "n"), (("x" * 900, 1),))
+    assert lines(wide, None)[1] == "x" * 900 + "  1"
 
 
-def test_times_are_told_apart_and_no_more() -> None:
+def test_times_are_told_apart_and_no_more_and_shown_in_utc() -> None:
     first, second, other = (datetime(2026, 11, 21, 3, 4, at, micro, UTC) for at, micro in ((5, 1), (5, 2), (6, 9)))
     assert lines(Answer(("t",), ((first,), (other,), (None,))), 80)[1:] == [
         "2026-11-21 03:04:05Z",
@@ -122,24 +119,14 @@ def test_times_are_told_apart_and_no_more() -> None:
     assert lines(Answer(("t",), ((first,), (second,))), 80)[1] == "2026-11-21 03:04:05.000001Z"
     later = first.replace(microsecond=240_001)
     assert lines(Answer(("t",), ((first,), (later,))), 80)[2] == "2026-11-21 03:04:05.240Z"
-
-
-def test_several_lines_in_a_cell_make_it_vertical() -> None:
-    assert lines(Answer(("statement",), (("CREATE\nTABLE",),)), 80) == [
-        "1 row",
-        "statement  CREATE",
-        "           TABLE",
-    ]
+    berlin = datetime(2026, 11, 21, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
+    assert lines(Answer(("at",), ((berlin,),)), 80) == ["at", "2026-11-21 02:04:05Z"]
 
 
 def test_no_rows_say_what_that_means(capsys: pytest.CaptureFixture[str]) -> None:
     show_answer(Answer(("a",), (), {}, "Nothing is wrong."))
     show_answer(Answer((), ()))
     assert capsys.readouterr().out == "no rows. Nothing is wrong.\nno rows\n"
-
-
-def test_no_control_signs_reach_a_terminal() -> None:
-    assert lines(Answer(("a\x1b",), (("b\x9b\r",),)), 80) == ["a\\x1b", "b\\x9b\\r"]
 
 
 RANKS = Answer(
@@ -170,8 +157,3 @@ def test_a_single_column_is_cut_where_nothing_else_helps() -> None:
     told = lines(Answer(("節",), tuple(("節" * 30,) for _ in range(9))), 20, 5)
     assert told[1] == "節" * 9 + "…"
     assert "texts are cut" in " ".join(told)
-
-
-def test_a_time_in_a_zone_of_its_own_is_shown_in_utc() -> None:
-    berlin = datetime(2026, 11, 21, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
-    assert lines(Answer(("at",), ((berlin,),)), 80) == ["at", "2026-11-21 02:04:05Z"]

@@ -28,14 +28,13 @@ def test_what_is_written_is_byte_for_byte_the_same_and_its_overlays_can_be_rende
         assert rendered(tmp_path / "new" / "infra" / "kit" / "kubernetes" / "overlays" / overlay)
 
 
-def test_what_somebody_has_changed_is_not_written_over(tmp_path: Path) -> None:
+def test_what_is_there_is_not_written_over_and_what_is_missing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "site.env").write_text("mine")
     with pytest.raises(InputError, match="must be new or empty"):
         write_kit(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["site.env"]
-
-
-def test_where_an_image_left_it_out_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("irregulars.infra.shipped_files.FOLDERS", ("kit/not-there",))
     with pytest.raises(InputError, match="infra/kit/not-there must be in the installed package"):
         write_kit(tmp_path / "new")

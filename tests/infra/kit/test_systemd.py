@@ -28,15 +28,12 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units_and_sees_a_misspelt_line(tmp_path: Path) -> None:
     agent = ROOT / "infra" / "node" / "irregulars-agent.service"
     for path in [*UNITS, agent]:  # a program that is there: verify looks for it
         (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, "/bin/true"))
     done = analyze("verify", "--man=no", *(str(path) for path in sorted(tmp_path.iterdir())))
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_misspelt_line_is_seen(tmp_path: Path) -> None:
     unit = tmp_path / "irregulars-notify.service"
     text = (FOLDER / unit.name).read_text().replace(PROGRAM, "/bin/true")
     unit.write_text(text.replace("ProtectSystem=", "ProtectedSystem="))

@@ -16,7 +16,7 @@ def test_all_values_are_json_and_ranges_say_that_they_are_half_open() -> None:
     assert values["verdict"]["explanation"]["considered"][0]["is_ruled_out"] is True
 
 
-def test_periods_are_told_apart_by_the_cause_and_a_fault_from_the_start_has_no_before() -> None:
+def test_periods_are_told_apart_by_the_cause_or_by_what_nobody_said() -> None:
     iterations = iterations_of([100.0] * 60 + [200.0] * 10, 60)
     iterations[65] = iterations[65]._replace(is_irregular=False, has_cause=False)
     periods = periods_of(verdict_of(iterations=(60, 70)), iterations)
@@ -24,9 +24,6 @@ def test_periods_are_told_apart_by_the_cause_and_a_fault_from_the_start_has_no_b
     assert 65 not in periods.during.tolist()
     screen = gather(Found(verdict_of(iterations=(0, 10)), iterations=iterations_of([100.0] * 10, 0)))
     assert any(one.startswith("before: no regular iterations are known") for one in screen.missing)
-
-
-def test_iterations_of_which_nobody_said_are_compared_where_no_regular_ones_are_known() -> None:
     iterations = iterations_of([100.0] * 8 + [200.0] * 4 + [100.0] * 4, 8)
     unsaid = [one._replace(is_irregular=None) if one.iteration < 8 else one for one in iterations]
     after = [one._replace(is_irregular=False, has_cause=False) if one.iteration >= 12 else one for one in unsaid]

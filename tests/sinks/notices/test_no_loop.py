@@ -21,12 +21,9 @@ def test_no_topic_that_people_are_told_over_is_read_by_either_hop() -> None:
     assert judged & {"verdicts", "alerts", "notices", "mutes", "actions", "feedback", "deadletter"} == set()
 
 
-def test_a_worker_may_not_even_read_what_was_told_or_muted() -> None:
+def test_no_role_reads_what_its_words_became() -> None:
     assert topics_of("worker", "read") & {"notices", "mutes"} == set()
     assert topics_of("worker", "write") & {"notices", "mutes"} == set()
-
-
-def test_notify_may_write_nothing_that_a_worker_reads() -> None:
     assert topics_of("notify", "write") & topics_of("worker", "read") == set()
     # Feedback goes into the database, and no monitor sees it; by which limits is judged, people say and nobody else.
     assert topics_of("operator", "write") & topics_of("worker", "read") == {"feedback", "thresholds"}
