@@ -90,7 +90,7 @@ def test_members_and_links_of_archives_can_not_leave_the_folder(tmp_path: Path) 
             one = tarfile.TarInfo(name)
             one.type, one.linkname = kind, "/etc/passwd"
             archive.addfile(one)
-    assert gather(path, scratch(tmp_path)).files == {}
+    assert gather(path, folder).files == {}
 
 
 def test_a_packed_file_above_us_leaves_its_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
