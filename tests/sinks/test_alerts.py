@@ -111,7 +111,7 @@ def test_a_follower_s_line_has_the_event_time_and_the_verdict() -> None:
 
 @given(st.text(), st.text())
 def test_no_name_reaches_the_terminal_as_a_control_sequence(job: str, host: str) -> None:
-    named = replace(OPENED, job=job + "\x1b[2J\n", suspects=(replace(NIC, host=host + "\r"),))
+    named = replace(OPENED, job=f"j{job}\x1b[2J\n", suspects=(replace(NIC, host=host + "\r"),))
     assert alert_line(message_of(named)).isprintable()
 
 
