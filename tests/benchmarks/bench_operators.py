@@ -35,8 +35,9 @@ from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, le
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.plugins.baseline import RobustBaseline
-from tests.benchmarks.forest.features import FEATURES, OperatorFeatures
-from tests.benchmarks.forest.training import (
+from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures
+from irregulars.detectors.plugins.forest.random_forest import MODEL, load_trees
+from tests.benchmarks.train_operator_forest import (
     Case,
     CaseRun,
     Example,
@@ -45,7 +46,6 @@ from tests.benchmarks.forest.training import (
     simulate_case,
     training_cases,
 )
-from tests.benchmarks.forest.trees import MODEL, load_trees
 
 TEST_JOBS: Final = ((8, 2, 2, 4), (2, 8, 2, 8), (4, 2, 8, 6), (4, 4, 2, 8), (2, 3, 4, 4), (2, 16, 1, 16))
 TEST_SEED: Final = 50_000
@@ -207,7 +207,7 @@ def detectors(train: Rows) -> dict[str, Call]:
                for name, model in models.items()}  # fmt: skip
     return {
         "replay": lambda rows: rows.replayed > ABNORMAL.ratio,
-        "Holmes's forest": _of_model(lambda matrix: ours.predict(matrix) > 0.5),
+        "OperatorForest": _of_model(lambda matrix: ours.predict(matrix) > 0.5),
         **trained,
         "RobustBaseline": lambda rows: rows.baseline > limit,
         "3-sigma of the class": lambda rows: rows.matrix[:, FEATURES.index("class_z")] > 3.0,

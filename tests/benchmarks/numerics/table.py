@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.detectors.plugins.published_rules import RULES
 from irregulars.dtypes import Column, Flags, Floats
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import AUDIT, PAUSE, PHASE_UNKNOWN, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace
-from tests.benchmarks.numerics.published_rules import RULES
 
 OURS: Final = ("corruption", "loss_spike")
 _WATCHED: Final = 3  # steps in which a rule of scalars may see a flip

@@ -100,9 +100,9 @@ def test_ours_are_loaded() -> None:
     makers = load_detectors(["baseline", "peers"])
     assert [type(make().detector) for make in makers["operator"]] == [RobustBaseline]  # type: ignore[attr-defined]
     assert [type(make().detector) for make in makers["rank"]] == [PeerDeviation]  # type: ignore[attr-defined]
-    # A detector scores on the scale on which 1 is strange
+    # Detectors of different scales score on one
     slow = sample_frame("operator", 70, is_faulty=True)
-    for make in load_detectors(["baseline"])["operator"]:
+    for make in load_detectors(["baseline", "operator_forest"])["operator"]:
         detector = pickle.loads(pickle.dumps(make))()
         for iteration in range(60):
             detector.learn(sample_frame("operator", iteration))

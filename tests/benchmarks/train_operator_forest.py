@@ -1,4 +1,4 @@
-"""Train the forest of `bench_operators`, on simulated jobs: ``python -m tests.benchmarks.forest.training``.
+"""Train the forest that ships with us, on simulated jobs: ``python -m tests.benchmarks.train_operator_forest``.
 
 An operator is truly abnormal if it takes more than 1.1 times what the same operator takes in the run without the
 fault. Both runs draw the same noise, since the simulator's randomness comes from the seed alone. Who waits for a late
@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.detectors.arrays.runs import starts_of
+from irregulars.detectors.plugins.forest.features import FEATURES, FeatureRows, OperatorFeatures
+from irregulars.detectors.plugins.forest.random_forest import MODEL, Trees, save_trees
 from irregulars.dtypes import Flags, Floats
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import Fault
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import Simulation
-from tests.benchmarks.forest.features import FEATURES, FeatureRows, OperatorFeatures
-from tests.benchmarks.forest.trees import MODEL, Trees, save_trees
 
 ABNORMAL_RATIO = 1.1
 LEAST_DELTA = 1.04

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures, Tuning, log_times
+from irregulars.detectors.plugins.forest.past import OperatorPast, Places, Slots, pack_slots
 from irregulars.detectors.plugins.sample_frames import rename, sample_frame, take
 from irregulars.errors import PluginError
 from irregulars.messages.records import UNKNOWN
-from tests.benchmarks.forest.features import FEATURES, OperatorFeatures, Tuning, log_times
-from tests.benchmarks.forest.past import OperatorPast, Places, Slots, pack_slots
 
 pytestmark = pytest.mark.slow
 

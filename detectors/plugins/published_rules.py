@@ -1,6 +1,8 @@
-"""Published rules for loss spikes, each as its source has it: marks to measure `detectors.numerics` against.
+"""Published rules for loss spikes as a detector: each as its source has it, on the series of the job.
 
-They read scalars of the job that are the same on all ranks after a reduction, so that they name nobody.
+The rules read scalars that are the same on all ranks after a reduction, so that they name nobody: each rank gets the
+score of the job. Verdicts are opened by `detectors.numerics`; these rules are for comparison, and for those who trust
+one of them.
 """
 
 from __future__ import annotations
@@ -8,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats
+from irregulars.errors import PluginError
 
 _MOST: Final = 1e6  # a score stays finite
 
@@ -45,12 +49,12 @@ class Megatron:
     count: int = 0
     largest: Floats = field(default_factory=_unknown(2))
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102 - as `_Rule`
         if np.isinf(step).any():
             return _MOST
         return math.nan if self.count < 100 else _largest(step[:2] / (10.0 * self.largest))
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         if self.count < 100:
             self.count += 1
             self.largest = np.fmax(self.largest, np.where(np.isinf(step[:2]), np.nan, step[:2]))
@@ -63,13 +67,13 @@ class LlmFoundry:
     window: Floats = field(default_factory=_unknown(100))
     run: int = 0
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102
         if np.isnan(self.window[0]):
             return math.nan
         # The alarm comes with the fifth in a row.
         return (self.run + 1) / 5 if self._is_twice(step) else 0.0
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         self.run = self.run + 1 if self._is_twice(step) else 0
         self.window = _pushed(self.window, step[0])
 
@@ -85,7 +89,7 @@ class Olmo:
     count: int = 0
     window: Floats = field(default_factory=lambda: np.full((128, 2), np.nan))
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102
         ratios = np.full(2, np.nan)
         for place in range(2):
             before = self.window[~np.isnan(self.window[:, place]), place]
@@ -93,7 +97,7 @@ class Olmo:
                 ratios[place] = (step[place] - before.mean()) / max(6.0 * before.std(ddof=1), 1e-30)
         return _largest(ratios)
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         self.count = min(self.count + 1, 64)
         self.window = _pushed(self.window, np.where(np.isinf(step[:2]), np.nan, step[:2]))
 
@@ -106,12 +110,12 @@ class ZClip:
     mean: float = 0.0
     variance: float = 0.0
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102
         if self.count < 25 or np.isnan(step[1]):
             return math.nan
         return float(np.clip(self._z(step[1]) / 2.5, 0.0, _MOST))
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         value, deviation = float(step[1]), math.sqrt(max(self.variance, 1e-24))
         if self.count >= 25 and (z := self._z(value)) > 2.5:
             value = self.mean + deviation * 2.5 * (2.5 / z)
@@ -133,10 +137,10 @@ class ByteRobust:
 
     last: Floats = field(default_factory=_unknown(2))
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102
         return _MOST if np.isinf(step).any() else _largest(step[:2] / np.maximum(5.0 * self.last, 1e-30))
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         # A step that is not finite measures no later one.
         self.last = np.where(np.isfinite(step[:2]), step[:2], self.last)
 
@@ -147,12 +151,12 @@ class FlagScale:
 
     last: float = math.nan
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102
         if np.isinf(step[0]):
             return _MOST
         return _largest(np.array([(step[0] - self.last) / max(0.2 * self.last, 1e-30)]))
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         if np.isfinite(step[0]) and not self.score(step) >= 1:
             self.last = float(step[0])
 
@@ -170,7 +174,7 @@ class TuBerlin:
     rms: float = math.nan
     changes: float = 0.0  # their sum over the first steps
 
-    def score(self, step: Floats) -> float:
+    def score(self, step: Floats) -> float:  # noqa: D102
         if np.isinf(step[1]):
             return _MOST
         rise, change = step[1] - self.norm, abs(step[2] - self.rms)
@@ -179,7 +183,7 @@ class TuBerlin:
         usual = self.changes / min(self.count, 60)
         return float(np.clip(change * 0.05 * math.sqrt(max(rise, 0.0)) / max(usual, 1e-30), 0.0, _MOST))
 
-    def learn(self, step: Floats) -> None:
+    def learn(self, step: Floats) -> None:  # noqa: D102
         if not np.isfinite(step[1:]).all():
             return
         change = abs(step[2] - self.rms) if self.count >= 2 else 0.0
@@ -196,6 +200,79 @@ RULES: Final[Mapping[str, type[_Rule]]] = {
     "flag_scale": FlagScale,
     "tu_berlin": TuBerlin,
 }
+
+
+class PublishedRule:
+    """A published rule for loss spikes.
+
+    Parameters
+    ----------
+    rule
+        One of `RULES`.
+
+    Notes
+    -----
+    Loss is the mean of the ranks, norm and RMS are their medians. The sources' own limits hold, 1 is an alarm.
+    Irregular iterations are not learned, whereas the sources learn each step.
+
+    >>> from irregulars.detectors.plugins.sample_frames import sample_frame
+    >>> detector = PublishedRule(rule="olmo")
+    >>> for iteration in range(80):
+    ...     detector.learn(sample_frame("rank", iteration))
+    >>> bool(detector.score(sample_frame("rank", 80, is_faulty=True)).min() > 1)
+    True
+    """
+
+    level: ClassVar[Level] = "rank"
+    against: ClassVar[Against] = "past"
+    reads: ClassVar[tuple[str, ...]] = ("rank", "loss", "grad_norm", "update_rms")
+    is_witness: ClassVar[bool] = False  # a loss is no evidence of a rank's time
+
+    def __init__(self, *, rule: str = "byte_robust") -> None:
+        if rule not in RULES:
+            raise PluginError(f"rule must be one of {', '.join(RULES)}; got {rule!r}")
+        self.rule = rule
+        self._memory = RULES[rule]()
+
+    def score(self, frame: Frame) -> Scores:
+        """Give each rank the score of the job's step."""
+        return np.full(len(frame["rank"]), self._memory.score(_step_of(frame)))
+
+    def learn(self, frame: Frame) -> None:
+        """Take in the job's step."""
+        step = _step_of(frame)
+        if not np.isnan(step[:2]).all():
+            self._memory.learn(step)
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Name loss and norm of the step."""
+        loss, norm, _ = _step_of(frame).tolist()
+        return f"loss {loss:.4g}, gradient norm {norm:.4g}"
+
+    def state(self) -> dict[str, Any]:
+        """Return the rule's memory."""
+        return vars(self._memory).copy()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._memory = RULES[self.rule](**state)
+
+
+_MIDDLES: Final[Mapping[str, Callable[[Floats], float]]] = {
+    "loss": lambda known: float(known.mean()),
+    "grad_norm": lambda known: float(np.median(known)),
+    "update_rms": lambda known: float(np.median(known)),
+}
+
+
+def _step_of(frame: Frame) -> Floats:
+    """Return loss, norm and RMS of the job's step; NaN: not known."""
+    step = np.full(len(_MIDDLES), np.nan)
+    for place, (name, middle) in enumerate(_MIDDLES.items()):
+        known = frame[name][~np.isnan(frame[name])]
+        if len(known):
+            step[place] = np.inf if np.isinf(known).any() else middle(known)
+    return step
 
 
 def _pushed(window: Floats, newest: Any) -> Floats:

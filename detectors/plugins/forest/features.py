@@ -2,7 +2,7 @@
 
 Holmes trains one forest per job on absolute times. Here all times are divided by the usual ones of the slot, the
 same class and the whole iteration of the rank, or are logarithms of such ratios, so that one forest serves all jobs.
-Holmes lacks the slot (`past.py`) and the company: how far the operators of the same class are
+Holmes lacks the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same class are
 from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of a
 communicator, which Holmes has, is not in the frames of a rank.
 
@@ -24,11 +24,11 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.plugins.baseline import Codes, log_elapsed
+from irregulars.detectors.plugins.forest.past import OperatorPast, Places, Slots, Statistics, Usual, pack_slots
 from irregulars.detectors.plugins.protocol import Frame
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import PluginError
 from irregulars.messages.records import RECV, SEND
-from tests.benchmarks.forest.past import OperatorPast, Places, Slots, Statistics, Usual, pack_slots
 
 FEATURES: Final = (
     "slot_ratio", "slot_z", "slot_quartile", "slot_iqr", "slot_deviation",
@@ -184,7 +184,7 @@ class OperatorFeatures:
 
     `window`: iterations that count as the past. `warm_up`: iterations before there are features. `tuning`: when the
     usual values are computed anew, once the window is full: ``always``, every few frames; ``drift``, while a drift
-    detector reports that the job changes (see the top of this file); ``off``, never. `most_slots`:
+    detector reports that the job changes (see `detectors.plugins.forest.features`); ``off``, never. `most_slots`:
     bound of the state. Raises `PluginError` if a value is out of its range.
     """
 
