@@ -136,6 +136,7 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
         ranks=device.ranks,
         probability=round(min(probability, SUREST), 4),
         peer=device.ranks[1] if device.kind == "link" else None,
+        peer_host=topology.place(device.ranks[1]).host if device.kind == "link" else None,
         host=place.host,
         # Several ranks are no one GPU; of a link it is the sender's.
         gpu=place.gpu if device.kind == "link" or (device.kind != "host" and len(device.ranks) == 1) else None,
