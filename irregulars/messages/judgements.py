@@ -120,7 +120,7 @@ class Verdict:
         "Why it closed; null: open", words=("recovered", "finished", "restarted", "silent", "stopped")
     ))
     event: Name = field(default="opened", metadata=about(
-        "What this revision is; changed: another kind or first suspect; raised: more urgent than was said; "
+        "What this revision is; changed: another kind, first suspect or cause; raised: more urgent than was said; "
         "continued: more of the same",
         words=("opened", "changed", "raised", "continued", "closed"),
     ))
