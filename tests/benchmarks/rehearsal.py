@@ -43,11 +43,12 @@ from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource, moved, span_ns
 from irregulars.sinks.connection import connected
+from tests.faults.test_live_incident import Bus
 from tests.infra.console.visits import Visit, text_of
 from tests.integration.notify_runs import NotifyRun
 from tests.integration.pipelines import run_command
 from tests.integration.test_told_alike import disagreements
-from tests.integration.worker_runs import wait_until
+from tests.integration.worker_runs import page_of, wait_until
 from tests.sinks.notices.receiver import Receiver
 from tests.sinks.recorded_jobs import trace_of
 
@@ -130,7 +131,7 @@ SCENES: Final = (
           speed=0.3),
     Scene("loads", "slow_rank", recorded("causes/data-loader"), "rank 3", "look at the storage", speed=0.2),
     Scene("quota", "slow_rank", recorded("causes/cpu-throttled"), "rank 0", "raise the limit", speed=0.3),
-    Scene("disk", "slow_rank", recorded("causes/io-wait"), "rank 0", "what else uses it", speed=0.2),
+    Scene("disk", "slow_rank", recorded("causes/io-wait"), "rank 0", "test rank 0", speed=0.2),
     Scene("nic", "slow_nic", simulated(f"slow_nic:rank=6{SLOW}15"), "NIC mlx5_2 on node-1", "cordon node-1", ""),
     Scene("link", "slow_link", simulated(f"slow_link:src=1,dst=9{SLOW}60"), "rank 9 (node-2)", "node-0 and node-2"),
     Scene("leaf", "slow_communicator", simulated(f"slow_switch:switch=1{SLOW}15"), "switch leaf-1",
@@ -318,30 +319,16 @@ def set_up(settings: Settings) -> Iterator[Stage]:
         file.chmod(0o600)
         channels = _CHANNELS.format(url=receiver.url, file=file)
         links = {"console_url": own.console_url, "runbook_url": runbook_url(own)}
-        bus = _Bus(own.kafka_bootstrap, own.topics())
+        bus = Bus(own.kafka_bootstrap, own.topics())
         notify = stack.enter_context(closing(NotifyRun(bus, folder, channels, **links)))  # type: ignore[arg-type]
         wait_until(notify.is_loaded, "start")
         browser = stack.enter_context(httpx.Client(base_url=str(own.console_url), timeout=60))
         console = Visit(browser, (own.console_token_file or folder).read_text())
-        wait_until(lambda: _is_up(console), "the console")
+        wait_until(lambda: page_of(f"{own.console_url}/healthz")[0] == 200, "the console")
+        assert console.log_in().status_code == 303
         client = stack.enter_context(connected(database_settings(own, 10.0, is_reading=True)))
         reader = stack.enter_context(closing(LogReader(own.kafka_bootstrap, {})))
         yield Stage(services, receiver, client, console, reader, folder)
-
-
-@dataclass(frozen=True)
-class _Bus:
-    """Where the services are, as `NotifyRun` asks for it."""
-
-    bootstrap: str
-    topics: Any
-
-
-def _is_up(console: Visit) -> bool:
-    try:
-        return console.log_in().status_code == 303
-    except httpx.TransportError:
-        return False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
