@@ -83,7 +83,7 @@ class Tails:
                     if error is None:
                         offset = message.offset() or 0
                         if place in untold:
-                            untold.discard(place)
+                            untold.remove(place)
                             ends[place] = max(ends[place], fetched_end(consumer, TopicPartition(*place)))
                         # librdkafka reads ahead: messages behind the stretch are dropped.
                         if offset < ends.get(place, 0):
