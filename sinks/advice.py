@@ -49,7 +49,7 @@ def name_device(suspect: Suspect) -> str:
     kind, name = suspect.traits, _own_name(suspect)
     if kind.is_way:
         place = _bracket(suspect.host, gpu, nic)
-        return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}"
+        return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}{_bracket(suspect.peer_host)}"
     if suspect.device == GPU:
         is_one_gpu = gpu is not None and len(suspect.ranks) == 1
         if suspect.host is None:
@@ -99,11 +99,17 @@ def plan_of(verdict: Verdict) -> NextStep:
     """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
     if verdict.state == "closed":
         about = _plan_of_host(verdict, _first(verdict))
+        if verdict.kind == "mismatch":
+            return NextStep("mend the branch or the sizes in which the calls differ before it runs again")
+        if verdict.kind in OF_NUMBERS and verdict.severity != "note":
+            trusted = _command("trusted_checkpoints", job=verdict.job)
+            sentence = f"trust no checkpoint since iteration {verdict.iterations[0]} ({trusted})"
+            return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
         if verdict.close_reason == "silent":
             sentence = "see whether the job still runs: its ranks have fallen silent"
             return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
         return about or NextStep("nothing now; the history is in the database")
-    if verdict.severity == "note" and verdict.kind not in _OF_NUMBERS:
+    if verdict.severity == "note" and verdict.kind not in OF_NUMBERS:
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = _first(verdict)
     sentence, actions = _act_on(verdict, suspect), _actions(verdict, suspect)
@@ -114,7 +120,7 @@ def plan_of(verdict: Verdict) -> NextStep:
 
 _DRAINING: Final = frozenset(name for name, one in VERDICT_KINDS.items() if one.drains)
 _TEST: Final = ("test_device",)
-_OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil the model
+OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil the model
 
 
 def _layer(verdict: Verdict) -> str:
@@ -155,10 +161,15 @@ def _first(verdict: Verdict) -> Suspect | None:
 def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
     host = _host(suspect)
     match verdict.kind:
-        case "slow_rank" | "slow_checkpoint":
+        case "slow_rank":
             if suspect is None:
                 return "compare the ranks' own work; no device is named yet"
             return _act_on_work(verdict, suspect, host)
+        case "slow_checkpoint":
+            return (
+                f"drain nothing: see what else uses the storage that {host} writes checkpoints to, and whether it is "
+                "full; else write them asynchronously, from fewer ranks, or to faster storage"
+            )
         case "slow_nic":
             if suspect is None:
                 return "compare the bandwidth of the ranks; no NIC is named yet"
@@ -167,7 +178,7 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
         case "slow_link":
             if suspect is None:
                 return "compare the transfers between the ranks; no path is named yet"
-            between = f"between {host} and the host of rank {suspect.peer}"
+            between = f"between {host} and {suspect.peer_host or f'the host of rank {suspect.peer}'}"
             return f"drain nothing yet: have cables, optics and routes checked {between}"
         case "slow_communicator":
             where = (suspect and _own_name(suspect)) or "the fabric between its ranks"
@@ -186,7 +197,8 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
                     "counters of NICs and switches and at NCCL_DEBUG=INFO for a stuck kernel or lost packets, then "
                     "restart from the last checkpoint"
                 )
-            dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
+            where = "" if suspect.host is None else f" on {suspect.host}"
+            dump = f"dump the stack of rank {suspect.rank}{where} (py-spy dump)"
             if _drains(verdict):
                 return f"{dump}, cordon {host}, and restart from the last checkpoint"
             return f"{dump}, restart from the last checkpoint, and test {host} before anything is drained"
@@ -218,7 +230,7 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
 _BY_CAUSE: Final = {
     "garbage_collection": "drain nothing: {ranks} collected garbage while others waited; collect on all ranks "
     "together each N steps (gc.disable(), gc.collect()), or exempt what stays (gc.freeze())",
-    "data_loader": "drain nothing: {ranks} waited for data; look at the storage that they read from, and give the "
+    "data_loader": "drain nothing: {ranks} waited for data; look at the storage behind it, and give the "
     "loader more workers or a longer queue",
     "checkpoint_write": "drain nothing: {ranks} wrote a checkpoint while others waited; write it asynchronously, "
     "with fewer writers, or to faster storage",
@@ -304,7 +316,8 @@ def runbook_of(kind: str, url: str | None = None) -> str:
 def what_to_check(verdict: Verdict) -> str:
     """Return the checks on the machine, and how to cordon it; empty where neither is to be done."""
     suspect = _first(verdict)
-    if suspect is None:
+    # Where a cause is known, nothing of the machine need be sought.
+    if suspect is None or verdict.cause is not None:
         return ""
     checks = suspect.traits.checks.get(verdict.kind)
     sentences = [f"On {_host(suspect)}: {checks}."] if checks else []
@@ -325,7 +338,7 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("bandwidth_of_rank", **job, rank=rank)
     if verdict.kind == "custom" and rank is not None:
         return _command("strange_ranks", **job, rank=rank)
-    if verdict.kind in _OF_NUMBERS:
+    if verdict.kind in OF_NUMBERS:
         return _command("numerics_of_job", **job)
     if verdict.kind in STANDSTILLS:
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
@@ -385,6 +398,11 @@ NameRank = Callable[[int], str]  # names a rank for people, with its host where 
 RANK_ALONE: Final[NameRank] = "rank {}".format  # where its host is not known
 
 
+def has_healthy_past(verdict: Verdict) -> bool:
+    """Whether the cause was not there from the start."""
+    return verdict.explanation is None or verdict.explanation.against == "past"
+
+
 def usual_of(verdict: Verdict) -> str:
     """Return the time of which `Verdict.delta` is a multiple: a fault without a healthy past has no usual time.
 
@@ -392,8 +410,7 @@ def usual_of(verdict: Verdict) -> str:
     >>> usual_of(verdict)
     'the usual time'
     """
-    reasons = verdict.explanation
-    return "the usual time" if reasons is None or reasons.against == "past" else "the time without it, from the start"
+    return "the usual time" if has_healthy_past(verdict) else "the time without it, from the start"
 
 
 def unended_text(verdict: Verdict) -> str:

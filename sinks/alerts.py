@@ -16,8 +16,11 @@ from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import VERSION, decode_json
 from irregulars.printing import one_line
 from irregulars.sinks.advice import (
+    OF_NUMBERS,
     advise,
     gpu_hours_lost,
+    gpu_hours_per_hour,
+    has_healthy_past,
     name_cause,
     name_device,
     unended_text,
@@ -139,7 +142,9 @@ def _how_slow(verdict: Verdict) -> str:
     when = f"in {seen}" if is_closed else f"since iteration {first}"
     if not math.isfinite(verdict.delta):
         return f"seen {when}"
-    return f"iterations {'took' if is_closed else 'take'} {verdict.delta:.3g}x {usual_of(verdict)} {when}"
+    usual, when = usual_of(verdict), when if has_healthy_past(verdict) else f"(seen {when})"
+    what = "checkpoints" if verdict.kind == "slow_checkpoint" else "iterations"
+    return f"{what} {'took' if is_closed else 'take'} {verdict.delta:.3g}x {usual} {when}"
 
 
 def _cost(verdict: Verdict) -> str:
@@ -147,18 +152,25 @@ def _cost(verdict: Verdict) -> str:
     if verdict.kind in (*STANDSTILLS, "custom") and not verdict.lost_s:  # nobody counts what a hang loses
         gpus = f"all {verdict.world_size:,} GPUs wait{'ed' if is_closed else ''}"
         return gpus if verdict.kind in STANDSTILLS and verdict.world_size else ""
+    if verdict.kind in OF_NUMBERS and not verdict.lost_s:
+        return f"it cost{'' if is_closed else 's'} no time, and may have spoiled the model"
     so_far = "" if is_closed else " so far"
-    hours = gpu_hours_lost(verdict)
-    if hours is not None:
-        return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs{_recovers(verdict)}"
-    return f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}" if math.isfinite(verdict.lost_s) else ""
+    hours, hourly = gpu_hours_lost(verdict), None if is_closed else gpu_hours_per_hour(verdict)
+    if hours is None:
+        lost = f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}"
+        return lost if math.isfinite(verdict.lost_s) else ""
+    on = f"on {verdict.world_size:,} GPUs"
+    if hourly is None:
+        return f"{_amount(hours)} GPU-hours lost{so_far} {on}{_recovers(verdict)}"
+    # An opening comes within seconds, when little was lost: how much it costs is the loss of an hour.
+    return f"{_amount(hourly)} GPU-hours an hour lost {on}, {_amount(hours)}{so_far}{_recovers(verdict)}"
 
 
 def _recovers(verdict: Verdict) -> str:
     """Return which share of the loss a healthy device would bring back, where that is known."""
     if verdict.recovers_ratio is None or not verdict.suspects:
         return ""
-    return f", {verdict.recovers_ratio:.0%} of which would come back with that device as usual"
+    return f", {verdict.recovers_ratio:.0%} of it through that device"
 
 
 def _amount(value: float) -> str:

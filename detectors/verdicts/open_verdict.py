@@ -51,6 +51,7 @@ class OpenVerdict:
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
+    said_cause: str | None = None  # what the time went to
     # More on a fault without a healthy past; None for one that irregular iterations showed
     standing: StandingFault | None = None
     judged: int = 0

@@ -140,6 +140,7 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
         ranks=device.ranks,
         probability=round(min(probability, SUREST), 4),
         peer=device.ranks[1] if kind.is_way else None,
+        peer_host=topology.place(device.ranks[1]).host if kind.is_way else None,
         **place,
     )
 

@@ -351,7 +351,11 @@ class VerdictTracker:
     ) -> Verdict:
         """Make the next revision of a verdict; an event as `messages.judgements.Verdict` lists them."""
         verdict.mark_published(severity_now(verdict, topology.world_size, self._limits, is_over=event == "closed"))
-        return revision_of(verdict, event, self.job, self.attempt, topology, close_reason)
+        revision = revision_of(verdict, event, self.job, self.attempt, topology, close_reason)
+        if event == "continued" and revision.cause != verdict.said_cause:  # the next step is another one
+            revision = replace(revision, event="changed")
+        verdict.said_cause = revision.cause
+        return revision
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

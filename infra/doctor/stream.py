@@ -21,6 +21,7 @@ from irregulars.infra.doctor.topics import RECENT_S, Deadline, offsets_at
 from irregulars.infra.doctor.workers import ALIVE_S
 from irregulars.infra.runs.dead_letters import DeadLetter
 from irregulars.kafka.broker import client_config, is_refusal, service_error
+from irregulars.kafka.log_reader import fetched_end
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topics import RANK_TOPICS
@@ -59,14 +60,18 @@ class Tails:
             "fetch.message.max.bytes": _PIECE_BYTES,
         }
 
-    def read(self, stretches: Mapping[Place, tuple[int, int]], deadline: Deadline) -> Iterator[Message]:
+    def read(
+        self, stretches: Mapping[Place, tuple[int, int]], deadline: Deadline, *, are_tails: bool = False
+    ) -> Iterator[Message]:
         """Yield the messages of each stretch, from its first offset to before its last, as far as they exist.
 
-        Raises `ServiceUnavailable` if not all came in time; `ServiceRefused` if we may not read one of the topics.
+        `are_tails`: each up to the end of its log, which the broker may have told too early. Raises
+        `ServiceUnavailable` if not all came in time; `ServiceRefused` if we may not read one of the topics.
         """
         ends = {place: end for place, (begin, end) in stretches.items() if begin < end}
         if not ends:
             return
+        untold = set(ends) if are_tails else set()
         with closing(new_consumer(self._config)) as consumer:
             consumer.assign([TopicPartition(*place, stretches[place][0]) for place in ends])
             while ends:
@@ -77,6 +82,9 @@ class Tails:
                     place = str(message.topic()), message.partition() or 0
                     if error is None:
                         offset = message.offset() or 0
+                        if place in untold:
+                            untold.remove(place)
+                            ends[place] = max(ends[place], fetched_end(consumer, TopicPartition(*place)))
                         # librdkafka reads ahead: messages behind the stretch are dropped.
                         if offset < ends.get(place, 0):
                             yield message
@@ -251,17 +259,20 @@ class StreamReading:
             offsets = offsets_at(self._admin, places, since_s, self._deadline)
             since = {number: offsets.get((seen.name, number), end) for number, end in seen.ends.items()}
         stretches, self._cut[topic] = newest_stretches(seen, MOST[topic], since)
-        found = self._guarded(topic, {(seen.name, number): stretch for number, stretch in stretches.items()})
+        tails = {(seen.name, number): stretch for number, stretch in stretches.items()}
+        found = self._guarded(topic, tails, are_tails=True)
         return sorted(found, key=lambda one: (one.partition() or 0, one.offset() or 0))
 
     def _may_read(self, topic: str) -> bool:
         allowed = self._topics[topic].operations
         return allowed is None or "read" in allowed
 
-    def _guarded(self, topic: str, stretches: Mapping[Place, tuple[int, int]]) -> list[Message]:
+    def _guarded(
+        self, topic: str, stretches: Mapping[Place, tuple[int, int]], *, are_tails: bool = False
+    ) -> list[Message]:
         found: list[Message] = []
         try:
-            for message in self._tails.read(stretches, self._deadline):
+            for message in self._tails.read(stretches, self._deadline, are_tails=are_tails):
                 # One by one, so that messages before an error are kept.
                 found.append(message)
         except (ServiceError, KafkaException) as error:

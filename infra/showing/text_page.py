@@ -12,6 +12,7 @@ from irregulars.infra.showing.found import GpuState, Iteration, Screen
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import printable
 from irregulars.sinks.advice import (
+    OF_NUMBERS,
     NameRank,
     alternatives_of,
     command_to_run,
@@ -123,6 +124,8 @@ def cost_text(screen: Screen) -> str:
             "none counted: no iteration with it was irregular without another verdict; "
             "a detector's verdict is a ticket at least"
         )
+    if verdict.kind in OF_NUMBERS and not cost.lost_s:
+        return "no time; the model may be spoiled"
     parts = []
     lasted = "" if verdict.state == "open" else " while it lasted"
     if cost.gpu_hours_per_hour is not None:

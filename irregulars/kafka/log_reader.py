@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceError, ServiceUnavailable
 from irregulars.kafka.broker import client_config, service_error
@@ -114,7 +114,7 @@ class LogReader:
         low, high = self._bounds(topic, partition, deadline)
         begin = max(low, from_offset)
         if begin < high:
-            yield from self._messages(topic, partition, begin, high, deadline)
+            yield from self._messages(topic, partition, begin, high, deadline, is_tail=True)
 
     def messages(
         self, topic: str, partition: int, begin: int = 0, end: int | None = None
@@ -127,9 +127,10 @@ class LogReader:
         """
         deadline = time.monotonic() + self._deadline_s
         low, high = self._bounds(topic, partition, deadline)
+        is_tail = end is None
         begin, end = max(low, begin), high if end is None else min(end, high)
         if begin < end:
-            yield from self._messages(topic, partition, begin, end, deadline, is_each=True)
+            yield from self._messages(topic, partition, begin, end, deadline, is_each=True, is_tail=is_tail)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that exists, and the one that the next message will get."""
@@ -210,9 +211,13 @@ class LogReader:
         threading.Thread(target=old.close, name="irregulars-old", daemon=True).start()  # it may wait for brokers
 
     def _messages(
-        self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
-    ) -> Iterator[Message]:
-        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each."""
+        self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False,
+        is_tail: bool = False,
+    ) -> Iterator[Message]:  # fmt: skip
+        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each.
+
+        `is_tail`: up to the end of the log, which the broker may have told too early (`holds`).
+        """
         place = TopicPartition(topic, partition, begin)
         self._consumer.assign([place])
         try:
@@ -222,6 +227,8 @@ class LogReader:
                     continue
                 error = message.error()
                 if error is None:
+                    if is_tail:
+                        end, is_tail = max(end, fetched_end(self._consumer, place)), False
                     if offset_of(message) < end:
                         yield message
                         place.offset = offset_of(message) + 1
@@ -254,6 +261,11 @@ class LogReader:
         place.offset = max(low, place.offset)
         self._consumer.assign([place])
         return place.offset < end
+
+
+def fetched_end(consumer: Consumer, place: TopicPartition) -> int:
+    """Return where a partition ends by the newest fetch from it, which is right where Tansu tells too little."""
+    return int(consumer.get_watermark_offsets(place, cached=True)[1])
 
 
 class ReadingThread:

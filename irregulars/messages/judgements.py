@@ -65,6 +65,7 @@ class Suspect:
         "Chance that this one is a true cause; what is missing to 1 over all suspects: none of these"
     ))
     peer: Rank | None = field(default=None, metadata=about("Receiving rank of a link; null: no link"))
+    peer_host: Name | None = field(default=None, metadata=about("Host of that rank; null: not known, or no link"))
     host: Name | None = field(default=None, metadata=about("Host of the first rank; null: not known"))
     gpu: Count | None = field(default=None, metadata=about(
         "GPU of the first rank, its index on its host; null: not known, or the device is a host"
@@ -121,7 +122,7 @@ class Verdict:
         "Why it closed; null: open", words=("recovered", "finished", "restarted", "silent", "stopped")
     ))
     event: Name = field(default="opened", metadata=about(
-        "What this revision is; changed: another kind or first suspect; raised: more urgent than was said; "
+        "What this revision is; changed: another kind, first suspect or cause; raised: more urgent than was said; "
         "continued: more of the same",
         words=("opened", "changed", "raised", "continued", "closed"),
     ))

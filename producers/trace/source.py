@@ -22,7 +22,7 @@ from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, ta
 from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
 
 # Columns that hold ns since the epoch; all others hold lengths of time, or none.
-_TIMES: Final = ("start_ns", "time_ns")
+_TIMES: Final = ("start_ns", "time_ns", "pause_start_ns")
 
 
 def span_ns(trace: Trace) -> tuple[int, int] | None:

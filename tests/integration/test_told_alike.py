@@ -1,6 +1,6 @@
 """What is told of a verdict, from its opening to its end, is the same wherever people look.
 
-A recording is stored revision by revision, as a worker would have stored it. After each revision, and between two of
+A job is stored revision by revision, as a worker would have stored it. After each revision, and between two of
 them, when iterations have come that no revision knows, the alert, the screen of ``show`` with its chain and charts,
 the incident's page, the questions and the dashboard's query must agree.
 """
@@ -22,7 +22,6 @@ import pytest
 
 from irregulars.infra.console.database import SharedAnswers
 from irregulars.infra.console.rendering import incident_path
-from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.showing.found import Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.text_page import (
@@ -34,22 +33,20 @@ from irregulars.infra.showing.text_page import (
     title_text,
 )
 from irregulars.messages.judgements import Judgements, Verdict
-from irregulars.messages.kinds import STANDSTILLS
-from irregulars.producers.trace.directory import read_trace
+from irregulars.messages.kinds import STANDSTILLS, VERDICT_KINDS
 from irregulars.sinks.advice import name_device, path_texts
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import connected
 from irregulars.sinks.protocol import Rows
-from irregulars.sinks.tables import table_of_samples, tables_of
-from irregulars.streams.local_pipeline import LocalPipeline
+from irregulars.sinks.tables import tables_of
 from irregulars.words import percent
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
 from tests.infra.grafana.queries import FOLDER
 from tests.integration.pipelines import own_database
 from tests.integration.test_clickhouse import answer
-from tests.sinks.recorded_jobs import RECORDINGS
+from tests.sinks.recorded_jobs import MADE, judged, samples_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -62,8 +59,9 @@ NAMES = (
     "bench/hsdp16-leaf-uplink", "bench/hsdp16-spine", "bench/hsdp8-checkpoints", "bench/pp4dp2-hang-inside",
     "bench/pp4dp2-stage-from-start", "bench/pp4dp2-link-from-start", "bench/tp2pp2dp2-nic-spikes",
     "numerics/weight-exponent-fp32", "numerics/batch-of-all-fp32", "numerics/local-gradient-lane-fp32",
+    "causes/data-loader", "causes/cpu-throttled", "causes/io-wait", *MADE, "gloo-slow-nic peers baseline!",
 )  # fmt: skip
-"""Each kind that a recording has, from its start, for a while or once, with and without a suspect."""
+"""Each kind from its start, for a while or once, with and without a suspect; behind a name detectors with a say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +88,6 @@ def places(clickhouse: ClickHouseAddress, monkeypatch: pytest.MonkeyPatch) -> It
         with connected(own) as client:
             yield Places(client, sink, console)
         sink.close()
-
-
-def judged(name: str) -> tuple[Judgements, Rows]:
-    trace = read_trace(RECORDINGS / name)
-    own = replace(judge_whole(LocalPipeline(trace.job), trace), announcements=list(trace.announcements))
-    samples = list(trace.batches("bandwidth").values())
-    return own, {"bandwidth": table_of_samples(samples)} if samples else {}
 
 
 def between(rows: Rows, first: int, past: int) -> dict[str, pa.Table]:
@@ -172,15 +163,15 @@ def wanted_of_row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def rows_on(places: Places, verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
+def rows_on(client: Client, verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
     """Return what questions and the dashboard say of a verdict."""
-    found = places.client.query((FOLDER / "verdict.sql").read_text("utf-8"), {"verdict": verdict.verdict_id})
+    found = client.query((FOLDER / "verdict.sql").read_text("utf-8"), {"verdict": verdict.verdict_id})
     names = ("open_now", "most_urgent", "blamed")
     values: dict[str, dict[str, object]] = {
         "open_now": {"job": verdict.job}, "most_urgent": {"job": verdict.job, "days": 9999},
         "blamed": {"job": verdict.job},
     }  # fmt: skip
-    answers = {name: answer(places.client, name, **values[name]) for name in names}
+    answers = {name: answer(client, name, **values[name]) for name in names}
     answers["dashboard"] = [dict(zip(found.column_names, row, strict=True)) for row in found.result_rows]
     return {
         name: [row for row in rows if row.get("verdict_id", verdict.verdict_id) == verdict.verdict_id]
@@ -188,17 +179,17 @@ def rows_on(places: Places, verdict: Verdict) -> dict[str, list[dict[str, Any]]]
     }
 
 
-def disagreements(places: Places, verdict: Verdict, *, is_newest: bool) -> list[str]:
+def disagreements(client: Client, console: Visit, verdict: Verdict, *, is_newest: bool) -> list[str]:
     """Return what is told of the newest revision of a verdict otherwise than the judge did, or by others.
 
     `is_newest`: the revision knows all iterations that are stored.
     """
-    stored = find_verdict(places.client, verdict.verdict_id)
+    stored = find_verdict(client, verdict.verdict_id)
     assert stored is not None
     now_ns = (verdict.time_ns or 0) + 10**9
-    screen = gather(found_in_database(places.client, stored, "here", now_ns))
+    screen = gather(found_in_database(client, stored, "here", now_ns))
     found: dict[str, tuple[Any, Any]] = {"show": (told_by_screen(screen), wanted_of_screen(verdict))}
-    rows = rows_on(places, verdict)
+    rows = rows_on(client, verdict)
     for name, own in rows.items():
         is_wanted = verdict.state == "open" or name != "open_now"
         if (len(own) > 0) != is_wanted:
@@ -211,7 +202,7 @@ def disagreements(places: Places, verdict: Verdict, *, is_newest: bool) -> list[
             found[name] = (told, wanted)
     reasons = verdict.explanation
     chain = [] if reasons is None else path_texts(reasons, names_of(screen))
-    page = text_of(places.console.get(incident_path(verdict.verdict_id)))
+    page = text_of(console.get(incident_path(verdict.verdict_id)))
     said: list[str] = [
         title_of(verdict), str(verdict.severity), verdict.state, f", revision {verdict.revision}",
         since_text(screen).partition(" (")[0],  # how long ago is asked at another moment
@@ -292,9 +283,15 @@ def misleading(screen: Screen) -> list[str]:
     return found
 
 
+def test_each_kind_of_verdict_is_among_them() -> None:
+    kinds = {one.kind for name in NAMES for one in judged(*name.split()).verdicts}
+    assert kinds == VERDICT_KINDS.keys()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_at_each_revision_all_say_the_same(places: Places, name: str) -> None:
-    judgements, samples = judged(name)
+    recording, *detectors = name.split()
+    judgements, samples = judged(recording, *detectors), samples_of(recording)
     whole = {**tables_of(replace(judgements, verdicts=[])), **samples}
     stored = 0
     wrong: list[str] = []
@@ -307,7 +304,8 @@ def test_at_each_revision_all_say_the_same(places: Places, name: str) -> None:
             places.store(tables_of(Judgements(verdict.job, verdicts=[verdict])))
         stored = max(stored, past)
         which = f"revision {verdict.revision} of {verdict.verdict_id} after iteration {stored - 1}"
-        wrong.extend(f"{which}: {one}" for one in disagreements(places, verdict, is_newest=is_newest))
+        found = disagreements(places.client, places.console, verdict, is_newest=is_newest)
+        wrong.extend(f"{which}: {one}" for one in found)
 
     verdicts = judgements.verdicts
     for verdict, later in zip_longest(verdicts, verdicts[1:]):

@@ -166,7 +166,9 @@ def patterns() -> Columns:
 
 def verdict(revision: int) -> Verdict:
     """Revision 1 doubts between a NIC and the link, later ones are sure; revision 3 closes."""
-    link = Suspect("link", 1, (1, 3), 0.5 + 0.13 * revision, peer=3, host="node-0", gpu=1, nic="eth0")
+    link = Suspect(
+        "link", 1, (1, 3), 0.5 + 0.13 * revision, peer=3, peer_host="node-1", host="node-0", gpu=1, nic="eth0"
+    )
     nic = Suspect("nic", 1, (0, 1), 0.3, host="node-0", nic="eth0")
     is_closed = revision == 3
     return Verdict(

@@ -53,8 +53,8 @@ def test_every_other_revision_passes_with_the_verdict_inside_and_its_summary_fir
 def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do() -> None:
     assert summarise(OPENED) == (
         "OPENED slow NIC in llama (page): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations take 2.4x the "
-        "usual time since iteration 60; 12.3 GPU-hours lost so far on 64 GPUs. Next: cordon node-3, drain it at the "
-        "next checkpoint, then check port, optics and firmware of NIC mlx5_0."
+        "usual time since iteration 60; 37.3 GPU-hours an hour lost on 64 GPUs, 12.3 so far. Next: cordon node-3, "
+        "drain it at the next checkpoint, then check port, optics and firmware of NIC mlx5_0."
     )
     assert summarise(CLOSED) == (
         "CLOSED slow NIC in llama (page, recovered): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations "
@@ -66,9 +66,9 @@ def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do()
 @pytest.mark.parametrize(("verdict", "text"), [
     (replace(OPENED, event="raised"), "RAISED slow NIC in llama (page): "),
     (replace(OPENED, severity=None), "OPENED slow NIC in llama: "),
-    (replace(OPENED, recovers_ratio=0.874),
-     "on 64 GPUs, 87% of which would come back with that device as usual. Next"),
-    (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs. Next"),
+    (replace(OPENED, recovers_ratio=0.874), "on 64 GPUs, 12.3 so far, 87% of it through that device. Next"),
+    (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs, 12.3 so far. Next"),
+    (replace(OPENED, delta=float("nan")), "; 12.3 GPU-hours lost so far on 64 GPUs. Next"),
     (replace(OPENED, kind="hang"), "iteration 79 does not end"),
     (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
     (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),

@@ -248,6 +248,7 @@ CREATE TABLE IF NOT EXISTS suspects
     rank UInt32 COMMENT 'First of its ranks; a link: the sender',
     ranks Array(UInt32) COMMENT 'All ranks that the device carries',
     peer Nullable(UInt32) COMMENT 'Receiving rank of a link; NULL: no link',
+    peer_host LowCardinality(Nullable(String)) COMMENT 'Host of the receiving rank of a link; NULL: no link, or not announced',
     host LowCardinality(Nullable(String)) COMMENT 'Host name; NULL: not announced',
     gpu Nullable(Int64) COMMENT 'GPU index on its host; NULL: not announced, or not one GPU',
     nic LowCardinality(Nullable(String)) COMMENT 'NIC; NULL: not announced, or not one NIC',
@@ -283,7 +284,7 @@ SELECT
     suspects.peer AS peer,
     splitByWhitespace(names) AS named_by,
     if(has(named_by, 'host'), suspects.host, NULL) AS host,
-    peers.host AS peer_host,
+    suspects.peer_host AS peer_host,
     if(has(named_by, 'gpu') AND length(suspects.ranks) = 1, suspects.gpu, NULL) AS gpu,
     if(has(named_by, 'nic'), suspects.nic, NULL) AS nic,
     if(empty(named_by), NULL, suspects.switch) AS switch,
@@ -303,13 +304,7 @@ SELECT
     ) AS name
 FROM suspects FINAL
 INNER JOIN (SELECT job, attempt, verdict_id, revision FROM verdicts FINAL) AS known
-    ON known.job = suspects.job AND known.verdict_id = suspects.verdict_id
-LEFT JOIN
-(
-    SELECT job, attempt, toNullable(rank) AS rank, host
-    FROM jobs FINAL
-    WHERE (job, rank) IN (SELECT job, assumeNotNull(suspects.peer) FROM suspects WHERE suspects.peer IS NOT NULL)
-) AS peers ON peers.job = suspects.job AND peers.attempt = known.attempt AND peers.rank = suspects.peer;
+    ON known.job = suspects.job AND known.verdict_id = suspects.verdict_id;
 
 -- Suspects of the newest revision of each verdict. A newest revision that names nobody has no rows here: the suspects of
 -- older revisions were taken back.

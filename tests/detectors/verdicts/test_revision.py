@@ -23,12 +23,13 @@ from irregulars.detectors.verdicts.revision import (
     revision_of,
     suspect_of,
 )
-from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.runs.analysis import analyze, judge_whole
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.reasons import MOST_STEPS, Reasons, encode_reasons
-from irregulars.messages.records import OPERATOR_CODES, PAUSES
+from irregulars.messages.records import OPERATOR_CODES, PAUSES, UNKNOWN, Batch
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.advice import plan_of
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.words import duration
 from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation, work
 from tests.detectors.verdicts.test_open_verdict import recurring
@@ -191,3 +192,16 @@ def test_reasons() -> None:
     # Of a hang it is known who is missing and how many wait
     (step,) = reasons_in("bench/ddp8-hang-before").path
     assert (step.what, step.rank, step.waiting, step.elapsed_ns) == ("absence", 5, 7, None)
+
+
+def test_a_cause_that_is_found_later_is_a_change_and_no_more_of_the_same() -> None:
+    trace = read_trace(RECORDINGS / "causes" / "garbage-collection")
+
+    def until_known(batch: Batch) -> Batch:
+        is_known = (batch.columns["pause_start_ns"] == UNKNOWN) | (batch.columns["iteration"] >= 44)
+        return Batch(batch.header, {name: column[is_known] for name, column in batch.columns.items()})
+
+    later = replace(trace, iterations={rank: until_known(own) for rank, own in trace.iterations.items()})
+    found = [(one.event, one.cause) for one in judge_whole(LocalPipeline(later.job), later).verdicts]
+    assert ("changed", "garbage_collection") in found
+    assert [cause for event, cause in found if event in ("opened", "raised")] == [None, None]

@@ -43,7 +43,7 @@ def made_files(
 
 
 WRITTEN_FROM_THE_FIRST = {
-    Suspect: ("peer", "host", "gpu", "nic", "switch"), Reported: ("code", "detail", "times"),
+    Suspect: ("peer", "peer_host", "host", "gpu", "nic", "switch"), Reported: ("code", "detail", "times"),
 }  # fmt: skip
 """Fields that each message has, although their classes have a default. A field that is added is none: older messages
 lack it."""

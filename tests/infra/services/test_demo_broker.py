@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.infra.doctor.stream import Tails
+from irregulars.infra.doctor.topics import Deadline
 from irregulars.infra.runs import demo_broker
 from irregulars.infra.runs.child_process import HOST, free_port
 from irregulars.infra.runs.demo_broker import DemoBroker
@@ -48,8 +50,14 @@ def test_what_can_be_fetched_is_there_though_the_broker_says_that_the_log_ends_b
         assert producer.flush(60) == 0
         reader = LogReader(broker.bootstrap, {}, 10.0)
         found = [reader.holds("t", 0, offset) for offset in (0, 39, 40)]
+        read = [len(reader.read_tail("t", 0)), sum(1 for _ in reader.messages("t", 0))]
+        told = Tails(broker.bootstrap, {}).read(
+            {("t", 0): (0, reader.end_offset("t", 0))}, Deadline(10), are_tails=True
+        )
+        read.append(sum(1 for _ in told))
         reader.close()
     assert found == [True, True, False]
+    assert read == [40, 40, 40]
 
 
 def test_it_listens_on_loopback_alone_and_leaves_nothing_behind() -> None:

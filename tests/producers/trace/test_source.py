@@ -90,6 +90,18 @@ def test_a_moved_trace_begins_and_ends_as_much_later_and_what_is_not_known_stays
     begin_ns, end_ns = span_ns(trace) or (0, 0)
     assert 0 < begin_ns < end_ns
     assert span_ns(moved(trace, BY_NS)) == (begin_ns + BY_NS, end_ns + BY_NS)
+
+
+@pytest.mark.parametrize("name", ["gloo-slow-nic", "causes/garbage-collection"])
+def test_it_has_the_same_verdicts_with_the_same_names(name: str) -> None:
+    trace = read_trace(RECORDING.parent / name)
+    before, after = (analyze(one).verdicts for one in (trace, moved(trace, BY_NS)))
+    assert [one.verdict_id for one in before] == [one.verdict_id for one in after] != []
+    said = [[(v.kind, v.cause, v.iterations, v.suspects, v.lost_s) for v in found] for found in (before, after)]
+    assert said[0] == said[1]
+
+
+def test_what_is_not_known_stays_so() -> None:
     trace = read_trace(RECORDING)
     batch = trace.commops[0]
     starts_ns = batch.columns["start_ns"].copy()
