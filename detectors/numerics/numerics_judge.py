@@ -106,9 +106,9 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
         if not columns and rows.audits is None:
             return [], ()
         if phase != "train":
-            # A gradient is of training, whatever else ran in the iteration. A loss may be of an evaluation, and NaN
-            # may stand for a step that was none.
-            judged = (*EQUAL, *OWN) if phase == "checkpoint" else (*EQUAL, "local_grad_norm")
+            # Gradient and update are of training, whatever else ran in the iteration. A loss may be of an evaluation,
+            # and NaN on all ranks may stand for a step that was none.
+            judged = (*EQUAL, *OWN) if phase == "checkpoint" else (*EQUAL, "local_grad_norm", "update_rms")
             columns = {
                 name: np.where(np.isinf(column), np.nan, column)
                 if name != EQUAL[0] and not np.isfinite(column).any()
