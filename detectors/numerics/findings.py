@@ -14,6 +14,7 @@ from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
 from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
 from irregulars.detectors.numerics.resolution import decimal_step
 from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
@@ -38,15 +39,24 @@ Megatron and DeepSpeed skip two before they halve the scale, and one more for ea
 
 _KNOWN: Final = 3  # finite values in a row after which a rank has values in a column
 
+_OVER, _BACK = 1 / 2, 1 / 3
+"""Shares of a jump, in logarithms, that are left when it is over, and when it is known to be back."""
+_LARGEST_SHORT: Final = 65504.0  # of float16
+_LARGER: Final = 2.0  # times: beyond what norms of 16 bits are rounded by
+
 _LEAST_OTHERS: Final = 2  # of one other rank alone nobody can tell that it is the rule
 
 _OF_JOB: Final = " of the job"  # ends the sensor of a jump on all ranks, behind its column
 _NAMES: Final = {
     "loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm",
-    "attention_logit": "largest attention logit",
+    "attention_logit": "largest attention logit", "update_rms": "update",
 }  # fmt: skip
-_TRENDS: Final = {"loss": NUMERIC.loss_times, "grad_norm": NUMERIC.norm_times, "attention_logit": NUMERIC.norm_times}
+_TRENDS: Final = {"loss": NUMERIC.loss_times} | dict.fromkeys(
+    ("grad_norm", "attention_logit", "update_rms"), NUMERIC.norm_times
+)
 """Columns whose course over time is followed, with the multiple of the level below which a value is no spike."""
+_STEP: Final = ("grad_norm", "update_rms")
+"""Columns that show harm an iteration before the loss does: a step that went wrong alters the next loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,7 @@ class Finding:
     text: str
     is_grave: bool = False  # whether the run is wrong from here on: it computes with other parameters, or with NaN
     among: tuple[int, ...] = ()  # ranks of which one is wrong, where that is all that is known
+    since: int | None = None  # iteration in which it began; None: this one
 
 
 @dataclass(slots=True)
@@ -97,6 +108,19 @@ class KnownState:
 
 
 @dataclass(slots=True)
+class JumpState:
+    """A jump of the job's values that is not over: they are not back, and have no new level yet."""
+
+    first: int
+    name: str  # of the column that jumped first
+    level: float  # from which it jumped
+    times: float
+    text: str
+    is_told: bool  # else it is told if values come back soon: a level that stays is of other data, or another rate
+    iterations: int = 0
+
+
+@dataclass(slots=True)
 class FindingsState:
     """The state of `Findings`, by column."""
 
@@ -107,6 +131,8 @@ class FindingsState:
     trends: dict[str, TrendState] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)  # to multiples of which all values so far were rounded
     unsettled: int = 0  # iterations in which ranks find new places: the job's loss or norm jumped, on other data
+    jump: JumpState | None = None
+    averaged: int = 0  # newest iterations in a row in which the reduced gradient was not larger than ranks' own
     known: dict[str, KnownState] = field(default_factory=dict)
     infinite: int = 0  # newest iterations in a row in which something was not finite
     # Ranks whose own gradient was not finite in the newest one, that of most others was; with how many in a row
@@ -126,7 +152,7 @@ class Findings:
         self.state = state or FindingsState()
 
     def observe(
-        self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints
+        self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints, iteration: int = 0
     ) -> list[Finding]:
         """Take in one iteration of training; return its findings, the surest first.
 
@@ -142,12 +168,13 @@ class Findings:
                 columns[name] = known.admit(rank, columns[name], is_bad, 1 if is_count else _KNOWN)
         is_scaled = self._note_overflows(rank, given, columns)
         corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits, self.state)]
+        corrupt += self._reduced(rank, columns, replicas)
         infinite = list(self._not_finite(rank, columns, is_scaled=is_scaled))
         standing_out = list(self._peers(rank, columns))
         # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
-        jumps = list(self._jumps(columns)) if not infinite else []
+        jumps = list(self._jumps(columns, iteration)) if not infinite else []
         # A loss that grows slowly leaves ranks their places: only a jump moves them.
-        has_jumped = any(one.sensor.endswith(_OF_JOB) for one in jumps)
+        has_jumped = self.state.jump is not None and self.state.jump.name != "update_rms"
         self.state.unsettled = 2 * NUMERIC.warm_up if has_jumped else max(self.state.unsettled - 1, 0)
         # Learned after they were judged, so that a value is held against earlier ones alone.
         for name in _TRENDS:
@@ -191,6 +218,33 @@ class Findings:
         elif len(known) == len(own.ranks) and (values.dtype.kind == "i" or np.isfinite(values[is_known]).all()):
             own.sets, own.seen = refine(own.sets, values[is_known]), own.seen + 1
         return sets, False
+
+    def _reduced(self, rank: Ints, columns: Mapping[str, Column], replicas: Ints) -> Iterator[Finding]:
+        """Find averages of replicas' gradients that are larger than any of these: no average is."""
+        if not {"grad_norm", "local_grad_norm"} <= columns.keys() or len(np.unique(replicas)) > 1 or replicas[0] < 0:
+            return
+        own, reduced = columns["local_grad_norm"], columns["grad_norm"]
+        most = float(own.max())
+        # NaN: missing on some rank. What is beyond float16 may have overflowed in the sum.
+        if (
+            np.isnan(reduced).any()
+            or not most * len(own) <= _LARGEST_SHORT
+            or np.isinf(columns.get("loss", own)).any()
+        ):
+            return
+        is_larger = reduced > _LARGER * most
+        if not is_larger.any():
+            self.state.averaged += 1
+        elif self.state.averaged < NUMERIC.memory // 2:  # they are summed, or not those that are reduced
+            self.state.averaged = 0
+        else:
+            named = rank[is_larger].tolist()
+            text = (
+                f"gradient norm of {name_ranks(named)} is {reduced[is_larger].min():.4g} after the reduction, though "
+                f"no rank's own is above {most:.4g}: a wrong value came in between, from a receive buffer or a link"
+            )
+            is_of_all = len(named) > min(len(rank) - 1, MOST_NAMED)  # then nothing else will show it
+            yield Finding("corruption", "grad_norm", () if is_of_all else tuple(named), text, is_of_all)
 
     # --- values that are not finite ---------------------------------------------------------------------------------
 
@@ -266,7 +320,7 @@ class Findings:
                 text = f"{what}, {one.sigmas:.0f} of its usual deviations away"
                 yield Finding("loss_spike", name, tuple(ranks) if len(ranks) <= MOST_NAMED else (), text)
 
-    def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
+    def _jumps(self, columns: Mapping[str, Column], iteration: int) -> Iterator[Finding]:
         for name in ("loss", "attention_logit"):
             trend = self._trend(name)
             # Logits grow while a model learns; beyond the limit softmax saturates, and training diverges soon.
@@ -276,13 +330,29 @@ class Findings:
                     f"{_NAMES[name]} has grown for {trend.state.risen} iterations, to {growth:.3g} times its lowest"
                 )
                 yield Finding("loss_spike", name, (), f"{text}: data or optimizer, not a device")
-        for name, times in _TRENDS.items():
-            jump = self._trend(name).look(_job_value(columns, name), self._step(name, columns))
-            if jump is not None and jump.is_far and jump.times > times:
-                course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
-                text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
-                yield Finding("loss_spike", f"{name}{_OF_JOB}", (), text)
-                return
+        values = {name: _job_value(columns, name) for name in _TRENDS}
+        known = {name: self._trend(name).look(value, self._step(name, columns)) for name, value in values.items()}
+        far = {name: one for name, one in known.items() if one and one.is_far and one.times > _TRENDS[name]}
+        own = self.state.jump
+        if far and own is None:
+            name, jump = next(iter(far.items()))
+            course = f"{values[name]:.4g} where its course says {jump.expected:.4g}"
+            text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
+            # A step that goes wrong shows an iteration before the loss. With nothing there, it may be other data; of
+            # the loss alone nobody knows.
+            is_led = any(self._trend(one).state.beyond > 0 for one in ("loss", *_STEP))
+            may_stay = not is_led and any(known[one] for one in _STEP) if name == "loss" else name == "update_rms"
+            own = JumpState(iteration, name, jump.expected, jump.times, text, is_told=not may_stay)
+        if own is None or not values[own.name] > 0:
+            return
+        left = math.log(values[own.name] / own.level) / math.log(own.times)  # of the jump
+        is_over, was_told = left < _OVER, own.is_told
+        own.iterations += 1
+        # What trains back to its level is not back at once.
+        own.is_told |= left < _BACK or ("loss" in far and own.name in _STEP)
+        self.state.jump = None if is_over or own.iterations >= VERDICTS.close_quiet else own
+        if own.is_told and not (was_told and is_over):
+            yield Finding("loss_spike", f"{own.name}{_OF_JOB}", (), own.text, since=own.first)
 
     def _step(self, name: str, columns: Mapping[str, Column]) -> float:
         """Return to multiples of which a column is rounded, as far as its values so far show."""

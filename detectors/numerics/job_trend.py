@@ -86,9 +86,12 @@ class JobTrend:
                 own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1)
                 if abs(own.beyond) >= IRREGULAR.min_iterations:  # it has another level from here on
                     own.mean, own.lowest, own.risen, own.beyond = log, log, 0, 0
+                    own.recent = own.recent[1 - VERDICTS.close_quiet :]
                 usual, most = median(own.errors[-NUMERIC.warm_up :]), NUMERIC.deviations * sigma
                 error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it
-            own.errors = [*own.errors, error][-4 * NUMERIC.memory :]
+            # A run changes fast at first: of that the newer half counts.
+            kept = min(max(own.seen // 2, 2 * NUMERIC.warm_up), 4 * NUMERIC.memory)
+            own.errors = [*own.errors, error][-kept:]
         own.recent = [*own.recent, log][-NUMERIC.warm_up :]
         # The plain mean until the memory is full, then one that fades.
         own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log

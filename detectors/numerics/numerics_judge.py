@@ -107,19 +107,21 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
         if not columns and rows.audits is None:
             return [], ()
         if phase != "train":
-            # A gradient is of training, whatever else ran in the iteration. A loss may be of an evaluation, and NaN
-            # may stand for a step that was none.
-            judged = (*EQUAL, *OWN) if phase == "checkpoint" else (*EQUAL, "local_grad_norm")
+            # Gradient and update are of training, whatever else ran in the iteration. A loss may be of an evaluation,
+            # and NaN on all ranks may stand for a step that was none.
+            judged = (*EQUAL, *OWN) if phase == "checkpoint" else (*EQUAL, "local_grad_norm", "update_rms")
             columns = {
-                name: column if name == EQUAL[0] else np.where(np.isinf(column), np.nan, column)
+                name: np.where(np.isinf(column), np.nan, column)
+                if name != EQUAL[0] and not np.isfinite(column).any()
+                else column
                 for name, column in columns.items()
                 if name in judged
             }
         rank = rows.columns["rank"]
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
         self._findings = self._findings or Findings()
-        found = _joined(self._findings.observe(rank, columns, rows.audits, sets), topology)
         iteration = int(rows.columns["iteration"][0])
+        found = _joined(self._findings.observe(rank, columns, rows.audits, sets, iteration), topology)
         seen = [self._of(one, iteration, time_ns) for one in found]
         self._count_quiet(rank, columns, rows.audits, seen)
         return self._follow_up(topology), tuple(dict.fromkeys(one.verdict_id for one in seen))
@@ -145,10 +147,11 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             if is_same or (not (one.ranks or one.among) and one.first == iteration):
                 one.see(finding, iteration, time_ns)
                 return one
-        key = f"{iteration}:{finding.kind}"
+        first = iteration if finding.since is None else finding.since
+        key = f"{first}:{finding.kind}"
         verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
         one = OpenNumeric(
-            verdict_id, iteration, iteration, time_ns, kind=finding.kind, ranks=finding.ranks,
+            verdict_id, first, iteration, time_ns, kind=finding.kind, ranks=finding.ranks,
             sensors=(finding.sensor,), text=finding.text,
         )  # fmt: skip
         one.see(finding, iteration, time_ns)

@@ -73,6 +73,7 @@ class Injector:
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.changed = 0  # elements whose bits were changed
+        self.audits: list[bool] = []  # whether some were in each audit
         self._random = np.random.default_rng(fault.seed)
         self.choice = int(self._random.integers(1 << 31))  # which tensor: modulo their number
 

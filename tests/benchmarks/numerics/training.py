@@ -101,8 +101,8 @@ class Replica:
         self.step = 0
         self.injector: Injector | None = None
         # Before the sensors': they must see what a faulty device computed.
-        for number, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._local_gradient(number))
+        for parameter in self.parameters:
+            parameter.register_post_accumulate_grad_hook(self._local_gradient())
         self.linears = [one for one in self.model.modules() if isinstance(one, nn.Linear)]
         for number, linear in enumerate(self.linears):
             linear.register_forward_hook(self._output(number))
@@ -137,10 +137,13 @@ class Replica:
 
     def _compute_audit(self, model: nn.Module, batch: torch.Tensor) -> None:
         self.is_audit = True
+        before = self.injector.changed if self.injector is not None else 0
         try:
             _compute(model, batch)
         finally:
             self.is_audit = False
+        if self.injector is not None:
+            self.injector.audits.append(self.injector.changed > before)
 
     def _output(self, number: int) -> Callable[..., None]:
         def change(_: nn.Module, __: Any, output: torch.Tensor) -> None:
@@ -150,10 +153,14 @@ class Replica:
 
         return change
 
-    def _local_gradient(self, number: int) -> Callable[[torch.Tensor], None]:
+    def _local_gradient(self) -> Callable[[torch.Tensor], None]:
         def change(parameter: torch.Tensor) -> None:
             one = self._due("local_gradient")
-            if one is not None and one.choice % len(self.parameters) == number and parameter.grad is not None:
+            if one is None or parameter.grad is None:
+                return
+            # A lane is one of a matrix product, as that of a linear layer's weights.
+            hit = self.parameters if one.fault.lane is None else [linear.weight for linear in self.linears]
+            if hit[one.choice % len(hit)] is parameter:
                 one.hit(parameter.grad)
 
         return change

@@ -95,15 +95,16 @@ class Runs:
     def _trial(self, replica: Replica, fault: Fault, base: list[float], base_first: int) -> None:
         replica.injector, first = Injector(fault), self._iterations
         losses = [self._step(replica) for _ in range(REPEATED if fault.repeats else ONCE)]
-        changed, replica.injector = replica.injector.changed, None
+        changed, acted, replica.injector = replica.injector.changed, replica.injector.audits, None
         twins = base[fault.iteration :]
         both = torch.tensor([some[LOSS_FROM : LOSS_TO + 1] for some in (losses, twins)], dtype=torch.float64)
-        elements = torch.tensor(changed)
+        elements = torch.tensor([changed, *acted])
         distributed.all_reduce(both)
         distributed.all_reduce(elements)
         off = float((both[0] - both[1]).abs().max() / replica.ranks)
         label = fault.label() | {
-            "dtype": replica.setting.dtype, "setting": asdict(replica.setting), "elements_changed": int(elements),
+            "dtype": replica.setting.dtype, "setting": asdict(replica.setting), "elements_changed": int(elements[0]),
+            "audits_acted": elements[1:].tolist(),
             "loss_off": off if np.isfinite(off) else None, "is_harmful": not off <= HARMFUL,
         }  # fmt: skip
         stretches = (base_first, base_first + fault.iteration), (first, self._iterations)

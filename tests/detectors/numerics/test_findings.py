@@ -107,6 +107,31 @@ def test_an_attention_logit_names_the_rank_that_leaves_its_peers_and_is_told_whe
     assert 460 < growing[0] < 530  # 40 * 1.002^460 is 100
 
 
+@pytest.mark.parametrize(("columns", "told"), [
+    # Name: factors in iterations 60, 61, ..
+    pytest.param({"update_rms": [10]}, [(61, 60)], id="one step that was too large"),
+    pytest.param({"update_rms": [10] * 30, "loss": [1, 3, 3, 3]}, [(at, 60) for at in range(61, 70)],
+                 id="a rate with which the loss rises"),
+    pytest.param({"loss": [3, 3], "grad_norm": [3, 3]}, [(62, 60)], id="two bad batches"),
+    pytest.param({"loss": [3] * 40, "grad_norm": [2] * 40}, [], id="other data that stay"),
+    pytest.param({"loss": [*np.linspace(3, 1, 12)], "grad_norm": [2] * 12}, [], id="other data, trained on"),
+    pytest.param({"loss": [1, 3, 3, 3], "grad_norm": [2, 1, 1, 1]}, [(at, 61) for at in (61, 62, 63)],
+                 id="a loss after a norm that was not usual"),
+])  # fmt: skip
+def test_a_jump_of_the_job_is_told_if_it_comes_back_at_once_or_its_step_came_first(
+    columns: dict[str, list[float]], told: list[tuple[int, int]]
+) -> None:
+    random, judge, found = np.random.default_rng(4), Findings(), []
+    for step in range(110):
+        given = {}
+        for name in ("loss", "grad_norm", "update_rms"):
+            factors = columns.get(name, [])
+            factor = factors[step - 60] if 0 <= step - 60 < len(factors) else 1
+            given[name] = np.full(4, factor * np.exp(random.normal(0, 0.02)))
+        found += [(step, one.since) for one in judge.observe(RANK, given, None, np.full(4, -1), step)]
+    assert found == told
+
+
 def test_who_writes_nan_for_no_value_hides_no_value_that_is_lost() -> None:
     """As stages of a pipeline without a loss, and as a trainer that logs each tenth iteration."""
     ranks = np.arange(8)

@@ -107,8 +107,11 @@ CASES: list[tuple[str, Trace, str, tuple[int, ...], str]] = [
     ("own loss", trained(on(1, {"loss": times(4)}, LAST)), "loss_spike", (1,), "ticket"),
     ("own loss is NaN", trained(on(0, {"loss": nothing_finite})), "loss_spike", (0,), "page"),
     ("all NaN", trained(on(None, {"loss": nothing_finite, "grad_norm": nothing_finite})), "loss_spike", (), "page"),
-    ("all spike", trained(on(None, {"loss": times(2), "grad_norm": times(30)}, WRONG + 3)), "loss_spike", (),
-     "note"),
+    ("all spike", trained(on(None, dict.fromkeys(("loss", "grad_norm", "local_grad_norm"), times(8)), WRONG + 3)),
+     "loss_spike", (), "note"),
+    ("reduction, all alike", trained(on(None, {"grad_norm": times(30)}, LAST)), "corruption", (), "page"),
+    ("reduction, some", trained(lambda number, rank, row: on(None if rank < 2 else UNKNOWN, {
+        "grad_norm": times(30)}, LAST)(number, rank, row)), "corruption", (0, 1), "ticket"),
     ("audit", trained(every=20, wrong=2), "corruption", (2,), "page"),
 ]  # fmt: skip
 
@@ -141,6 +144,11 @@ def test_of_right_numbers_nothing_is_told(seed: int) -> None:
                  id="replicas that were never equal"),
     pytest.param(lambda number, rank, _: {"loss": round(np.random.default_rng([number, rank]).normal(3, 0.003), 2)},
                  id="equal losses that are rounded ones"),
+    pytest.param(lambda number, rank, row: {
+        name: row[name] * (4 if number >= WRONG else 1) for name in ("loss", "grad_norm", "local_grad_norm")},
+                 id="other data from here on"),
+    pytest.param(lambda number, rank, _: {"update_rms": 1e-4 * (10 if number >= WRONG else 1)},
+                 id="another rate from here on"),
     pytest.param(lambda *_: {"loss": math.inf, "grad_norm": math.nan, "local_grad_norm": math.nan},
                  id="a loss that is never known"),
     pytest.param(lambda number, rank, _: {"loss": 0.01 + 0.01 * (number == WRONG + 20),
@@ -236,9 +244,14 @@ def test_an_infinity_that_reaches_all_ranks_is_of_the_one_that_had_it_first(firs
     assert "then loss is not finite on 4 of 4 ranks" in last.evidence
 
 
-def test_another_level_is_told_once_at_most() -> None:
+def test_another_level_is_told_once_where_the_loss_alone_is_known() -> None:
     for factor in (1.2, 3.0):
-        found = told(trained(on(None, {"loss": times(factor)})))
+
+        def spoil(number: int, rank: int, row: Row, factor: float = factor) -> None:
+            row["grad_norm"] = math.nan
+            on(None, {"loss": times(factor)})(number, rank, row)
+
+        found = told(trained(spoil))
         assert len({one.verdict_id for one in found}) == (factor > NUMERIC.loss_times)
 
 
