@@ -106,7 +106,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     # Of a stage on several hosts the path may pass one alone.
     late = _late_as(ranks[0], unexplained.attributions, JOB.most)
     shared = _shared_by(ranks[0], late, unexplained.attributions, unexplained.topology)
-    return shared if shared.kind == "stage" else host
+    return shared if shared.kind == STAGE else host
 
 
 def _are_others_on_time(ranks: Collection[int], attributions: Sequence[Attribution]) -> bool:

@@ -111,11 +111,3 @@ def test_what_is_not_known_stays_so() -> None:
     assert found.columns["start_ns"][0] == UNKNOWN
     assert np.array_equal(found.columns["start_ns"][1:], starts_ns[1:] + BY_NS)
     assert found.columns["elapsed_ns"] is batch.columns["elapsed_ns"]
-
-
-def test_it_has_the_same_verdicts_with_the_same_names() -> None:
-    trace = read_trace(RECORDING)
-    before, after = (analyze(one).verdicts for one in (trace, moved(trace, BY_NS)))
-    assert [one.verdict_id for one in before] == [one.verdict_id for one in after] != []
-    said = [[(one.kind, one.iterations, one.suspects, one.lost_s) for one in found] for found in (before, after)]
-    assert said[0] == said[1]
