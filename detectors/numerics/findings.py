@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
 from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
 from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
 from irregulars.detectors.numerics.resolution import decimal_step
 from irregulars.detectors.numerics.thresholds import NUMERIC
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
@@ -350,7 +350,7 @@ class Findings:
         own.iterations += 1
         # What trains back to its level is not back at once.
         own.is_told |= left < _BACK or ("loss" in far and own.name in _STEP)
-        self.state.jump = None if is_over or own.iterations >= VERDICTS.close_quiet else own
+        self.state.jump = None if is_over or own.iterations >= IRREGULAR.min_iterations else own
         if own.is_told and not (was_told and is_over):
             yield Finding("loss_spike", f"{own.name}{_OF_JOB}", (), own.text, since=own.first)
 

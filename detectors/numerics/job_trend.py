@@ -86,7 +86,7 @@ class JobTrend:
                 own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1)
                 if abs(own.beyond) >= IRREGULAR.min_iterations:  # it has another level from here on
                     own.mean, own.lowest, own.risen, own.beyond = log, log, 0, 0
-                    own.recent = own.recent[1 - VERDICTS.close_quiet :]
+                    own.recent = own.recent[1 - IRREGULAR.min_iterations :]
                 usual, most = median(own.errors[-NUMERIC.warm_up :]), NUMERIC.deviations * sigma
                 error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it
             # A run changes fast at first: of that the newer half counts.
