@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
@@ -197,6 +197,18 @@ def test_a_tail_begins_where_it_is_asked_to(bus: Bus) -> None:
     assert [message.offset() for message in bus.reader.read_tail(name, 1, 3)] == [3, 4]
     assert bus.reader.read_tail(name, 1, 5) == []
     assert bus.reader.read_tail(name, 0) == []
+
+
+def test_a_tail_ends_before_an_open_transaction(bus: Bus) -> None:
+    fill_commops(bus, 3)
+    name = bus.topics.name("commops")
+    writer = Producer({"bootstrap.servers": bus.bootstrap, "transactional.id": name})
+    writer.init_transactions(30.0)
+    writer.begin_transaction()
+    writer.produce(name, b"not committed", partition=1)
+    writer.flush()
+    assert len(bus.reader.read_tail(name, 1)) == 3
+    writer.abort_transaction(30.0)
 
 
 # --- sending --------------------------------------------------------------------------------------------------------
