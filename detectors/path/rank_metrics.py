@@ -173,13 +173,15 @@ def text_of_difference(one: Difference, others: str = "that of its peers") -> st
     'issue latency of rank 3 is 12.8 µs, that of its peers 76.5 ms: its CPU does not run ahead of its GPU'
     >>> text_of_difference(Difference(3, "kernel_ns.gemm", 141e3, 100e3, 0.5, 0.15))
     'gemm kernels of rank 3 are 41% longer: time of each 141 µs, that of its peers 100 µs'
+    >>> text_of_difference(Difference(3, "kernel_ns.x", 5, 0, 0.5, 1)).partition(":")[0]  # by a strange producer
+    'x kernels of rank 3 are 400% longer'
     """
     value, usual = (text_of_value(one.metric, number) for number in (one.value, one.usual))
     where = "" if one.quantile == 0.5 else f" at the {ordinal(round(100 * one.quantile))} percentile"
     rank = f"rank {one.rank}"
     if one.metric.startswith(KERNELS):
-        longer = f"{one.metric.rpartition('.')[2]} kernels of {rank} are {one.value / one.usual - 1:.0%} longer"
-        return f"{longer}: time of each {value}, {others} {usual}"
+        longer, kind = one.value / max(one.usual, 1.0) - 1, one.metric.rpartition(".")[2]
+        return f"{kind} kernels of {rank} are {longer:.0%} longer: time of each {value}, {others} {usual}"
     text = f"{name_metric(one.metric)} of {rank} is {value}{where}, {others} {usual}"
     is_stalled = one.metric == ISSUE_LATENCY and one.value < _STALLED_NS < one.usual
     return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ FLOPS: Final = "flops_per_s"  # followed by a dot and the kind of multiplication
 KERNELS: Final = "kernel_ns"  # followed by a dot and the class of kernels: how long one of them takes
 VOID_BETWEEN: Final = "void_between_steps_ratio"
 VOID_MINORITY: Final = "void_minority_kernels_ratio"
+_MOST: Final = 1e30  # of a metric's numbers: those of windows and ranks are added up
 QUANTILES: Final = tuple(percent / 100 for percent in range(5, 96, 9))  # that a metric's event holds
 
 
@@ -74,11 +74,16 @@ def metric_event(time_ns: int, rank: int, name: str, iteration: int, one: Summar
 
 
 def read_metric(event: DeviceEvent) -> Summary | None:
-    """Return the distribution that an event holds; None where it holds none: a producer may be newer."""
+    """Return the distribution that an event holds; None where it holds none: a producer may be newer.
+
+    >>> read_metric(DeviceEvent(0, 0, "metric", detail=f"9 1 nan{11 * ' 1'}")) is None
+    True
+    """
     with suppress(ValueError):
         count, weight, value, *quantiles = map(float, event.detail.split(" ") if event.kind == "metric" else ())
-        if len(quantiles) == len(QUANTILES) and 1 <= count < 1 << 53 and 0 < weight < math.inf:
-            return Summary(value, np.nan_to_num(quantiles), int(count), weight)
+        is_finite = all(abs(one) < _MOST for one in (weight, value, *quantiles))
+        if len(quantiles) == len(QUANTILES) and 1 <= count < 1 << 53 and weight > 0 and is_finite:
+            return Summary(value, np.array(quantiles), int(count), weight)
     return None
 
 
@@ -100,12 +105,13 @@ def events_of(batch: Batch) -> tuple[DeviceEvent, ...]:
 def columns_of(events: Sequence[DeviceEvent]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """Return the names that events hold, and the columns of ``events``, in order of time."""
     events = sorted(events)
-    names = tuple(dict.fromkeys(text for one in events for text in (one.host, one.device, one.detail)))
+    names = dict.fromkeys(text for one in events for text in (one.host, one.device, one.detail))
+    codes = {text: code for code, text in enumerate(names)}
 
     def coded(texts: Iterable[str]) -> np.ndarray:
-        return np.array([names.index(text) for text in texts], np.uint16)
+        return np.array([codes[text] for text in texts], np.uint16)
 
-    return names, {
+    return tuple(names), {
         "time_ns": np.array([one.time_ns for one in events], np.int64),
         "kind": np.array([EVENT_KINDS.index(one.kind) for one in events], np.uint8),
         "host": coded(one.host for one in events),

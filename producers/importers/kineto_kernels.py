@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.device_events import (
     FLOPS,
@@ -46,11 +45,13 @@ _SORTS: Final = {
 }  # fmt: skip
 # Multiplications, with the place of the first matrix among their inputs; `linear` and `matmul` call them
 _KINDS: Final = {"mm": 0, "_scaled_mm": 0, "_int_mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1}
-_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
+_OF_LAUNCHES: Final = ("runtime", "driver")  # how categories of calls that launch end: cuda_runtime, xpu_runtime
+OF_THE_CPU: Final = ("cpu_op", "operator", "user_annotation")
 _MOST_WINDOWS: Final = 8  # of a profile: with more steps, a window holds several
 _MAJOR: Final = 0.95  # share of the time of all kernels: leaves the many short ones that a profile would not show
-_MOST_EVENTS: Final = 4_000_000
+MOST_EVENTS: Final = 4_000_000
 _MOST_NAMES: Final = 1 << 16  # of kernels; the others count as one
+_MOST_METRICS: Final = 1 << 15  # of all profiles of a rank, the last ones: a batch has twice as many names
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,14 @@ class KernelParser:
         self._calls = array("q")  # start, end, thread, kind
         self._flops = array("d")
         self._loads = array("q")  # start, end
+        self.left_out = 0
 
     def add(self, category: str, span: TimedSpan, arguments: Mapping[str, Any], *, is_communication: bool) -> None:
-        """Take in an event; InputError if there are more than a trace can have."""
+        """Take in an event; kernels and launches beyond `MOST_EVENTS` are counted."""
         start_ns, end_ns, thread, name, *_ = span
-        if len(self._kernels) // 5 + len(self._launches) // 3 + len(self._flops) > _MOST_EVENTS:
-            raise InputError(f"a trace must hold at most {_MOST_EVENTS} kernels and launches; got more")
+        if len(self._kernels) // 5 + len(self._launches) // 3 + len(self._flops) >= MOST_EVENTS:
+            self.left_out += category == "kernel" or category.endswith(_OF_LAUNCHES)
+            return
         number, kind = arguments.get("correlation"), name.removeprefix("aten::")
         correlation = number if type(number) is int and 0 <= number < MOST_EXACT else UNKNOWN
         if category == "kernel":
@@ -117,9 +120,11 @@ class KernelParser:
             self._kernels.extend(
                 (start_ns, end_ns, self._names.get(name, _MOST_NAMES), correlation, is_communication)
             )
-        elif category in _LAUNCHES:
+        elif category.endswith(_OF_LAUNCHES):
             if correlation != UNKNOWN:
                 self._launches.extend((correlation, start_ns, self._thread(thread)))
+        elif not category.startswith(OF_THE_CPU):
+            return  # a GPU's timeline repeats annotations
         elif kind in _KINDS and kind != name:
             self._calls.extend((start_ns, end_ns, self._thread(thread), [*_KINDS].index(kind)))
             self._flops.append(flops_of(arguments.get("Input Dims"), _KINDS[kind]))
@@ -182,15 +187,16 @@ def measure(rank: int, rows: RankRows, profiles: Sequence[Profile]) -> list[Devi
     if not len(number) or not profiles:
         return []
     kernels = {name: np.concatenate([one.kernels[name] for one in profiles]) for name in profiles[0].kernels}
-    times_ns = gpu_times(kernels, start_ns, start_ns + elapsed_ns)
-    for cause, lost_ns in zip(("gpu_kernels", "gpu_idle"), times_ns, strict=True):
-        for of, begin_ns, ns in zip(number.tolist(), start_ns.tolist(), lost_ns.astype(int).tolist(), strict=True):
-            rows.add_pause(of, PAUSES.index(cause), begin_ns, ns)
-    loads_ns = np.concatenate([one.loads_ns for one in profiles])
-    at = np.maximum(np.searchsorted(start_ns, loads_ns[:, 0], side="right") - 1, 0)
-    for of, begin_ns, end_ns in zip(number[at].tolist(), *loads_ns.T.tolist(), strict=True):
-        rows.add_pause(of, PAUSES.index("data_loader"), begin_ns, end_ns - begin_ns)
-    return [event for one in profiles for event in measure_windows(rank, one, number, start_ns)]
+    loads_ns, begin_ns = (
+        (times_ns - start_ns.min()).astype(np.float64)
+        for times_ns in (np.concatenate([one.loads_ns for one in profiles]), start_ns)
+    )
+    waits = _Busy.of(loads_ns[:, 0], loads_ns[:, 1], np.ones(len(loads_ns), bool))
+    times_ns = *gpu_times(kernels, start_ns, start_ns + elapsed_ns), waits.within(begin_ns, begin_ns + elapsed_ns)
+    for cause, lost_ns in zip(("gpu_kernels", "gpu_idle", "data_loader"), times_ns, strict=True):
+        for of, at_ns, ns in zip(number.tolist(), start_ns.tolist(), lost_ns.astype(int).tolist(), strict=True):
+            rows.add_pause(of, PAUSES.index(cause), at_ns, ns)
+    return [event for one in profiles for event in measure_windows(rank, one, number, start_ns)][-_MOST_METRICS:]
 
 
 def flops_of(shapes: Any, first: int) -> float:

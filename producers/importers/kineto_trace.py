@@ -29,7 +29,7 @@ from irregulars.errors import InputError
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
-from irregulars.producers.importers.kineto_kernels import KernelParser, Profile, TimedSpan
+from irregulars.producers.importers.kineto_kernels import MOST_EVENTS, OF_THE_CPU, KernelParser, Profile, TimedSpan
 
 
 class SpansByThread:
@@ -273,7 +273,9 @@ class TraceParser:
         host = properties.get("host_name")
         host = host[:200] if isinstance(host, str) and host else None
         marks = [(span.start_ns, span.end_ns, number) for number, span in self._steps.items()]
-        profile = self._gpu.profile(marks, self._base_ns)
+        if self._gpu.left_out:
+            skipped[f"kernels and launches beyond {MOST_EVENTS:,}, so that none is measured"] = self._gpu.left_out
+        profile = None if self._gpu.left_out else self._gpu.profile(marks, self._base_ns)
         return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped, profile)
 
     def _since_epoch(self, time_ns: int) -> int:
@@ -355,9 +357,6 @@ _ARGUMENTS: Final = (
     "Collective name", "In msg nelems", "dtype", "Process Group Name", "Process Group Ranks",
     "Process Group Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream", "Group size", "Rank",
 )  # fmt: skip
-
-
-OF_THE_CPU: Final = ("cpu_op", "operator", "user_annotation")
 
 
 def _number(arguments: Mapping[str, Any], name: str) -> Any:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.trace_reports import arrivals_of
-from irregulars.messages.records import OPERATORS, UNKNOWN
+from irregulars.messages.records import OPERATORS, PAUSES, UNKNOWN
+from irregulars.producers.importers import kineto_kernels
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.importers.kineto_trace import EventReader
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -240,8 +241,9 @@ def test_categories_and_arguments_of_old_releases_are_known(tmp_path: Path) -> N
     mark, one = step(3, 0, 9) | {"cat": "Operator"}, kernel(12, 2, 5) | {"cat": "Kernel", "tid": "stream 7"}
     one |= {"name": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)"}
     one["args"]["external id"] = one["args"].pop("External id")
-    trace_file(tmp_path / "in", 0, [mark, one, launch(4, 5, "Runtime")])
-    assert imported(tmp_path / "in", tmp_path).commops[0].columns["iteration"].tolist() == [3]
+    for category in ("Runtime", "xpu_runtime"):
+        trace_file(tmp_path / "in", 0, [mark, step(4, 9, 9), one, launch(4, 5, category)])
+        assert imported(tmp_path / "in", tmp_path).commops[0].columns["iteration"].tolist() == [3]
 
 
 def test_what_is_issued_and_not_shown_is_counted(tmp_path: Path) -> None:
@@ -266,6 +268,25 @@ def test_an_iteration_of_a_gpu_lasts_from_the_last_operator_of_the_one_before_to
     assert (columns["start_ns"] - 10**18).tolist() == [25_000, 28_000, 38_000, 48_000]
     assert columns["elapsed_ns"].tolist() == [3_000, 10_000, 10_000, 10_000]
     assert (columns["pause_cause"] == UNKNOWN).all(), "of a trace of collectives alone nobody knows what ran between"
+
+
+def test_waits_for_data_are_of_the_iterations_they_lie_in_and_too_many_kernels_are_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = step(0, 24, 6) | {"name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"}
+    repeated = load | {"cat": "gpu_user_annotation", "pid": 0, "tid": 7}
+    issued = [issue(10 * n + 1, n) for n in range(2)]
+    kernels = [kernel(25 + 10 * n, 3, n, **NAMED) for n in range(2)] + [kernel(29, 2, 9) | {"name": "gemm"}]
+    trace_file(tmp_path / "in", 0, [step(0, 0, 10), step(1, 10, 10), *issued, *kernels, load, repeated])
+    columns = imported(tmp_path / "in", tmp_path).iterations[0].columns
+    pauses = {"data_loader": [3_000, 2_000], "gpu_kernels": [2_000]}  # iterations: 25 to 28 µs, 28 to 38 µs
+    for cause, elapsed_ns in pauses.items():
+        is_own = columns["pause_cause"] == PAUSES.index(cause)
+        assert columns["pause_elapsed_ns"][is_own].tolist() == elapsed_ns
+    monkeypatch.setattr(kineto_kernels, "MOST_EVENTS", 2)
+    assert list(skipped_of(tmp_path / "in", tmp_path).values()) == [1]
+    trace = imported(tmp_path / "in", tmp_path)
+    assert (len(trace.commops[0]), trace.events) == (2, {})
 
 
 def test_a_kernel_that_was_launched_before_the_capture_is_left_out(tmp_path: Path) -> None:
