@@ -316,8 +316,8 @@ def runbook_of(kind: str, url: str | None = None) -> str:
 def what_to_check(verdict: Verdict) -> str:
     """Return the checks on the machine, and how to cordon it; empty where neither is to be done."""
     suspect = _first(verdict)
-    # Where a cause is known, nothing of the machine need be sought.
-    if suspect is None or verdict.cause is not None:
+    # Where a cause is known that is not the device's, nothing of the machine need be sought.
+    if suspect is None or (verdict.cause is not None and _layer(verdict) in ("host", "software", "data")):
         return ""
     checks = suspect.traits.checks.get(verdict.kind)
     sentences = [f"On {_host(suspect)}: {checks}."] if checks else []

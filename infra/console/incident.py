@@ -152,7 +152,7 @@ def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
     (begin_ns, end_ns), first = span, verdict.suspects[0]
     values = {
         "job": verdict.job, "attempt": verdict.attempt, "ranks": list(first.ranks[:_MOST_RANKS]),
-        "looks": list(LOOKS),
+        "looks": [*LOOKS, "metric"],
         "hosts": [] if first.host is None else [first.host],
         "begin": begin_ns - _BEFORE_NS, "end": end_ns + _AFTER_NS,
     }  # fmt: skip

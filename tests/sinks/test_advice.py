@@ -86,6 +86,7 @@ def test_a_suspect_is_named_for_the_shell_and_confirmed_first_if_it_is_doubtful(
     assert advise(replace(VERDICT, suspects=(replace(GPU, probability=0.4),))).startswith("confirm before you drain")
     text = where_to_look(replace(VERDICT, suspects=(replace(GPU, host="n; reboot"),)))
     assert "kubectl cordon 'n; reboot'" in text
+    assert "Cordon: kubectl cordon node-1" in where_to_look(replace(VERDICT, cause="gpu_kernels"))
     assert "cordon" in plan_of(replace(VERDICT, kind="slow_nic", layer="unknown")).actions
     assert advise(replace(VERDICT, kind="loss_spike", suspects=())).startswith("drain nothing: skip the batch")
 

@@ -145,8 +145,9 @@ def test_reports_are_sought_until_a_closed_hang_ended(
     verdict = replace(made_up_job.verdict(3), kind=kind, lost_s=lost_s)
     incident.reported_on(client, gather(Found(verdict)))
     assert verdict.time_ns is not None
-    end_ns = client.query.call_args.kwargs["parameters"]["end"]
-    assert end_ns == verdict.time_ns + (later_s + 600) * 10**9
+    asked = client.query.call_args.kwargs["parameters"]
+    assert asked["end"] == verdict.time_ns + (later_s + 600) * 10**9
+    assert asked["looks"] == ["stack", "function", "metric"], "a profile's metrics are no moments of an incident"
 
 
 def test_notices_are_muted_from_the_page_as_with_irregulars_mutes(kafka: KafkaAddress) -> None:
