@@ -110,7 +110,7 @@ def device_of(alert: Mapping[str, Any]) -> str | None:
     if not suspects:
         return None
     device, kind = suspects[0]["device"], device_kind(suspects[0]["device"])
-    if kind.is_way:  # the receiver's host is not in the alert: a link is known inside of its job alone
+    if kind.is_way:  # a link is known inside of its job alone
         return f"{device}:{alert.get('job')}/{suspects[0]['rank']}>{suspects[0].get('peer')}"
     names = [suspects[0].get(one) for one in kind.identity]
     return None if not names or None in names else f"{device}:{'/'.join(map(str, names))}"
