@@ -459,9 +459,10 @@ def load_event(text: bytes) -> Any:
     >>> load_event(b'{"ts": 3.5, "args": {"blocks per SM": 7,75, "warps per SM": -nan}}')
     {'ts': 3.5, 'args': {'blocks per SM': 7.75, 'warps per SM': None}}
     """
-    for one in (text, _COMMA.sub(rb"\1.", _NOT_FINITE.sub(b"null", text))):
-        with suppress(orjson.JSONDecodeError, RecursionError):
-            return orjson.loads(one)
+    with suppress(orjson.JSONDecodeError, RecursionError):
+        return orjson.loads(text)
+    with suppress(orjson.JSONDecodeError, RecursionError):
+        return orjson.loads(_COMMA.sub(rb"\1.", _NOT_FINITE.sub(b"null", text)))
     return None
 
 
