@@ -123,9 +123,9 @@ def with_events(
     onset_ns = onset_of(verdict, verdict.time_ns) if onset_ns is None else onset_ns
     late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
     metrics = [one for one in events if one.kind == "metric"]
+    events = [one for one in events if one.kind != "metric"]
     if metrics and verdict.kind == "slow_rank":
         verdict = _with_metrics(verdict, metrics, onset_ns, topology)
-        events = [one for one in events if one.kind != "metric"]
     functions = [one for one in events if one.kind == "function" and one.time_ns >= onset_ns]
     near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
     own = {suspect: [one for one in near if _is_of(one, suspect)] for suspect in verdict.suspects}

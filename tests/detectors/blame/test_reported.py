@@ -74,6 +74,11 @@ def test_what_is_of_no_suspect_changes_nothing(one: DeviceEvent) -> None:
     assert with_events(given, [one]) == given
 
 
+def test_metrics_of_a_profile_are_no_reports() -> None:
+    given = verdict(RANK_2, kind="hang")
+    assert with_events(given, [event(kind="metric", device="kernel_ns.gemm", detail="9 9 1")]) == given
+
+
 def test_links_are_evidence_on_nics_and_errors_of_gpus_are_not() -> None:
     down = event(kind="link_down", code=None, device="eth2", detail="1: DOWN")
     found = with_events(verdict(NIC_1, NIC_2, kind="slow_nic"), [down, event(rank=1)])
