@@ -235,15 +235,15 @@ def _taken(values: Array, at: Array, missing: float) -> Array:
 
 def _around(begin: Array, past: Array, thread: Array, moment: Array, of_thread: Array) -> Array:
     """Return for each moment the span of its thread that began last before it, if it lasts until then."""
-    found = np.full(len(moment), UNKNOWN)
-    for one in np.unique(thread):
-        own = np.flatnonzero(thread == one)
-        own = own[np.argsort(begin[own], kind="stable")]
-        asked = np.flatnonzero(of_thread == one)
-        at = own[np.maximum(np.searchsorted(begin[own], moment[asked], side="right") - 1, 0)]
-        is_inside = (begin[at] <= moment[asked]) & (moment[asked] <= past[at])
-        found[asked] = np.where(is_inside, at, UNKNOWN)
-    return found
+    spans = len(begin)
+    # In order of threads and times each moment comes behind the span that began last before it.
+    order = np.lexsort((np.append(begin, moment), np.append(thread, of_thread)))
+    last = np.maximum.accumulate(np.where(order < spans, np.arange(len(order)), UNKNOWN))
+    found = np.empty_like(order)
+    found[order] = _taken(order, last, UNKNOWN)
+    at = found[spans:]
+    is_inside = (_taken(thread, at, UNKNOWN) == of_thread) & (moment <= _taken(past, at, UNKNOWN)) & (at != UNKNOWN)
+    return np.where(is_inside, at, UNKNOWN)
 
 
 def sample_kernels(profile: Profile) -> dict[str, Sample]:
