@@ -107,10 +107,11 @@ class KernelParser:
         self.left_out = 0
 
     def add(self, category: str, span: TimedSpan, arguments: Mapping[str, Any], *, is_communication: bool) -> None:
-        """Take in an event; kernels and launches beyond `MOST_EVENTS` are counted."""
+        """Take in an event; kernels beyond `MOST_EVENTS` are counted."""
         start_ns, end_ns, thread, name, *_ = span
-        if len(self._kernels) // 5 + len(self._launches) // 3 + len(self._flops) >= MOST_EVENTS:
-            self.left_out += category == "kernel" or category.endswith(_OF_LAUNCHES)
+        # Of launches all are kept: they tell of collectives to which step they belong.
+        if category == "kernel" and len(self._kernels) // 5 + len(self._flops) >= MOST_EVENTS:
+            self.left_out += 1
             return
         number, kind = arguments.get("correlation"), name.removeprefix("aten::")
         correlation = number if type(number) is int and 0 <= number < MOST_EXACT else UNKNOWN

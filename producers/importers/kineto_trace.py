@@ -274,7 +274,7 @@ class TraceParser:
         host = host[:200] if isinstance(host, str) and host else None
         marks = [(span.start_ns, span.end_ns, number) for number, span in self._steps.items()]
         if self._gpu.left_out:
-            skipped[f"kernels and launches beyond {MOST_EVENTS:,}, so that none is measured"] = self._gpu.left_out
+            skipped[f"kernels beyond {MOST_EVENTS:,}, so that none is measured"] = self._gpu.left_out
         profile = None if self._gpu.left_out else self._gpu.profile(marks, self._base_ns)
         return Capture(rank, world_size, host, tuple(groups.values()), steps, calls, skipped, profile)
 
