@@ -118,7 +118,7 @@ def _carried(engine: Engine) -> dict[_Device, tuple[int, int]]:
     mark = np.random.default_rng(0).integers(0, 1 << 62, int(path.max(initial=0)) + 1, dtype=np.uint64)
     found: dict[_Device, tuple[int, int]] = {}
     for name, device in topology.shared.items():
-        if name in WORKERS:  # a host slows work, and no lane as such
+        if device_kind(name).is_worker:  # a host slows work, and no lane as such
             continue
         ends = np.concatenate([device[source], device[destination]])
         pairs = np.unique(np.stack([ends, np.concatenate([path, path])], axis=1), axis=0)
