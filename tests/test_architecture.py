@@ -86,7 +86,7 @@ def test_kinds_of_devices_are_named_in_their_table_alone() -> None:
     naming = ((path, text) for path in SOURCES if is_named.search(text := path.read_text()))
     found = {path.relative_to(ROOT).as_posix(): devices_by_name(text) for path, text in naming}
     assert {name: lines for name, lines in found.items() if lines and name not in NAMES_KINDS} == {}
-    by_name = re.compile(r"\bdevice\w*\s*(?:[!=]=*|\b(?:NOT )?IN\b)\s*[(\[]*['\"]")
+    by_name = re.compile(rf"\bdevice\w*\s*(?:[!=]=*|\b(?:NOT )?IN\b)\s*[(\[]*{is_named.pattern}")
     texts = (path for package in PACKAGES for path in (ROOT / package).rglob("*")
              if path.suffix in {".sql", ".js", ".html"} and "vendor" not in path.parts)  # fmt: skip
     assert [str(path) for path in texts if by_name.search(path.read_text())] == []

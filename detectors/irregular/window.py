@@ -127,7 +127,7 @@ class IterationWindow:
     @property
     def spread_ns(self) -> float:
         """Standard deviation of the window by the same steps, of irregular ones too, ns; 0 of fewer than two."""
-        steps_ns = np.diff([ns for ns, _ in self._all])
+        steps_ns = np.diff([float(ns) for ns, _ in self._all])
         return float(np.sqrt(np.mean(steps_ns**2) / 2)) if len(steps_ns) else 0.0
 
     @property

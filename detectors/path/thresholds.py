@@ -22,6 +22,11 @@ class PathThresholds:
         "Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",
         "chosen: a host's GPUs, whose ranks are mostly late together")  # fmt: skip
 
+    # An iteration that is judged by another one of the same incident
+    like_ratio: float = threshold(0.6, "ratio of the smaller excess to the larger",
+        "Two iterations whose excesses differ more are not of one incident.",
+        "chosen: what a fault costs varies from iteration to iteration by up to a third or so")  # fmt: skip
+
     # Metrics of ranks, from traces of their GPUs
     metric_least_count: int = threshold(10, "kernels, or multiplications of a kind",
         "With fewer, the distribution of a rank is not compared: their times may be a few µs, counted in whole ones.",

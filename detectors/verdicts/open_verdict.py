@@ -52,6 +52,7 @@ class OpenVerdict:
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
     said_cause: str | None = None  # what the time went to
+    noise_ns: float = 0.0  # standard deviation of the job's iterations before it; 0: not known
     # More on a fault without a healthy past; None for one that irregular iterations showed
     standing: StandingFault | None = None
     judged: int = 0
@@ -302,6 +303,8 @@ def verdict_on_recurring(
             verdict.add(observation)
     verdict.judged = ordinals[verdict.last] - ordinals[first] + 1
     known_ns = [one.elapsed_ns for one in irregular if first <= one.iteration <= verdict.last]
+    # Of the time before the cause was there: afterwards its own ups and downs are in the window.
+    verdict.noise_ns = min(irregular, key=lambda one: one.iteration).spread_ns
     usual_ns = median(one.reference_ns for one in verdict.kept)
     older_ns = (verdict.judged - len(known_ns)) * usual_ns + sum(one.excess_ns for one in older)
     verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + older_ns

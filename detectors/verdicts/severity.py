@@ -97,7 +97,7 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     usual_ns = median(one.reference_ns for one in verdict.kept)
     judged, has_suspect = max(verdict.judged, verdict.seen), bool(verdict.cause.suspects)
     if has_suspect:
-        noise_ns = median(one.spread_ns for one in verdict.kept) / math.sqrt(judged)
+        noise_ns = verdict.noise_ns / math.sqrt(judged)
     elif verdict.standing is not None:
         noise_ns = math.inf
     else:

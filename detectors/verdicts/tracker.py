@@ -225,11 +225,12 @@ class VerdictTracker:
         return opened
 
     def _new_imbalance(self, topology: Topology) -> list[Cause]:
-        """Return uneven data, if the newest suspect iterations look like it and no verdict explains them."""
+        """Return uneven data, if the newest suspect iterations look like it and no verdict explains any of them."""
         explained = self._suspicions.uneven(topology)
-        if not explained or any(verdict.standing is None and verdict.quiet == 0 for verdict in self._open):
+        if not explained:
             return []
-        is_new = max(explained) == self._recent[-1].iteration and min(explained) > self._told_uneven
+        told = max([self._told_uneven, *(verdict.last for verdict in self._open if verdict.standing is None)])
+        is_new = max(explained) == self._recent[-1].iteration and min(explained) > told
         return [Cause("imbalance", (), frozenset(), None, explained)] if is_new else []
 
     def _hardly_comes_back(self, cause: Cause) -> bool:

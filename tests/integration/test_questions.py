@@ -260,7 +260,7 @@ def test_a_host_s_history_has_every_job_that_ran_there(recorded: Client) -> None
     assert set(rows) == {name.removeprefix("bench/") for name in RECORDED}
     hung = rows.pop("ddp8-hang-before")
     assert (hung["ranks"], hung["devices"], hung["kinds"]) == ([4, 5], ["GPU 1 on node-2"], ["hang"])
-    assert hung["highest_probability"] == 0.9
+    assert hung["highest_probability"] == 0.96
     assert {(row["verdicts"], row["highest_probability"]) for row in rows.values()} == {(0, None)}
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.messages.kinds import WORKERS
+from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 
@@ -41,7 +41,7 @@ def draw_fault(case: Wanted, engine: Engine, attempt: int = 0) -> Fault:
     """Draw the fault of a case, to be calibrated, in its first span; another one with each `attempt`."""
     generator, topology = np.random.default_rng([case.seed, 3, attempt]), engine.topology
     kind = FAULT_KINDS[case.kind]
-    delayed = _DELAYED_WORK if kind.device in WORKERS else _DELAYED_TRANSFERS
+    delayed = _DELAYED_WORK if device_kind(kind.device).is_worker else _DELAYED_TRANSFERS
     by = "add_ms" if generator.random() < delayed else "factor"
     first, past = case.spans[0]
     fault = Fault(case.kind, first=first, past=past, shape=case.shape, excess=case.excess, by=by)
@@ -118,7 +118,7 @@ def _carried(engine: Engine) -> dict[_Device, tuple[int, int]]:
     mark = np.random.default_rng(0).integers(0, 1 << 62, int(path.max(initial=0)) + 1, dtype=np.uint64)
     found: dict[_Device, tuple[int, int]] = {}
     for name, device in topology.shared.items():
-        if name in WORKERS:  # a host slows work, and no lane as such
+        if device_kind(name).is_worker:  # a host slows work, and no lane as such
             continue
         ends = np.concatenate([device[source], device[destination]])
         pairs = np.unique(np.stack([ends, np.concatenate([path, path])], axis=1), axis=0)

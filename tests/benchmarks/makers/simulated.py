@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.kinds import WORKERS
+from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.effects import fault_ranks
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
@@ -95,7 +95,7 @@ def _draw_job(rng: np.random.Generator, seed: int, number: int) -> SimulatorSett
 def _draw_fault(rng: np.random.Generator, job: SimulatorSettings) -> Wanted:
     kind, pattern = str(rng.choice(_KINDS)), str(rng.choice(_PATTERNS))
     # By the contract one slow transfer accuses nobody.
-    if pattern == "single" and FAULT_KINDS[kind].device not in WORKERS:
+    if pattern == "single" and not device_kind(FAULT_KINDS[kind].device).is_worker:
         pattern = "recurring"
     if kind in _LASTING and pattern not in ("from_start", "fluctuating"):
         pattern = "lasting"

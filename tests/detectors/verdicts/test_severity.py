@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -120,10 +119,8 @@ def test_what_a_loss_is_held_against() -> None:
     loss = loss_of(recurring(), 4)
     assert (loss.kind, loss.has_suspect, loss.seen, loss.world_size) == ("slow_rank", True, 3, 4)
     assert (loss.lost_s, loss.lasted_s) == (pytest.approx(0.15), pytest.approx(0.55))
-    # The noise of a mean of four is half of that of one
-    noisy = recurring()
-    noisy.kept = deque(replace(one, spread_ns=20 * MS) for one in noisy.kept)
-    assert loss_of(noisy, 4).noise_share == pytest.approx(0.2 / 2)
+    # The noise of a mean of four is half of that of one, before it: later the fault's own ups and downs are counted
+    assert loss_of(recurring(20 * MS), 4).noise_share == pytest.approx(0.2 / 2)
     # A fault without a healthy past is held against what it would take without
     loss = loss_of(standing(), 4)
     assert loss.share == pytest.approx(50 / 150)
