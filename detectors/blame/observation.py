@@ -46,7 +46,7 @@ class Observation:
     recovers_ratio: float | None = None
     # The longest (`own_time.excess_pauses`); None: no rank logs any
     pauses: tuple[ExcessPause, ...] | None = None
-    # Standard deviation of the iterations before it, long ones too (`detectors.irregular.window`)
+    # Standard deviation of the iterations before it, by steps up to its own excess (`detectors.irregular.window`)
     spread_ns: float = 0.0
     # Its place among the judged iterations of training, by the tracker; None in a state of a worker without it
     place: int | None = None

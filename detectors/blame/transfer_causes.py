@@ -57,7 +57,10 @@ def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
     if is_told_by_others or not topology.hides_late_ranks(lane):
         return found
     hidden = frozenset(one for path in unexplained.path_excess_ns for one in path if topology.hides_late_ranks(one))
-    behind = unexplained.seen.slowest(lambda one: topology.unlogged.isdisjoint(topology.lane_set(one)))
+    # Of a lane of one rank, or of members that nobody announced, nothing is known whole.
+    behind = unexplained.seen.slowest(
+        lambda one: topology.unlogged.isdisjoint(topology.lane_set(one)) and len(topology.lane_set(one)) > 1
+    )
     typical_ns = median(unexplained.own_ns(hidden))
     if behind is None or behind[1] < JOB.most * typical_ns or behind[0] in unexplained.explained:
         return Explanation(None, (), frozenset([lane]))

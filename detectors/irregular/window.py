@@ -124,10 +124,12 @@ class IterationWindow:
         """
         return self._now().noise_ns
 
-    @property
-    def spread_ns(self) -> float:
-        """Standard deviation of the window by the same steps, of irregular ones too, ns; 0 of fewer than two."""
-        steps_ns = np.diff([float(ns) for ns, _ in self._all])
+    def spread_ns(self, most_ns: float) -> float:
+        """Standard deviation of the window by the same steps, of irregular ones too, ns; 0 of fewer than two.
+
+        A larger step counts as `most_ns`: a checkpoint now and then hides no rank that is a little late each time.
+        """
+        steps_ns = np.clip(np.diff([float(ns) for ns, _ in self._all]), -most_ns, most_ns)
         return float(np.sqrt(np.mean(steps_ns**2) / 2)) if len(steps_ns) else 0.0
 
     @property

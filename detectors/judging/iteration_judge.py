@@ -375,7 +375,7 @@ class IterationJudge:
             is_unread=bool(suspicion) and finding.source is Source.UNKNOWN,
             is_carried=finding.source is Source.CARRIED,
             is_shifted=suspicion.is_shifted,
-            spread_ns=self._window.spread_ns,
+            spread_ns=self._window.spread_ns(max(0.0, rows.elapsed_ns - healthy.mean_ns)),
             # With the iteration before: its pauses behind its last operator delay this one.
             pauses=pauses_beyond_usual(list(self._hangs.newest)[-2:], self._investigator.usual_rows)
             if finding.attribution is not None

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
 from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
 from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
@@ -152,11 +153,13 @@ class Findings:
         self.state = state or FindingsState()
 
     def observe(
-        self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints, iteration: int = 0
-    ) -> list[Finding]:
+        self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints, iteration: int = 0,
+        *, is_whole: bool = True,
+    ) -> list[Finding]:  # fmt: skip
         """Take in one iteration of training; return its findings, the surest first.
 
         `replicas`: for each rank, the first rank of its set of replicas, as it was announced; -1: none was.
+        `is_whole`: whether these are all ranks of the job.
         """
         columns, given = dict(columns), columns
         for name in (*_FLOATS, "not_finite"):
@@ -168,7 +171,7 @@ class Findings:
                 columns[name] = known.admit(rank, columns[name], is_bad, 1 if is_count else _KNOWN)
         is_scaled = self._note_overflows(rank, given, columns)
         corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits, self.state)]
-        corrupt += self._reduced(rank, columns, replicas)
+        corrupt += self._reduced(rank, columns, replicas) if is_whole else ()
         infinite = list(self._not_finite(rank, columns, is_scaled=is_scaled))
         standing_out = list(self._peers(rank, columns))
         # Where a value is not finite that is the finding; the others are not judged for jumps beside it.
@@ -220,7 +223,7 @@ class Findings:
         return sets, False
 
     def _reduced(self, rank: Ints, columns: Mapping[str, Column], replicas: Ints) -> Iterator[Finding]:
-        """Find averages of replicas' gradients that are larger than any of these: no average is."""
+        """Find averages of all replicas' gradients that are larger than any of these: no average is, but sums are."""
         if not {"grad_norm", "local_grad_norm"} <= columns.keys() or len(np.unique(replicas)) > 1 or replicas[0] < 0:
             return
         own, reduced = columns["local_grad_norm"], columns["grad_norm"]
@@ -228,16 +231,15 @@ class Findings:
         # NaN: missing on some rank. What is beyond float16 may have overflowed in the sum.
         if (
             np.isnan(reduced).any()
-            or not most * len(own) <= _LARGEST_SHORT
+            or not 0 < most * len(own) <= _LARGEST_SHORT
             or np.isinf(columns.get("loss", own)).any()
         ):
             return
         is_larger = reduced > _LARGER * most
-        if not is_larger.any():
-            self.state.averaged += 1
-        elif self.state.averaged < NUMERIC.memory // 2:  # they are summed, or not those that are reduced
-            self.state.averaged = 0
-        else:
+        if self.state.averaged < NUMERIC.memory // 2:
+            # Else they are summed, or not those that are reduced: a sum of few may be hardly larger than one.
+            self.state.averaged = self.state.averaged + 1 if reduced.max() <= (1 + JOB.negligible) * most else 0
+        elif is_larger.any():
             named = rank[is_larger].tolist()
             text = (
                 f"gradient norm of {name_ranks(named)} is {reduced[is_larger].min():.4g} after the reduction, though "
@@ -343,14 +345,19 @@ class Findings:
             is_led = any(self._trend(one).state.beyond > 0 for one in ("loss", *_STEP))
             may_stay = not is_led and any(known[one] for one in _STEP) if name == "loss" else name == "update_rms"
             own = JumpState(iteration, name, jump.expected, jump.times, text, is_told=not may_stay)
-        if own is None or not values[own.name] > 0:
+        if own is None:
+            return
+        own.iterations += 1
+        is_old = own.iterations >= IRREGULAR.min_iterations
+        if not values[own.name] > 0:
+            self.state.jump = None if is_old else own  # else a column that ends would hide all later jumps
             return
         left = math.log(values[own.name] / own.level) / math.log(own.times)  # of the jump
         is_over, was_told = left < _OVER, own.is_told
-        own.iterations += 1
-        # What trains back to its level is not back at once.
-        own.is_told |= left < _BACK or ("loss" in far and own.name in _STEP)
-        self.state.jump = None if is_over or own.iterations >= IRREGULAR.min_iterations else own
+        # What trains back to its level is not back at once; a loss that goes on growing is of no other data.
+        own.is_told |= left < _BACK or (own.name == "loss" and left > 1 + _BACK)
+        own.is_told |= "loss" in far and own.name in _STEP
+        self.state.jump = None if is_over or is_old else own
         if own.is_told and not (was_told and is_over):
             yield Finding("loss_spike", f"{own.name}{_OF_JOB}", (), own.text, since=own.first)
 

@@ -121,7 +121,9 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
         self._findings = self._findings or Findings()
         iteration = int(rows.columns["iteration"][0])
-        found = _joined(self._findings.observe(rank, columns, rows.audits, sets, iteration), topology)
+        is_whole = len(rank) == topology.world_size
+        found = self._findings.observe(rank, columns, rows.audits, sets, iteration, is_whole=is_whole)
+        found = _joined(found, topology)
         seen = [self._of(one, iteration, time_ns) for one in found]
         self._count_quiet(rank, columns, rows.audits, seen)
         return self._follow_up(topology), tuple(dict.fromkeys(one.verdict_id for one in seen))

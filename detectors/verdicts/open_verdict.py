@@ -304,7 +304,7 @@ def verdict_on_recurring(
     verdict.judged = ordinals[verdict.last] - ordinals[first] + 1
     known_ns = [one.elapsed_ns for one in irregular if first <= one.iteration <= verdict.last]
     # Of the time before the cause was there: afterwards its own ups and downs are in the window.
-    verdict.noise_ns = min(irregular, key=lambda one: one.iteration).spread_ns
+    verdict.noise_ns = verdict.kept[0].spread_ns
     usual_ns = median(one.reference_ns for one in verdict.kept)
     older_ns = (verdict.judged - len(known_ns)) * usual_ns + sum(one.excess_ns for one in older)
     verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + older_ns

@@ -96,6 +96,7 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     """
     usual_ns = median(one.reference_ns for one in verdict.kept)
     judged, has_suspect = max(verdict.judged, verdict.seen), bool(verdict.cause.suspects)
+    lasted_ns = judged * usual_ns + verdict.lost_ns
     if has_suspect:
         noise_ns = verdict.noise_ns / math.sqrt(judged)
     elif verdict.standing is not None:
@@ -107,10 +108,10 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
         has_suspect=has_suspect,
         seen=verdict.seen,
         lost_s=verdict.lost_ns / 1e9,
-        lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
+        lasted_s=lasted_ns / 1e9,
         world_size=world_size,
         is_over=is_over,
-        noise_share=noise_ns / max(usual_ns, 1.0),
+        noise_share=noise_ns * judged / max(lasted_ns, 1.0),  # as the loss, which may be many times the usual
     )
 
 

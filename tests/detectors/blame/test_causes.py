@@ -58,6 +58,11 @@ def test_groups_without_a_clear_device() -> None:
     assert [cause.kind for cause in find_causes(slow, APART)] == ["slow_communicator"]
     assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
     assert find_causes(slow, replace(APART, unlogged=APART.lane_set(WORLD) - {0})) == []
+    # Nor is anybody where the slow group has one member, or nobody knows whose it is
+    lone = Lane("collective", 77)
+    for own in ({}, {77: (0,)}):
+        silent = replace(APART, members={**APART.members, **own}, unlogged=frozenset([1]))
+        assert find_causes(always(5, {lone: 30.0}, {lone: 30.0, pair(4, 3): 0.0}), silent) == []
     # No nic is blamed for messages of a sender that logs nothing
     slow = always(5, {pair(1, 3): 30.0}, {pair(1, 3): 30.0, pair(1, 2): 30.0, pair(3, 5): 0.0})
     assert named(slow)

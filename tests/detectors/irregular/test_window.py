@@ -169,6 +169,13 @@ def test_the_usual_time_is_that_from_before_a_shift() -> None:
 def test_the_level_is_the_median_of_the_newest_twenty() -> None:
     window, _ = fed([1000.0 + n for n in range(40)])
     assert window.level_ns == 1029.5
+    # Whole ns, whose squares are beyond int64: of 39 steps two are of 8 s
+    slow = IterationWindow(delta=1.1, window=50)
+    for time in [10**10] * 20 + [18 * 10**9] + [10**10] * 19:
+        slow.learn(time, is_irregular=False)
+    assert slow.spread_ns(1e10) == pytest.approx(8e9 / 39**0.5)
+    # A long iteration is little noise beside a small excess
+    assert slow.spread_ns(1e9) == pytest.approx(1e9 / 39**0.5)
 
 
 @pytest.mark.parametrize(("time", "is_irregular"), [(170.0, False), (185.0, False), (195.0, True), (205.0, True)])

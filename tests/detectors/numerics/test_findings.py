@@ -266,3 +266,27 @@ def test_the_search_for_a_loss_scale_accuses_nobody() -> None:
         }
         told += judge.observe(ranks, columns, None, np.full(8, UNKNOWN))
     assert [one for one in told if one.ranks] == []
+
+
+@pytest.mark.parametrize(("scale", "here", "later"), [(1.0, 3, 1.0), (1 / 3, 2, 0.1), (1 / 3, 3, 0.0)],
+                         ids=["a sum of few", "the largest is not here", "nothing is known"])  # fmt: skip
+def test_what_is_no_average_of_all_is_not_held_against_all(scale: float, here: int, later: float) -> None:
+    judge, found, random = Findings(), list[Finding](), np.random.default_rng(0)
+    for step in range(60):
+        own = random.normal(size=(3, 400)) + random.normal(size=400) * (0.1 if step < 50 else 1.0)
+        norms = np.linalg.norm(own, axis=1)[:here] * (1.0 if step < 50 else later)
+        reduced = np.full(here, scale * np.linalg.norm(own.sum(axis=0)))
+        columns = {"loss": np.full(here, 2.0), "local_grad_norm": norms, "grad_norm": reduced}
+        found += judge.observe(RANK[:here], columns, None, np.zeros(here), step, is_whole=here == 3)
+    assert [one for one in found if one.sensor == "grad_norm"] == []
+
+
+def test_a_loss_that_jumps_and_goes_on_growing_is_told_and_a_column_that_ends_hides_nothing() -> None:
+    judge, told = Findings(), dict[int, list[str]]()
+    for step in range(100):
+        columns = {"loss": np.full(4, 2.6 * 1.6 ** min(max(step - 80, 0), 3)), "grad_norm": np.ones(4)}
+        if step <= 60:
+            columns["attention_logit"] = np.full(4, 20.0 if step < 60 else 900.0)
+        told[step] = [one.sensor for one in judge.observe(RANK, columns, None, np.full(4, -1), step)]
+    assert {step: own for step, own in told.items() if own} == {
+        60: ["attention_logit of the job"], **{at: ["loss of the job"] for at in range(82, 91)}}  # fmt: skip

@@ -35,7 +35,7 @@ def cause_of(observations: list[Observation]) -> Cause:
 def recurring(spread_ns: float = 0.0) -> OpenVerdict:
     """`spread_ns`: of the iterations before the first of them; that before the others is the fault's own."""
     irregular = [observation(3, late(2)), *(observation(number, late(1)) for number in (4, 6, 7))]
-    irregular = [replace(one, spread_ns=spread_ns if one.iteration == 3 else 900 * MS) for one in irregular]
+    irregular = [replace(one, spread_ns=spread_ns if one.iteration == 4 else 900 * MS) for one in irregular]
     return verdict_on_recurring(name, cause_of(irregular[1:]), irregular)
 
 

@@ -120,7 +120,11 @@ def test_what_a_loss_is_held_against() -> None:
     assert (loss.kind, loss.has_suspect, loss.seen, loss.world_size) == ("slow_rank", True, 3, 4)
     assert (loss.lost_s, loss.lasted_s) == (pytest.approx(0.15), pytest.approx(0.55))
     # The noise of a mean of four is half of that of one, before it: later the fault's own ups and downs are counted
-    assert loss_of(recurring(20 * MS), 4).noise_share == pytest.approx(0.2 / 2)
+    assert loss_of(recurring(20 * MS), 4).noise_share == pytest.approx(0.2 / 2 * 400 / 550)
+    # A hundred times the usual is beyond noise of five times
+    worst = recurring(500 * MS)
+    worst.lost_ns = 4 * 99 * 100.0 * MS
+    assert severity_of(loss_of(worst, 512), LIMITS) == "ticket"
     # A fault without a healthy past is held against what it would take without
     loss = loss_of(standing(), 4)
     assert loss.share == pytest.approx(50 / 150)
