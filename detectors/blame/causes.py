@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
@@ -17,7 +17,7 @@ from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import is_carried
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.transfer_causes import explain_by_bandwidth, explain_transfers
-from irregulars.detectors.blame.work_causes import explain_work
+from irregulars.detectors.blame.work_causes import explain_work, latest_rank
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
@@ -92,7 +92,24 @@ def _explain(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Ex
         return Explanation(None, (), frozenset([lane]))
     if lane.kind == "work":
         return explain_work(lane, unexplained, accused)
-    return (explain_by_bandwidth if lane.kind == "nic" else explain_transfers)(lane, unexplained)
+    if lane.kind == "nic":
+        return explain_by_bandwidth(lane, unexplained)
+    found = explain_transfers(lane, unexplained)
+    return _or_late_work(found, unexplained, accused) if found.kind is None else found
+
+
+def _or_late_work(found: Explanation, unexplained: Unexplained, accused: Device | None) -> Explanation:
+    """Accuse a rank that worked longer by as much as ranks without a log may have come late: they waited for it."""
+    path = {lane for one in unexplained.path_excess_ns for lane in one}
+    hidden = frozenset(lane for lane in path if unexplained.topology.hides_late_ranks(lane))
+    rank, late_ns = latest_rank(unexplained.attributions)
+    if not hidden or late_ns < JOB.most * median(unexplained.own_ns(hidden)):
+        return found
+    work = explain_work(Lane("work", rank), unexplained, accused)
+    if work.kind is None:
+        return found
+    lanes = work.lanes | hidden
+    return replace(work, lanes=lanes, suspects=tuple((one, unexplained.share(lanes)) for one, _ in work.suspects))
 
 
 def _cause(
@@ -127,7 +144,7 @@ def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -
     Infinite for work. The participation number (Σx)² / Σx² of the excesses, over lanes that were slow: near 1 where
     a single transfer hung.
     """
-    if all(lane.kind == "work" for lane in cause.lanes):
+    if cause.is_of_work:
         return math.inf
     accused = max(sorted(cause.lanes), key=lambda lane: attribution.path_excess_ns.get(lane, 0.0))
     lanes = {accused}

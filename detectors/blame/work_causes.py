@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
@@ -142,6 +142,18 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> se
     late_ns = np.zeros(len(ranks))
     np.add.at(late_ns, own, np.concatenate([late_ns for _, late_ns in parts]))
     return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, share)
+
+
+def latest_rank(attributions: Sequence[Attribution]) -> tuple[int, float]:
+    """Return the rank whose work, on the path or not, typically takes longer than usual by most, and how much, ns."""
+    parts = [attribution.work_columns for attribution in attributions]
+    ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
+    if not len(ranks):
+        return 0, 0.0
+    # Of a rank that few of them know nothing is typical.
+    is_known = 2 * np.bincount(own) >= len(parts)
+    typical_ns = np.where(is_known, medians(own, np.concatenate([late_ns for _, late_ns in parts])), 0.0)
+    return int(ranks[np.argmax(typical_ns)]), float(typical_ns.max())
 
 
 def late_beside(ranks: Collection[int], attributions: Sequence[Attribution]) -> set[int]:

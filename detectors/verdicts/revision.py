@@ -157,7 +157,7 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
     if standing is None:
         piece = _typical_piece(verdict)
         text = evidence_text(piece, verdict.seen, verdict.tried, topology)
-        return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
+        return _own_work_text(verdict, piece) + text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
     if verdict.cause.lanes:
         piece = _typical_piece(verdict)
     else:  # a stage, or nobody: the path need not hold a piece that shows its excess, so one is made up
@@ -165,6 +165,17 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
         piece = Piece(Lane("work", rank), rank, 0, 0, standing.costs_ns, 0.0)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
     return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
+
+
+def _own_work_text(verdict: OpenVerdict, piece: Piece) -> str:
+    """Say how much longer the accused rank works, where the path ends in a transfer that waited for a silent one."""
+    device = verdict.first_device
+    if device is None or piece.lane.kind == "work" or not verdict.cause.is_of_work:
+        return ""
+    known = [
+        o.attribution.work_excess_ns.get(device.ranks[0], 0.0) for o in verdict.kept if o.attribution is not None
+    ]
+    return f"rank {device.ranks[0]} works {duration(median(known))} longer than usual, and ranks wait as long; "
 
 
 def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:

@@ -67,6 +67,14 @@ def test_groups_without_a_clear_device() -> None:
     slow = always(5, {pair(1, 3): 30.0}, {pair(1, 3): 30.0, pair(1, 2): 30.0, pair(3, 5): 0.0})
     assert named(slow)
     assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
+    # A rank that works longer by as much is what silent ones waited for; one by less, or each in turn, is not
+    silent, lane = replace(APART, unlogged=APART.lane_set(WORLD) - {0, 2}), {WORLD: 30.0}
+    assert named(always(5, lane, lane, {0: 0.0, 2: 25.0}), silent) == [("slow_rank", "gpu", (2,))]
+    (cause,) = find_causes(always(5, lane, lane, {0: 0.0, 2: 25.0}), silent)
+    assert (set(cause.explained_ns), slow_transfers(cause, slow[0], silent)) == (set(range(5)), math.inf)
+    assert find_causes(always(5, lane, lane, {0: 0.0, 2: 14.0}), silent) == []
+    assert find_causes([seen(at, lane, lane, {at: 25.0, 5 + at % 2: 0.0}) for at in range(5)], silent) == []
+    assert find_causes(always(5, lane, lane), silent) == []
 
 
 def test_which_device_slow_lanes_accuse() -> None:
@@ -151,7 +159,7 @@ def test_what_was_slow_is_spread_over_as_many_transfers_as_have_the_excess(share
     one = seen(0, {pair(1, 3): 100.0}, lanes)
     nic = Cause("slow_nic", ((Device("nic", (1,)), 0.9),), frozenset([pair(1, 3)]), None, {0: 100 * MS})
     assert slow_transfers(nic, one, APART) == pytest.approx(spread)
-    assert slow_transfers(replace(nic, lanes=frozenset([WORK[1]])), one, APART) == math.inf
+    assert slow_transfers(replace(nic, kind="slow_rank"), one, APART) == math.inf
 
 
 LANES = [*WORK, WORLD, TP0, *(pair(a, b) for a in range(4) for b in range(4) if a != b)]

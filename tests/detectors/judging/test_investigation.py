@@ -182,8 +182,8 @@ def test_what_looks_different_must_be_read(excess: float, work: dict[int, float]
     assert carry_over(READ, 100.0, 11, excess, work) is None
 
 
-@pytest.mark.parametrize(("excess", "is_like"), [(53.0, True), (47.0, False), (190.0, True), (210.0, False)])
-def test_excesses_are_alike_up_to_half(excess: float, is_like: bool) -> None:
+@pytest.mark.parametrize(("excess", "is_like"), [(63.0, True), (57.0, False), (160.0, True), (175.0, False)])
+def test_excesses_are_alike_up_to_three_fifths(excess: float, is_like: bool) -> None:
     assert (carry_over(READ, 100.0, 11, excess, {5: excess}) is not None) is is_like
 
 
