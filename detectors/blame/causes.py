@@ -94,20 +94,21 @@ def _explain(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Ex
         return explain_work(lane, unexplained, accused)
     if lane.kind == "nic":
         return explain_by_bandwidth(lane, unexplained)
-    found = explain_transfers(lane, unexplained)
-    return _or_late_work(found, unexplained, accused) if found.kind is None else found
+    late = _late_work(unexplained, accused) if topology.hides_late_ranks(lane) else None
+    return late or explain_transfers(lane, unexplained)
 
 
-def _or_late_work(found: Explanation, unexplained: Unexplained, accused: Device | None) -> Explanation:
+def _late_work(unexplained: Unexplained, accused: Device | None) -> Explanation | None:
     """Accuse a rank that worked longer by as much as ranks without a log may have come late: they waited for it."""
     path = {lane for one in unexplained.path_excess_ns for lane in one}
     hidden = frozenset(lane for lane in path if unexplained.topology.hides_late_ranks(lane))
     rank, late_ns = latest_rank(unexplained.attributions)
-    if not hidden or late_ns < JOB.most * median(unexplained.own_ns(hidden)):
-        return found
+    # No transfer makes the gaps between operators longer, so work comes before a NIC.
+    if late_ns < JOB.most * median(unexplained.own_ns(hidden)):
+        return None
     work = explain_work(Lane("work", rank), unexplained, accused)
     if work.kind is None:
-        return found
+        return None
     lanes = work.lanes | hidden
     return replace(work, lanes=lanes, suspects=tuple((one, unexplained.share(lanes)) for one, _ in work.suspects))
 

@@ -31,8 +31,11 @@ class NicThresholds:
         _EROICA_LOCALIZATION)  # fmt: skip
 
     # Who is capped: at the peak, and on average
+    least_capped_ratio: float = threshold(0.3, "ratio to the NIC's usual peak",
+        "A lowest peak up to this may be a cap.",
+        "chosen: below the third to which samples of 10 ms flatten usual bursts")  # fmt: skip
     flattened: float = threshold(3.0, "times",
-        "Divided by the slow-down of a transfer, this is the highest peak of a cap, between its inverse and "
+        "Divided by the slow-down of a transfer, this is the highest peak of a cap, between least_capped_ratio and "
         "JOB.nearly_all. An end that swings less than the middle one by as many times is steady.",
         "chosen: samples of 10 ms flatten usual bursts to about a third; EROICA's figures 3 to 5")  # fmt: skip
     near_ratio: float = threshold(1.25, "ratio to the lowest peak of all ends",
