@@ -235,8 +235,12 @@ class Findings:
             or np.isinf(columns.get("loss", own)).any()
         ):
             return
-        is_larger = reduced > _LARGER * most
-        if self.state.averaged < NUMERIC.memory // 2:
+        course = self._trend(OWN[0])
+        usual = course.look(most)
+        course.learn(most)
+        is_larger = reduced > _LARGER * max(most, usual.expected if usual else 0.0)
+        is_broken = reduced.max() > _LARGER * most and not is_larger.any()  # own norms fell: of one micro-batch of more
+        if self.state.averaged < NUMERIC.memory // 2 or is_broken:
             # Else they are summed, or not those that are reduced: a sum of few may be hardly larger than one.
             self.state.averaged = self.state.averaged + 1 if reduced.max() <= (1 + JOB.negligible) * most else 0
         elif is_larger.any():

@@ -268,8 +268,8 @@ def test_the_search_for_a_loss_scale_accuses_nobody() -> None:
     assert [one for one in told if one.ranks] == []
 
 
-@pytest.mark.parametrize(("scale", "here", "later"), [(1.0, 3, 1.0), (1 / 3, 2, 0.1), (1 / 3, 3, 0.0)],
-                         ids=["a sum of few", "the largest is not here", "nothing is known"])  # fmt: skip
+@pytest.mark.parametrize(("scale", "here", "later"), [(1.0, 3, 1.0), (1 / 3, 2, 0.1), (1 / 3, 3, 0.0), (1 / 3, 3, 0.1)],
+                         ids=["a sum of few", "the largest is not here", "nothing is known", "one of ten micro-batches"])  # fmt: skip
 def test_what_is_no_average_of_all_is_not_held_against_all(scale: float, here: int, later: float) -> None:
     judge, found, random = Findings(), list[Finding](), np.random.default_rng(0)
     for step in range(60):
