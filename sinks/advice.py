@@ -211,7 +211,9 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
         case "corruption":
             trusted = f"go back to a trusted checkpoint ({_command('trusted_checkpoints', job=verdict.job)})"
             if suspect is None:
-                return f"write no checkpoint; {trusted}, and turn audits on to learn which rank it is"
+                in_sum = "test NICs, links and memory of its ranks: a sum does not show where it went wrong"
+                learn = in_sum if _layer(verdict) == "network" else "turn audits on to learn which rank it is"
+                return f"write no checkpoint; {trusted}, and {learn}"
             good = f"write no checkpoint; copy a good replica's parameters to rank {suspect.rank}, or {trusted}"
             return f"{good}; then cordon {host} and test its GPU"
         case "loss_spike":

@@ -239,7 +239,9 @@ class Findings:
         usual = course.look(most)
         course.learn(most)
         is_larger = reduced > _LARGER * max(most, usual.expected if usual else 0.0)
-        is_broken = reduced.max() > _LARGER * most and not is_larger.any()  # own norms fell: of one micro-batch of more
+        is_broken = (
+            reduced.max() > _LARGER * most and not is_larger.any()
+        )  # own norms fell: of one micro-batch of more
         if self.state.averaged < NUMERIC.memory // 2 or is_broken:
             # Else they are summed, or not those that are reduced: a sum of few may be hardly larger than one.
             self.state.averaged = self.state.averaged + 1 if reduced.max() <= (1 + JOB.negligible) * most else 0
@@ -352,9 +354,11 @@ class Findings:
         if own is None:
             return
         own.iterations += 1
-        is_old = own.iterations >= IRREGULAR.min_iterations
+        # The trend counts values, and audited iterations have no loss: it may be behind.
+        is_old = own.iterations >= IRREGULAR.min_iterations and own.name not in far
         if not values[own.name] > 0:
-            self.state.jump = None if is_old else own  # else a column that ends would hide all later jumps
+            is_gone = own.iterations >= 2 * IRREGULAR.min_iterations  # else it would hide all later jumps
+            self.state.jump = None if is_gone else own
             return
         left = math.log(values[own.name] / own.level) / math.log(own.times)  # of the jump
         is_over, was_told = left < _OVER, own.is_told
@@ -362,7 +366,7 @@ class Findings:
         own.is_told |= left < _BACK or (own.name == "loss" and left > 1 + _BACK)
         own.is_told |= "loss" in far and own.name in _STEP
         self.state.jump = None if is_over or is_old else own
-        if own.is_told and not (was_told and is_over):
+        if own.is_told and not (was_told and self.state.jump is None):
             yield Finding("loss_spike", f"{own.name}{_OF_JOB}", (), own.text, since=own.first)
 
     def _step(self, name: str, columns: Mapping[str, Column]) -> float:

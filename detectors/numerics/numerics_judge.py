@@ -188,6 +188,8 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
 
     def _revise(self, one: OpenNumeric, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
         one.said = (one.kind, one.ranks, one.severity)
+        # All ranks got the same: it came wrong into their sum, on the way between them.
+        is_in_sum = one.kind == "corruption" and one.sensors[0] == "grad_norm" and not one.ranks + one.among
         probability = _SURE.get(one.sensors[0], _ELSE) / max(len(one.ranks), 1)
         times = "" if one.seen == 1 else f", in {one.seen} iterations since {one.first}"
         return self._revision(
@@ -198,7 +200,8 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             suspects=tuple(suspect_of(Device(GPU, (rank,)), probability, topology) for rank in one.ranks),
             evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
             time_ns=one.time_ns or None,  # 0 where the source has none
-            layer=layer_of(one.kind),
+            # What all ranks got alike came wrong into their sum, on the way between them.
+            layer="network" if is_in_sum else layer_of(one.kind),
         )  # fmt: skip
 
     def state(self) -> NumericsState | None:

@@ -268,8 +268,10 @@ def test_the_search_for_a_loss_scale_accuses_nobody() -> None:
     assert [one for one in told if one.ranks] == []
 
 
-@pytest.mark.parametrize(("scale", "here", "later"), [(1.0, 3, 1.0), (1 / 3, 2, 0.1), (1 / 3, 3, 0.0), (1 / 3, 3, 0.1)],
-                         ids=["a sum of few", "the largest is not here", "nothing is known", "one of ten micro-batches"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scale", "here", "later"), [(1.0, 3, 1.0), (1 / 3, 2, 0.1), (1 / 3, 3, 0.0), (1 / 3, 3, 0.1)],
+    ids=["a sum of few", "the largest is not here", "nothing is known", "one of ten micro-batches"],
+)  # fmt: skip
 def test_what_is_no_average_of_all_is_not_held_against_all(scale: float, here: int, later: float) -> None:
     judge, found, random = Findings(), list[Finding](), np.random.default_rng(0)
     for step in range(60):
@@ -290,3 +292,12 @@ def test_a_loss_that_jumps_and_goes_on_growing_is_told_and_a_column_that_ends_hi
         told[step] = [one.sensor for one in judge.observe(RANK, columns, None, np.full(4, -1), step)]
     assert {step: own for step, own in told.items() if own} == {
         60: ["attention_logit of the job"], **{at: ["loss of the job"] for at in range(82, 91)}}  # fmt: skip
+
+
+def test_other_data_are_told_to_nobody_though_audited_iterations_have_no_loss() -> None:
+    judge, random, found = Findings(), np.random.default_rng(2), list[Finding]()
+    for step in range(140):
+        loss = (2.0 if step < 100 else 8.0) * np.exp(random.normal(0, 0.02))
+        columns = {"loss": np.full(4, math.nan if step % 15 == 14 else loss), "grad_norm": np.full(4, loss / 4)}
+        found += judge.observe(RANK, columns, None, np.full(4, -1), step)
+    assert found == []

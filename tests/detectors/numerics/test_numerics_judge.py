@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from irregulars.detectors.numerics.job_trend import JobTrend
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import layer_of
 from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace, write_trace
+from irregulars.sinks.advice import advise
 from tests.streams.judged_streams import MonitoredJob, in_order
 from tests.streams.lockstep_job import MS, Groups, LockstepJob
 
@@ -126,6 +129,9 @@ def test_what_goes_wrong_is_told_at_once(trace: Trace, kind: str, ranks: tuple[i
     ]
     (last,) = {one.verdict_id: one for one in told(trace)}.values()
     assert (last.severity, last.state) == (severity, "closed")
+    is_in_sum = (kind, ranks) == ("corruption", ())
+    assert last.layer == ("network" if is_in_sum else layer_of(kind))
+    assert ("links" in advise(replace(last, state="open"))) is is_in_sum
     assert all(one.suspects[0].host == f"node-{ranks[0]}" for one in found if ranks)
 
 
