@@ -35,6 +35,7 @@ from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.importers.imported import RankRows
 
 Array = np.ndarray
+_COMMUNICATES: Final = re.compile(r"c10d::|\w*ccl:|gloo:|mpi:|ucc:|record_param_comms")  # operators of the CPU
 _LOADS: Final = re.compile(r"enumerate\(DataLoader\)#\w+\.__next__")
 # Classes of kernels by their names: the first that fits; the others are of none
 _SORTS: Final = {
@@ -276,19 +277,20 @@ def shares_of(profile: Profile) -> dict[str, dict[str, float]]:
     """Return by which operators of the CPU, and by which kernels, a profile's steps were filled: share of each.
 
     Time of an operator is that without the operators that it calls. Shares of several threads or streams add up to
-    more than 1.
+    more than 1. Communication is left out: it waits for other ranks.
     """
     start_ns, end_ns, thread, name = profile.operators
     kernels = profile.kernels
     took = {
         "CPU operators": (name, own_times(start_ns, end_ns, thread)),
-        "GPU kernels": (kernels["name"], kernels["end_ns"] - kernels["start_ns"]),
+        "GPU kernels": (kernels["name"], (kernels["end_ns"] - kernels["start_ns"]) * ~kernels["is_communication"]),
     }
     whole_ns, found = profile.step_s.sum() * 1e9, {}
     for place, (code, ns) in took.items():
         codes, at = np.unique(np.minimum(code, len(profile.names) - 1), return_inverse=True)
         shares = np.bincount(at, weights=ns, minlength=len(codes)) / max(whole_ns, 1.0)
-        found[place] = {profile.names[one]: share for one, share in zip(codes.tolist(), shares.tolist(), strict=True)}
+        by_name = {profile.names[one]: share for one, share in zip(codes.tolist(), shares.tolist(), strict=True)}
+        found[place] = {name: share for name, share in by_name.items() if not _COMMUNICATES.match(name)}
     return found
 
 

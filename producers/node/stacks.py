@@ -62,7 +62,7 @@ _POLL_S: Final = 0.05
 _END_S: Final = 2.0  # for which the agent's end waits for py-spy's
 _MOST_NAME: Final = 100  # characters of a thread's
 _MAIN: Final = "MainThread"
-_PROFILE_S: Final = 120.0  # for which a profile is waited for: iterations may take 20 s
+_PROFILE_S: Final = 200.0  # for which a profile is waited for: iterations may take 20 s
 _BEHIND_NS: Final = 100_000  # a profile's events behind the functions, so that both are of one look (`ONE_LOOK_NS`)
 _OF_A_PROFILE: Final = (*WANTED, b'"cpu_op"', b'"kernel"')
 

@@ -24,8 +24,12 @@ from irregulars.producers.torch_hook.numerics import is_captured
 SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 MOST_BYTES: Final = 64 << 20  # of a trace: some 200,000 events
 _STEPS: Final = 3
+# A profiler's first start takes seconds, in which the other ranks wait: all record the iterations from the next
+# number on that this divides, once the last of them has started.
+_TOGETHER: Final = 4
+_WARM_S: Final = 1.0  # from the start of the first to that of the last, without the iteration in which that happens
 _MOST_S: Final = 10.0  # after which no further iteration is begun with it: events fill the memory of the job
-_LONGEST_S: Final = 20.0  # an iteration; two are waited for, and one at least is recorded
+_LONGEST_S: Final = 20.0  # an iteration; some ten are needed, where they are short
 _WAIT_S: Final = 60.0  # for which a request holds: a job that stands has no iterations
 _STARTS: Final = ("_prepare_profiler", "_enable_profiler")  # torch refuses a second profiler with an error
 
@@ -42,9 +46,9 @@ class Profiler:
         self._on_error = on_error
         self._reply: socket.socket | None = None
         self._asked_s = self._begun_s = 0.0
-        self._before_s: float | None = None  # when an iteration began since the request
+        self._before_s: float | None = None  # when the last iteration since the request began
         self._profile: Any = None
-        self._steps = 0
+        self._steps = 0  # that are recorded, with the one that runs
         self._is_stepping = False
         self._undo: list[Callable[[], object]] = []
         self._result: Any = None  # a profile that was stopped, or why there is none
@@ -82,11 +86,16 @@ class Profiler:
     def _step(self, number: int, in_phase: Callable[[str], AbstractContextManager[None]]) -> None:
         now_s, module = time.monotonic(), whole_module("torch.autograd.profiler")
         if self._profile is not None:
-            self._steps += 1
-            if self._steps > _STEPS or (self._steps > 1 and now_s - self._begun_s > _MOST_S):
+            if self._steps == _STEPS or (self._steps and now_s - self._begun_s > _MOST_S):
                 self._end()
-            else:
-                self._profile.step()
+                return
+            is_warm = self._before_s is not None and self._before_s - self._begun_s >= _WARM_S
+            if self._steps:
+                self._steps += 1
+            elif is_warm and number % _TOGETHER == 0:
+                self._begun_s, self._steps = now_s, 1
+            self._before_s = now_s
+            self._profile.step()
         elif module is None or now_s - self._asked_s > _WAIT_S:
             self._end("no iteration began in time")
         elif getattr(module, "_is_profiler_enabled", False):
@@ -106,15 +115,16 @@ class Profiler:
         marking = in_phase("eval")
         marking.__enter__()
         self._undo.append(lambda: marking.__exit__(None, None, None))
-        self._begun_s, self._steps = time.monotonic(), 0
+        self._steps = 0
         # Shapes double the price, and only rates of multiplications on a GPU need them.
         self._profile = profile(
             activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if has_gpu else [])],
-            schedule=lambda at: ProfilerAction.WARMUP if at in (0, number) else ProfilerAction.RECORD,
+            schedule=lambda _: ProfilerAction.RECORD if self._steps else ProfilerAction.WARMUP,
             record_shapes=has_gpu,
         )
         self._profile.step_num = number  # so that the marks in the trace name our iterations
         self._profile.start()
+        self._begun_s = time.monotonic()
         for name in _STARTS:
             original = getattr(module, name)
             ours = self._giving_way(original)
