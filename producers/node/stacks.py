@@ -150,8 +150,8 @@ def events_of_trace(descriptor: int, rank: int, host: str, time_ns: int) -> Iter
         raise ValueError("a trace must hold steps and no more kernels than are read; it does not")
     for place, shares in shares_of(profile).items():
         most = sorted(shares.items(), key=lambda pair: -pair[1])[:_MOST_FUNCTIONS]
-        for name, share in most:
-            if share >= _LEAST_SHARE:
+        for at, (name, share) in enumerate(most):
+            if at == 0 or share >= _LEAST_SHARE:  # the first in any case: a peer that computes nothing is one too
                 yield DeviceEvent(time_ns, rank, "function", host, place, round(1000 * share), name[:MOST_TEXT])
                 time_ns += 1
     marks = np.array([(step.peer, step.start_ns) for step in capture.steps])
