@@ -74,6 +74,7 @@ class StacksTable:
     """``[stacks]``."""
 
     enabled: bool = key(True, "Take the stacks of processes that an alert accuses, and of two peers (needs py-spy)")
+    profiler: bool = key(True, "Ask slow ranks and their peers to run torch.profiler over three iterations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from irregulars.kafka.topics import TopicSettings
 from irregulars.producers.torch_hook.exporters import AgentSocket, Exporter, Kafka, TraceDirectory
 from irregulars.producers.torch_hook.identity import identity_of, machine_has_gpus
 from irregulars.producers.torch_hook.pauses import SOURCES
+from irregulars.producers.torch_hook.profiling import Profiler
 
 if TYPE_CHECKING:
     from irregulars.producers.torch_hook.session import Session
@@ -59,6 +60,7 @@ def start(
     iterations: str = "steps",
     hook: str = "auto",
     pauses: Collection[str] = SOURCES,
+    profiler: bool = True,
 ) -> str:
     """Begin to log, before or after ``init_process_group``; return the name of the hook.
 
@@ -86,6 +88,8 @@ def start(
         Which pauses are recorded, with each iteration: ``garbage_collection``, ``data_loader`` (``next`` of torch's
         loaders), ``checkpoint_write`` (`torch.save`, ``torch.distributed.checkpoint.save``, the phase),
         ``compilation``, ``host`` (waiting for a processor, its quota, a disk or memory).
+    profiler
+        Whether the node's agent may run torch.profiler over three iterations, where an alert accuses a rank.
 
     Raises `InputError` if not exactly one way out is given, or a value breaks its rule; before anything was changed.
     """
@@ -108,7 +112,8 @@ def start(
         if trace_dir is not None:
             exporter = TraceDirectory(Path(trace_dir))
         elif agent is not None:
-            exporter = AgentSocket(Path(agent), lambda error: troubles.add(error, "agent"))
+            own = Profiler(profiler, lambda error: troubles.add(error, "profiler"))
+            exporter = AgentSocket(Path(agent), lambda error: troubles.add(error, "agent"), own)
         else:
             topics, security = TopicSettings(prefix=topic_prefix), security_of_environment(os.environ)
             exporter = Kafka(str(bootstrap), topics, lambda error: troubles.add(error, "kafka"), security)

@@ -11,7 +11,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
@@ -157,20 +157,27 @@ def with_events(
 def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
     """Return the function in which the first suspect spends more of its time than its peers; empty: none is known.
 
-    `events`: of kind ``function``, whose code is the share of the samples in thousandths.
+    And the operator of its CPU, and the kernel of its GPU. `events`: of kind ``function``, whose code is the share of
+    the time in thousandths, and whose device tells these apart.
     """
     taken = [one for one in events if one.code is not None]
     newest_ns = {one.rank: one.time_ns for one in sorted(taken)}
-    shares: dict[int, dict[str, float]] = {rank: {} for rank in newest_ns}
-    for one in taken:
+    # By device, rank and function. A rank's operators are those of its newest look.
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for one in sorted(taken):
         if newest_ns[one.rank] - one.time_ns < ONE_LOOK_NS:
-            shares[one.rank][one.detail] = (one.code or 0) / 1000
-    accused = verdict.suspects[0].ranks if verdict.suspects else ()
-    rank = next((rank for rank in accused if rank in shares), None)
-    peers = sorted(shares.keys() - {rank for one in verdict.suspects for rank in one.ranks})
-    if verdict.kind != "slow_rank" or rank is None or not peers:
-        return ""
+            found.setdefault(one.device, {}).setdefault(one.rank, {})[one.detail] = (one.code or 0) / 1000
+    text = ""
+    for shares in found.values() if verdict.kind == "slow_rank" else ():
+        accused = verdict.suspects[0].ranks if verdict.suspects else ()
+        rank = next((rank for rank in accused if rank in shares), None)
+        peers = sorted(shares.keys() - {rank for one in verdict.suspects for rank in one.ranks})
+        if rank is not None and peers:
+            text += _most_apart(rank, shares, peers)
+    return text
 
+
+def _most_apart(rank: int, shares: Mapping[int, Mapping[str, float]], peers: Sequence[int]) -> str:
     def usual(function: str) -> float:
         return median(shares[peer].get(function, 0.0) for peer in peers)
 

@@ -59,7 +59,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
             stack.callback(opened[table.name].close)
         source = NodeSource(opened, devices.roster, devices.source)
         if file.stacks.enabled:
-            _look_into_processes(settings, source, devices)
+            _look_into_processes(settings, source, devices, is_profiling=file.stacks.profiler)
         state = AgentState(source, devices.roster)
         # Before the first message: an address that is taken ends the agent while nothing is published.
         if file.metrics.enabled:
@@ -140,7 +140,7 @@ def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
     return NodeEvents(roster, host, Devices(gpus, nics), sysfs, log, error_files=errors)
 
 
-def _look_into_processes(settings: Settings, source: NodeSource, devices: _Devices) -> None:
+def _look_into_processes(settings: Settings, source: NodeSource, devices: _Devices, *, is_profiling: bool) -> None:
     py_spy = find_py_spy()
     if py_spy is None:
         _LOG.info("event=no_py_spy effect='no stacks are taken'")
@@ -150,7 +150,7 @@ def _look_into_processes(settings: Settings, source: NodeSource, devices: _Devic
     def alerts() -> Iterator[bytes]:
         return follow_alerts(settings.kafka_bootstrap, settings.topics(), security, is_over=lambda: stacks.is_over)
 
-    stacks = StackWatch(alerts, source.processes, devices.host, py_spy)
+    stacks = StackWatch(alerts, source.processes, devices.host, py_spy, is_profiling=is_profiling)
     devices.source.look_into(stacks)
 
 

@@ -35,6 +35,7 @@ from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.importers.imported import RankRows
 
 Array = np.ndarray
+_COMMUNICATES: Final = re.compile(r"c10d::|\w*ccl:|gloo:|mpi:|ucc:|record_param_comms")  # operators of the CPU
 _LOADS: Final = re.compile(r"enumerate\(DataLoader\)#\w+\.__next__")
 # Classes of kernels by their names: the first that fits; the others are of none
 _SORTS: Final = {
@@ -46,7 +47,8 @@ _SORTS: Final = {
 # Multiplications, with the place of the first matrix among their inputs; `linear` and `matmul` call them
 _KINDS: Final = {"mm": 0, "_scaled_mm": 0, "_int_mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1}
 _OF_LAUNCHES: Final = ("runtime", "driver")  # how categories of calls that launch end: cuda_runtime, xpu_runtime
-OF_THE_CPU: Final = ("cpu_op", "operator", "user_annotation")
+_OPERATORS: Final = ("cpu_op", "operator")
+OF_THE_CPU: Final = (*_OPERATORS, "user_annotation")
 _MOST_WINDOWS: Final = 8  # of a profile: with more steps, a window holds several
 _MAJOR: Final = 0.95  # share of the time of all kernels: leaves the many short ones that a profile would not show
 MOST_EVENTS: Final = 4_000_000
@@ -67,6 +69,8 @@ class Profile:
     steps: Ints  # numbers of the CPU's marks
     step_s: Floats  # how long each took
     loads_ns: Ints  # start and end of each wait for data
+    operators: Ints  # of the CPU, as far as they were read: rows of start, end, thread and name (a code)
+    names: Sequence[str]  # of kernels and operators
 
 
 class Sample(NamedTuple):
@@ -104,6 +108,7 @@ class KernelParser:
         self._calls = array("q")  # start, end, thread, kind
         self._flops = array("d")
         self._loads = array("q")  # start, end
+        self._operators = array("q")  # start, end, thread, name
         self.left_out = 0
 
     def add(self, category: str, span: TimedSpan, arguments: Mapping[str, Any], *, is_communication: bool) -> None:
@@ -116,21 +121,24 @@ class KernelParser:
         number, kind = arguments.get("correlation"), name.removeprefix("aten::")
         correlation = number if type(number) is int and 0 <= number < MOST_EXACT else UNKNOWN
         if category == "kernel":
-            if len(self._names) < _MOST_NAMES:
-                self._names.setdefault(name, len(self._names))
-            self._kernels.extend(
-                (start_ns, end_ns, self._names.get(name, _MOST_NAMES), correlation, is_communication)
-            )
+            self._kernels.extend((start_ns, end_ns, self._code(name), correlation, is_communication))
         elif category.endswith(_OF_LAUNCHES):
             if correlation != UNKNOWN:
                 self._launches.extend((correlation, start_ns, self._thread(thread)))
         elif not category.startswith(OF_THE_CPU):
             return  # a GPU's timeline repeats annotations
-        elif kind in _KINDS and kind != name:
+        if category in _OPERATORS:
+            self._operators.extend((start_ns, end_ns, self._thread(thread), self._code(name)))
+        if kind in _KINDS and kind != name:
             self._calls.extend((start_ns, end_ns, self._thread(thread), [*_KINDS].index(kind)))
             self._flops.append(flops_of(arguments.get("Input Dims"), _KINDS[kind]))
         elif _LOADS.match(name):
             self._loads.extend((start_ns, end_ns))
+
+    def _code(self, name: str) -> int:
+        if len(self._names) < _MOST_NAMES:
+            self._names.setdefault(name, len(self._names))
+        return self._names.get(name, _MOST_NAMES)
 
     def _thread(self, thread: object) -> int:
         return self._threads.setdefault(thread, len(self._threads))
@@ -162,7 +170,10 @@ class KernelParser:
             "sort": np.where(is_communication, UNKNOWN, np.array([*sorts, UNKNOWN])[np.minimum(name, len(sorts))]),
         }  # fmt: skip
         loads_ns = since(_columns(self._loads, 2).T)
-        return Profile(kernels, (*_KINDS,), (*_SORTS,)[:-1], steps[:, 2], (steps[:, 1] - steps[:, 0]) / 1e9, loads_ns)
+        step_s, operators = (steps[:, 1] - steps[:, 0]) / 1e9, _columns(self._operators, 4)
+        return Profile(
+            kernels, (*_KINDS,), (*_SORTS,)[:-1], steps[:, 2], step_s, loads_ns, operators, (*self._names, "others")
+        )
 
     def launches(self, numbers: Collection[int]) -> dict[int, tuple[int, object]]:
         """Return time and thread of the launches with some correlations."""
@@ -260,6 +271,49 @@ def sample_kernels(profile: Profile) -> dict[str, Sample]:
         found |= _sample_calls(profile, start_ns, end_ns)
         found |= _sample_void(kernels["name"], kernels["step"], start_ns, end_ns)
     return {name: sample for name, sample in found.items() if len(sample.amount)}
+
+
+def shares_of(profile: Profile) -> dict[str, dict[str, float]]:
+    """Return by which operators of the CPU, and by which kernels, a profile's steps were filled: share of each.
+
+    Time of an operator is that without the operators that it calls. Shares of several threads or streams add up to
+    more than 1. Communication is left out: it waits for other ranks.
+    """
+    start_ns, end_ns, thread, name = profile.operators
+    kernels = profile.kernels
+    took = {
+        "CPU operators": (name, own_times(start_ns, end_ns, thread)),
+        "GPU kernels": (kernels["name"], (kernels["end_ns"] - kernels["start_ns"]) * ~kernels["is_communication"]),
+    }
+    whole_ns, found = profile.step_s.sum() * 1e9, {}
+    for place, (code, ns) in took.items():
+        codes, at = np.unique(np.minimum(code, len(profile.names) - 1), return_inverse=True)
+        shares = np.bincount(at, weights=ns, minlength=len(codes)) / max(whole_ns, 1.0)
+        by_name = {profile.names[one]: share for one, share in zip(codes.tolist(), shares.tolist(), strict=True)}
+        found[place] = {name: share for name, share in by_name.items() if not _COMMUNICATES.match(name)}
+    return found
+
+
+def own_times(start_ns: Ints, end_ns: Ints, thread: Ints) -> Floats:
+    """Return how long each span was the innermost one of its thread, ns.
+
+    >>> own_times(np.array([0, 2, 2, 9]), np.array([9, 5, 4, 12]), np.zeros(4, int)).tolist()
+    [6.0, 1.0, 2.0, 3.0]
+    """
+    spans = np.flatnonzero(end_ns > start_ns)
+    span, is_begin = np.tile(spans, 2), np.repeat([True, False], len(spans))
+    times_ns = np.where(is_begin, start_ns[span], end_ns[span])
+    # Of edges at one time ends come first, then the longest of those that begin.
+    order = np.lexsort((np.where(is_begin, -end_ns[span], 0), is_begin, times_ns, thread[span]))
+    span, is_begin, times_ns = span[order], is_begin[order], times_ns[order]
+    depth = np.cumsum(np.where(is_begin, 1, -1))
+    # Behind each edge the innermost span is the one that began last at the depth which is left there.
+    of_depth = np.argsort(depth, kind="stable")
+    last = np.maximum.accumulate(np.where(is_begin[of_depth], np.arange(len(span)), 0))
+    innermost = np.empty_like(span)
+    innermost[of_depth] = span[of_depth][last]
+    lasts_ns = np.where(depth[:-1] > 0, np.diff(times_ns), 0)
+    return np.bincount(innermost[:-1], weights=lasts_ns, minlength=len(start_ns)).astype(np.float64)
 
 
 def sample_iterations(elapsed_ns: Floats, tokens: Floats) -> dict[str, Sample]:

@@ -13,7 +13,7 @@ from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Batch
 from irregulars.producers.node.roster import Owner, Roster
 from irregulars.producers.publishing.agent import announcing_message
-from irregulars.producers.publishing.sources import GONE, RankKey, Record, Source, key_of, row_count
+from irregulars.producers.publishing.sources import GONE, Process, RankKey, Record, Source, key_of, row_count
 from irregulars.validation import shown
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -50,14 +50,14 @@ class NodeSource:
         """Connections of processes that were closed because of the bytes that they sent."""
         return sum(getattr(source, "closed_connections", 0) for source in self._all)
 
-    def processes(self) -> Mapping[Owner, int]:
+    def processes(self) -> Mapping[Owner, Process]:
         """Return the processes of this host's ranks, as far as they are connected. Any thread may ask."""
-        found: dict[Owner, int] = {}
+        found: dict[Owner, Process] = {}
         for source in list(self._sources.values()):
-            for key, pid in dict(getattr(source, "processes", {})).items():
+            for key, process in dict(getattr(source, "processes", {})).items():
                 if key in self._groups:
                     job, attempt, rank, start, since_ns = key
-                    found[Owner(job, attempt, rank, self._groups.get(key), start, since_ns)] = pid
+                    found[Owner(job, attempt, rank, self._groups.get(key), start, since_ns)] = process
         return found
 
     def poll(self, max_records: int) -> Sequence[Record]:

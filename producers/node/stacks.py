@@ -1,17 +1,21 @@
 """Stacks of the training processes that an alert accuses, and of two peers, taken with py-spy while it is fresh.
 
 A job that stands still: the stack of each thread, once. A slow rank: the functions in which its main thread spends
-its time, over some seconds. They leave as events, a row for each frame or function: a question compares the peers.
-py-spy reads another process's memory; where the system forbids that, an event says so.
+its time, over some seconds; then the operators and kernels of a few iterations, by the torch.profiler that its
+process runs when it is asked. They leave as events, a row for each frame or function: a question compares the peers.
+py-spy reads another process's memory; where the system forbids that, or the job its profiler, an event says so.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
+import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,15 +23,23 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from irregulars.errors import RecordError, ServiceError
+import numpy as np
+
+from irregulars.errors import InputError, RecordError, ServiceError
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.kinds import STANDSTILLS
+from irregulars.producers.importers.kineto_kernels import measure_windows, shares_of
+from irregulars.producers.importers.kineto_trace import WANTED, EventReader, TraceParser
 from irregulars.producers.node.roster import Owner
+from irregulars.producers.publishing.sources import Process
+from irregulars.producers.torch_hook.profiling import MOST_BYTES, SEALS
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 Event = tuple[Owner, DeviceEvent]
@@ -50,6 +62,9 @@ _POLL_S: Final = 0.05
 _END_S: Final = 2.0  # for which the agent's end waits for py-spy's
 _MOST_NAME: Final = 100  # characters of a thread's
 _MAIN: Final = "MainThread"
+_PROFILE_S: Final = 200.0  # for which a profile is waited for: iterations may take 20 s
+_BEHIND_NS: Final = 100_000  # a profile's events behind the functions, so that both are of one look (`ONE_LOOK_NS`)
+_OF_A_PROFILE: Final = (*WANTED, b'"cpu_op"', b'"kernel"')
 
 
 def find_py_spy() -> str | None:
@@ -112,18 +127,51 @@ def functions_of(samples: str) -> list[tuple[str, float]]:
     return [(name, n / total) for name, n in counts.most_common(_MOST_FUNCTIONS) if n >= _LEAST_SHARE * total]
 
 
+def events_of_trace(descriptor: int, rank: int, host: str, time_ns: int) -> Iterator[DeviceEvent]:
+    """Yield the operators and kernels with the largest shares in a trace, as functions, and its metrics of the GPU.
+
+    `descriptor`: of a file, which is closed; it comes from a stranger. Raises `OSError`, `ValueError` or `InputError`
+    unless it is memory whose size and bytes nobody can change any more, and holds a trace.
+    """
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS or size_bytes > MOST_BYTES:
+            raise ValueError(f"a trace must be sealed memory, of at most {MOST_BYTES} bytes; got {size_bytes}")
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            reader, parser = EventReader(file, _OF_A_PROFILE), TraceParser()
+            for event in reader.read():
+                parser.add(event)
+            capture = parser.capture(reader.properties(), reader.unreadable)
+    finally:
+        os.close(descriptor)
+    profile = capture.profile
+    if profile is None or not len(profile.steps):
+        raise ValueError("a trace must hold steps and no more kernels than are read; it does not")
+    for place, shares in shares_of(profile).items():
+        most = sorted(shares.items(), key=lambda pair: -pair[1])[:_MOST_FUNCTIONS]
+        for at, (name, share) in enumerate(most):
+            if at == 0 or share >= _LEAST_SHARE:  # the first in any case: a peer that computes nothing is one too
+                yield DeviceEvent(time_ns, rank, "function", host, place, round(1000 * share), name[:MOST_TEXT])
+                time_ns += 1
+    marks = np.array([(step.peer, step.start_ns) for step in capture.steps])
+    yield from measure_windows(rank, profile, marks[:, 0], marks[:, 1])
+
+
 class StackWatch:
     """Follows alerts in a thread of its own, and looks into the processes of this host that they are about.
 
     `alerts`: returns messages of the topic, as they come. `processes`: returns the ranks of this host and their
-    processes. Each rank is looked at once for a verdict, one process at a time.
+    processes. `is_profiling`: whether they are asked for profiles. Each rank is looked at once for a verdict, one
+    process at a time, and all are profiled at once.
     """
 
     def __init__(
-        self, alerts: Callable[[], Iterable[bytes]], processes: Callable[[], Mapping[Owner, int]], host: str,
-        py_spy: str,
+        self, alerts: Callable[[], Iterable[bytes]], processes: Callable[[], Mapping[Owner, Process]], host: str,
+        py_spy: str, *, is_profiling: bool = True,
     ) -> None:  # fmt: skip
         self._alerts, self._processes, self._host, self._py_spy = alerts, processes, host, py_spy
+        self._is_profiling = is_profiling
         self._found: deque[Event] = deque()
         self._known: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._looked_s: dict[tuple[Owner, bool], float] = {}
@@ -167,10 +215,18 @@ class StackWatch:
             _LOG.warning("event=alert_unreadable reason=%r", str(error))
             return
         wanted = ranks_to_look_at(verdict)
-        for owner, pid in self._processes().items():
+        looked: list[tuple[Owner, Process, int]] = []
+        for owner, process in self._processes().items():
             is_of = (owner.job, owner.attempt) == (verdict.job, verdict.attempt) and owner.rank in wanted
             if is_of and not self.is_over and self._is_due(verdict, owner):
-                self._found.extend((owner, event) for event in self._events(verdict, owner.rank, pid))
+                looked.append((owner, process, time.time_ns()))
+                own = self._events(verdict, owner.rank, process.pid, looked[-1][2])
+                self._found.extend((owner, event) for event in own)
+        if verdict.kind not in STANDSTILLS:
+            asked = [(*one, self._ask(one[1])) for one in looked]
+            for owner, process, time_ns, reply in asked:
+                events = self._profiled(verdict, owner.rank, process.pid, time_ns + _BEHIND_NS, reply)
+                self._found.extend((owner, event) for event in events)
 
     def _is_due(self, verdict: Verdict, owner: Owner) -> bool:
         """Return whether to look at a rank now, and note it: one that had its look may have none for this verdict."""
@@ -185,8 +241,7 @@ class StackWatch:
         self._looked_s[way] = now_s
         return True
 
-    def _events(self, verdict: Verdict, rank: int, pid: int) -> Iterator[DeviceEvent]:
-        time_ns = time.time_ns()
+    def _events(self, verdict: Verdict, rank: int, pid: int, time_ns: int) -> Iterator[DeviceEvent]:
         kind, look = ("stack", self._stacks) if verdict.kind in STANDSTILLS else ("function", self._functions)
         try:
             # A nanosecond apart: rows that differ in nothing else, of a recursion, are no copies.
@@ -194,9 +249,45 @@ class StackWatch:
                 yield DeviceEvent(time_ns + place, rank, kind, self._host, thread, code, detail[:MOST_TEXT])
         except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError) as error:
             said = (error.stderr if isinstance(error, subprocess.CalledProcessError) else None) or str(error)
-            reason = " ".join(said.partition("\n\n")[0].split())[:MOST_TEXT]  # behind it: py-spy's own stack
-            _LOG.warning("event=stack_not_taken job=%r rank=%d pid=%d reason=%r", verdict.job, rank, pid, reason)
-            yield DeviceEvent(time_ns, rank, kind, self._host, "", None, f"not taken: {reason}"[:MOST_TEXT])
+            yield self._refused(verdict, DeviceEvent(time_ns, rank, kind, self._host), pid, said)
+
+    def _refused(self, verdict: Verdict, event: DeviceEvent, pid: int, said: str) -> DeviceEvent:
+        reason = " ".join(said.partition("\n\n")[0].split())[:MOST_TEXT]  # behind it: py-spy's own stack
+        _LOG.warning("event=stack_not_taken job=%r rank=%d pid=%d reason=%r", verdict.job, event.rank, pid, reason)
+        return replace(event, detail=f"not taken: {reason}"[:MOST_TEXT])
+
+    def _ask(self, process: Process) -> socket.socket | str:
+        """Ask a process for a profile; return where its answer comes, or why it can't be asked."""
+        if not self._is_profiling:
+            return "[stacks] profiler is false in the agent's file"
+        try:
+            return process.ask_profile() or "its process does not talk to this agent"
+        except OSError as error:
+            return str(error)
+
+    def _profiled(
+        self, verdict: Verdict, rank: int, pid: int, time_ns: int, reply: socket.socket | str
+    ) -> Iterator[DeviceEvent]:
+        try:
+            if isinstance(reply, str):
+                raise ValueError(reply)
+            with reply:
+                yield from events_of_trace(self._receive(reply), rank, self._host, time_ns)
+        except (OSError, ValueError, InputError) as error:
+            event = DeviceEvent(time_ns, rank, "function", self._host, "torch.profiler")
+            yield self._refused(verdict, event, pid, str(error))
+
+    def _receive(self, reply: socket.socket) -> int:
+        """Return the descriptor that a process answers with; raises `ValueError` where it sends none in time."""
+        until_s = time.monotonic() + _PROFILE_S
+        reply.settimeout(_POLL_S)
+        while time.monotonic() < until_s and not self.is_over:
+            with suppress(TimeoutError):
+                said, descriptors, *_ = socket.recv_fds(reply, MOST_TEXT, 1, socket.MSG_CMSG_CLOEXEC)
+                if descriptors:
+                    return descriptors[0]
+                raise ValueError(said.decode(errors="replace") or "its process ended, or answers no requests")
+        raise ValueError(f"its process did not answer within {_PROFILE_S:.0f} s")
 
     def _stacks(self, pid: int) -> Iterator[tuple[str, int, str]]:
         dump = self._run("dump", "--json", "--pid", str(pid))

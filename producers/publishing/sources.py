@@ -7,11 +7,12 @@ from one thread.
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,22 @@ T = TypeVar("T", Record, Batch | Heartbeat)
 GONE: Final = "gone"
 # A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place.
 RankKey = tuple[str, int, int, str | None, int | None]
+
+
+class Process(NamedTuple):
+    """A rank's process on this host."""
+
+    pid: int
+    connection: socket.socket | None = None  # over which it sends records
+
+    def ask_profile(self) -> socket.socket | None:
+        """Ask it to run its profiler; return where its answer comes; None: it can't be asked. Any thread may ask."""
+        if self.connection is None:
+            return None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self.connection, [b"profile"], [theirs.fileno()])
+        return ours
 
 
 def key_of(own: Announcement | Heartbeat | Header) -> RankKey:
@@ -87,7 +104,7 @@ class PassingSource:
         return getattr(self._source, "closed_connections", 0)
 
     @property
-    def processes(self) -> Mapping[RankKey, int]:
+    def processes(self) -> Mapping[RankKey, Process]:
         """Processes of this host that the source's ranks are."""
         return getattr(self._source, "processes", {})
 

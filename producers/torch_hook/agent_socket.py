@@ -19,7 +19,7 @@ from irregulars.errors import InputError, RecordError
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.sources import GONE, RankKey, Record, key_of, row_count
+from irregulars.producers.publishing.sources import GONE, Process, RankKey, Record, key_of, row_count
 from irregulars.producers.torch_hook.frames import End, Frame, FrameReader, Lost, Unmarked, Waiting
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -145,13 +145,13 @@ class SocketSource:
         return key_of(announcement) in self._unmarked
 
     @property
-    def processes(self) -> Mapping[RankKey, int]:
+    def processes(self) -> Mapping[RankKey, Process]:
         """Processes of the ranks that are connected. Any thread may ask.
 
         A fork may keep the connection of a process that has ended, and its number be another's by then.
         """
         return {
-            key_of(one.announced): one.process[0]
+            key_of(one.announced): Process(one.process[0], one.socket)
             for one in list(self._connections)
             if one.announced is not None and one.process[0] and _began(one.process[0]) == one.process[1]
         }
@@ -181,10 +181,10 @@ class SocketSource:
             self._held_bytes -= connection.reader.size_bytes
             try:
                 self._read_one(connection)
+            except (EOFError, ConnectionResetError):  # the latter: it closed before it read our request
+                self._drop(connection)
             except (OSError, RecordError) as error:
                 self._refuse(connection, str(error))
-            except EOFError:
-                self._drop(connection)
             # A connection that was dropped has an empty reader by now, and adds nothing.
             self._held_bytes += connection.reader.size_bytes
             while self._held_bytes > _MOST_HELD_BYTES:

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.producers.torch_hook.checksums import sum_of
 from irregulars.producers.torch_hook.iterations import Iterations
 from irregulars.producers.torch_hook.numerics import Checksum
-from irregulars.producers.torch_hook.replicas import group_of, inner_of, is_sharded
+from irregulars.producers.torch_hook.replicas import group_of, inner_of, is_sharded, sum_of
 
 _LOG: Final = logging.getLogger("irregulars.torch")
 LEAST_VOTERS: Final = 3

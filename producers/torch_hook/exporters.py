@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -25,6 +24,7 @@ from irregulars.producers.iteration_inference.inferring_source import InferringS
 from irregulars.producers.publishing.publisher import AgentSettings, Delivered, Publisher
 from irregulars.producers.publishing.sources import PassingSource, Record, Source
 from irregulars.producers.torch_hook.frames import End, Lost, Unmarked, Waiting, encode_frame
+from irregulars.producers.torch_hook.profiling import Profiler
 from irregulars.producers.torch_hook.source import TorchSource
 from irregulars.producers.torch_hook.trace_parts import assemble_if_whole, part_path
 
@@ -121,13 +121,13 @@ class AgentSocket:
 
     While the agent is away rows wait in the ring, and the oldest are overwritten. Rows on their way to it are lost.
 
-    `on_trouble`: is given each error, while the agent is not reached.
+    `on_trouble`: is given each error, while the agent is not reached. `profiler`: serves the agent's requests.
     """
 
     stop_s: ClassVar[float] = _STOP_S
 
-    def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
-        self._path, self._on_trouble = path, on_trouble
+    def __init__(self, path: Path, on_trouble: Callable[[Exception], None], profiler: Profiler | None = None) -> None:
+        self._path, self._on_trouble, self.profiler = path, on_trouble, profiler
         self.delivered_rows = 0
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
@@ -142,9 +142,12 @@ class AgentSocket:
                     source.start_over()
                     if source.is_unmarked:
                         connection.sendall(encode_frame(Unmarked()))
-                    for record in chain.from_iterable(_polls(source, wait)):
-                        connection.sendall(_frame_of(record, source))
-                        self.delivered_rows += _operators(record)
+                    for records in _polls(source, wait):
+                        if self.profiler is not None:
+                            self.profiler.serve(connection)
+                        for record in records:
+                            connection.sendall(_frame_of(record, source))
+                            self.delivered_rows += _operators(record)
                     connection.sendall(encode_frame(End(source.lost_rows)))
             except OSError as error:
                 self._on_trouble(error)

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from irregulars.producers.torch_hook.checksums import CHECKSUM_MASK, sum_of
 from irregulars.producers.torch_hook.iterations import Iterations
-from irregulars.producers.torch_hook.replicas import inner_of, is_sharded, local_of, shared_parameters
+from irregulars.producers.torch_hook.replicas import (
+    CHECKSUM_MASK,
+    inner_of,
+    is_sharded,
+    local_of,
+    shared_parameters,
+    sum_of,
+)
 
 # Elements of each parameter whose update is measured: of all, it would cost three passes over the parameters. The RMS
 # of 1,024 elements is off by about 2 %.
@@ -122,7 +128,7 @@ class NumericsWatch:
         """Call a hook in an iteration that is measured, and keep its errors from training."""
         number = self._iterations.running
         # Between iterations, in those that are not measured, and where a captured stream allows no reading.
-        if number is None or number % self._every or _is_captured():
+        if number is None or number % self._every or is_captured():
             return
         try:
             hook(*args)
@@ -296,7 +302,7 @@ def _together(norms: Sequence[Any]) -> Any:
     return torch.linalg.vector_norm(torch.stack(list(norms)).double())
 
 
-def _is_captured() -> bool:
+def is_captured() -> bool:
     """Whether the stream is captured into a graph: then nothing may be recorded in it."""
     import torch
 

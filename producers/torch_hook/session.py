@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.audits import Audit, declined
-from irregulars.producers.torch_hook.exporters import Exporter
+from irregulars.producers.torch_hook.exporters import AgentSocket, Exporter
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
 from irregulars.producers.torch_hook.hooks.groups import Groups, NewGroup, ProcessGroups
@@ -83,8 +84,9 @@ class Session:
         self._hook = choose_hook(hook, troubles)
         self.groups = Groups()
         self._device_clock: DeviceClock | None = None  # once a group communicates on a device
+        self._profiler = exporter.profiler if isinstance(exporter, AgentSocket) else None
         self.iterations = Iterations(
-            self._hook.set_iteration,
+            self._change if self._profiler else self._hook.set_iteration,
             by_steps=iterations == "steps",
             boundary=self._boundary,
             pauses=self._pauses,
@@ -185,6 +187,8 @@ class Session:
         if not self.is_ours or self._ending.is_set():
             return
         atexit.unregister(self.stop)
+        if self._profiler is not None:
+            self._profiler.close()
         self._detach()
         self.troubles.is_ending = True
         self._ending.set()
@@ -237,6 +241,11 @@ class Session:
                 if DeviceBoundary.is_possible():
                     return DeviceBoundary(clock)
         return HostBoundary()
+
+    def _change(self, number: int) -> None:
+        self._hook.set_iteration(number)
+        if self._profiler is not None and self._profiler.is_due and number != UNKNOWN:
+            self._profiler.step(number, self.iterations.in_phase)
 
     def _before_step(self, *_: Any) -> None:
         with self.troubles.kept_from_training("pauses"):

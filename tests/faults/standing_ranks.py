@@ -17,6 +17,7 @@ from irregulars.producers.torch_hook import source  # noqa: E402
 
 CULPRIT = 2
 STEPS = 30  # of health
+SAMPLE = torch.randn(50_000)
 WAYS = ("other_operator", "other_size", "sleep", "circle_of_sends")
 
 
@@ -32,7 +33,9 @@ def call_another() -> None:
 
 def decode_jpeg() -> None:
     """Take long over a sample."""
-    time.sleep(0.15)
+    until_s = time.monotonic() + 0.15
+    while time.monotonic() < until_s:
+        torch.sort(SAMPLE)
 
 
 def go_wrong(way: str, rank: int) -> None:

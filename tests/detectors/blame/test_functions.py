@@ -37,6 +37,19 @@ def test_the_function_that_stands_out_is_named_with_that_of_its_peers() -> None:
     assert weighed.explanation is None
 
 
+def test_functions_and_the_operators_below_them_are_compared_apart() -> None:
+    def operators(rank: int, *found: tuple[str, int]) -> list[DeviceEvent]:
+        later = shares(rank, *found, time_ns=10**18 + 10**9 + 100_000)
+        return [replace(one, device="CPU operators") for one in later]
+
+    own = [*shares(5, ("decode_jpeg", 410)), *operators(5, ("aten::sort", 550), ("aten::mm", 90))]
+    told = spent_apart(VERDICT, [*own, *PEERS, *operators(7, ("aten::mm", 60))])
+    assert told == (
+        "; rank 5 spends 41% of its time in decode_jpeg, ranks 6-7 3%"
+        "; rank 5 spends 55% of its time in aten::sort, rank 7 0%"
+    )
+
+
 @pytest.mark.parametrize("events", [
     shares(5, ("wait", 860), ("decode_jpeg", 140)) + PEERS,  # within the chance of 250 samples
     shares(5, ("decode_jpeg", 1000)),  # no peer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -12,10 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.errors import InputError
 from irregulars.messages.device_events import MOST_TEXT, ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.producers.node.roster import Owner
-from irregulars.producers.node.stacks import StackWatch, find_py_spy, frames_of, functions_of, ranks_to_look_at
+from irregulars.producers.node.stacks import (
+    StackWatch,
+    events_of_trace,
+    find_py_spy,
+    frames_of,
+    functions_of,
+    ranks_to_look_at,
+)
+from irregulars.producers.publishing.sources import Process
+from irregulars.producers.torch_hook.profiling import MOST_BYTES, SEALS
 from irregulars.sinks.alerts import alert_of
 from tests.looking_into import refusal
 
@@ -87,7 +99,9 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         running.kill()
 
 
-def looked(verdicts: list[Verdict], processes: dict[Owner, int], count: int) -> list[tuple[Owner, DeviceEvent]]:
+def looked(
+    verdicts: list[Verdict], pids: dict[Owner, int], count: int, *, is_profiling: bool = True
+) -> list[tuple[Owner, DeviceEvent]]:
     """Return the events of a watch that is told these alerts, then nothing more."""
     if reason := refusal():
         pytest.skip(reason)
@@ -100,7 +114,8 @@ def looked(verdicts: list[Verdict], processes: dict[Owner, int], count: int) -> 
         is_over.wait()
 
     is_over = threading.Event()
-    watch = StackWatch(alerts, lambda: processes, "node-0", py_spy)
+    processes = {owner: Process(pid) for owner, pid in pids.items()}
+    watch = StackWatch(alerts, lambda: processes, "node-0", py_spy, is_profiling=is_profiling)
     try:
         assert is_read.wait(60)
         found = watch.take()
@@ -123,9 +138,57 @@ def test_a_process_that_stands_is_looked_at_once(process: subprocess.Popen[str])
 
 
 def test_a_slow_rank_s_functions_have_shares(process: subprocess.Popen[str]) -> None:
-    [(_, event)] = looked([replace(HANG, kind="slow_rank")], {Owner("llm", 0, 2): process.pid}, 1)
+    slow, pids = [replace(HANG, kind="slow_rank")], {Owner("llm", 0, 2): process.pid}
+    (_, event), (_, refused) = looked(slow, pids, 2)
     assert (event.kind, event.device, event.detail.partition(" ")[0]) == ("function", "MainThread", "decode_jpeg")
     assert event.code == 1000
+    assert (refused.kind, refused.device, refused.code) == ("function", "torch.profiler", None)
+    assert refused.detail == "not taken: its process does not talk to this agent"
+    assert 0 < refused.time_ns - event.time_ns < ONE_LOOK_NS
+    assert looked(slow, pids, 2, is_profiling=False)[1][1].detail.startswith("not taken: [stacks] profiler is false")
+
+
+TRACE = (
+    b'{"traceEvents": ['
+    b'{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#7", "ts": 0, "dur": 100, "tid": 1, "args": {}},'
+    b'{"ph": "X", "cat": "cpu_op", "name": "aten::linear", "ts": 10, "dur": 50, "tid": 1, "args": {}},'
+    b'{"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "ts": 20, "dur": 30, "tid": 1, "args": {}},'
+    b'{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 30, "dur": 45, "tid": 7, "args": {"stream": 7}}'
+    b"]}"
+)
+
+
+def sealed(content: bytes, seals: int = SEALS) -> int:
+    descriptor = os.memfd_create("trace", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, content)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def test_a_trace_tells_operators_by_their_own_time_and_kernels() -> None:
+    found = [one for one in events_of_trace(sealed(TRACE), 3, "here", 10) if one.kind == "function"]
+    assert [(one.device, one.detail, one.code) for one in found] == [
+        ("CPU operators", "aten::addmm", 300), ("CPU operators", "aten::linear", 200), ("GPU kernels", "gemm", 450),
+    ]  # fmt: skip
+    assert [one.time_ns for one in found] == [10, 11, 12]
+
+
+def test_a_stranger_s_trace_is_read_from_sealed_memory_alone(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(TRACE)
+    os.mkfifo(tmp_path / "pipe")
+    large = os.memfd_create("trace", os.MFD_ALLOW_SEALING)
+    os.truncate(large, MOST_BYTES + 1)  # takes no memory
+    fcntl.fcntl(large, fcntl.F_ADD_SEALS, SEALS)
+    given = [
+        os.open(tmp_path / "trace", os.O_RDONLY), os.open(tmp_path / "pipe", os.O_RDWR), os.open("/dev/zero", 0),
+        os.open(tmp_path, 0), sealed(TRACE, fcntl.F_SEAL_SHRINK), sealed(b""), large, sealed(b"[" * 100_000),
+        sealed(TRACE.replace(b"ProfilerStep", b"Step")), sealed(TRACE[:-3]),
+    ]  # fmt: skip
+    for descriptor in given:
+        with pytest.raises((OSError, ValueError, InputError)):
+            list(events_of_trace(descriptor, 3, "here", 10))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 def test_of_a_storm_of_verdicts_one_look_tells_all(process: subprocess.Popen[str]) -> None:

@@ -158,7 +158,7 @@ def test_the_process_of_a_rank_is_known_until_it_ends_though_a_fork_keeps_its_co
     with closing(source), subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
         try:
             take(source, 1)
-            assert {rank: pid for (_, _, rank, *_), pid in source.processes.items()} == {1: process.pid}
+            assert {rank: one.pid for (_, _, rank, *_), one in source.processes.items()} == {1: process.pid}
             assert process.stdin is not None
             process.stdin.close()
             process.wait(60)

@@ -168,7 +168,7 @@ def test_no_sensor_failed_and_why_there_are_no_audits_is_logged(job: Job) -> Non
 
 CHECKSUMS = """
 import torch
-from irregulars.producers.torch_hook.checksums import checksum
+from irregulars.producers.torch_hook.replicas import checksum
 random = torch.Generator().manual_seed(1)
 kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int8):
