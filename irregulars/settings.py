@@ -21,7 +21,7 @@ class SeverityLimits:
     """
 
     # Irregular iterations, below which a verdict is a note and nothing is projected. 3: one or two spikes are past
-    # when they are read, and as many as the judgement needs to see a late rank recur (`VERDICTS.seen`).
+    # when they are read, and as many as the judgement needs to see a late rank recur (`JOB.repeated`).
     least_seen: int = 3
     # Seconds of the job's time, below which a verdict is a note. 0.1: what a scheduler, a garbage collector or one
     # retransmission takes; such hiccups of a job of short iterations are no measure of an hour.

@@ -212,7 +212,7 @@ def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
             at = topology.stage_of[rank]
             path_ns[at] = path_ns.get(at, 0.0) + ns
     gaps_ns = _stage_work(one.work_ns, topology)
-    hides_work = any(ns > BLAME.stage_path_of_gaps * gaps_ns.get(at, 0.0) for at, ns in path_ns.items())
+    hides_work = any(ns > (1 + JOB.part) * gaps_ns.get(at, 0.0) for at, ns in path_ns.items())
     # Where the path is not known no stage has most of it.
     return path_ns.get(stage, 0.0) >= max(path_ns.values(), default=math.inf) and not hides_work
 

@@ -72,10 +72,6 @@ class BlameThresholds:
 
     # --- what was slow from the beginning (`standing_causes.py`) ----------------------------------------------------
 
-    stage_path_of_gaps: float = threshold(1.25, "times the gaps",
-        "A stage whose part of the path is longer hides work.",
-        "chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work (commit "
-        "018ff29)")  # fmt: skip
     stage_excess: float = threshold(1.5, "times what delta allows",
         "A heavy stage that costs less is not told by a review.",
         "chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more (commit "

@@ -78,10 +78,6 @@ class JobThresholds:
     min_peers: int = threshold(2, "chains, ranks or lanes",
         "Fewer chains are not taken for pipelines; with fewer in a role, nothing is usual in it.",
         "computed: the least with which there is another one; a pipeline stage often has two ranks")  # fmt: skip
-    way_back_ratio: float = threshold(0.95, "ratio to the messages between neighbours",
-        "If more messages go from the last stage to the first, or back, the chain is no pipeline.",
-        "computed: with m micro-batches and v chunks, m (v - 1) to m v; 0.95 leaves room for lost rows up to 20 "
-        "chunks")  # fmt: skip
 
 
 JOB: Final = JobThresholds()

@@ -420,5 +420,5 @@ def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> b
         return True
     # An interleaved pipeline sends also from its last stage to the first, and back, but less often than to the next.
     is_round = back == {(ranks[0], ranks[-1]), (ranks[-1], ranks[0])}
-    is_seldom = max(sent[pair] for pair in back) <= JOB.way_back_ratio * between
+    is_seldom = max(sent[pair] for pair in back) <= (1 - JOB.least_share) * between
     return is_round and is_seldom and between >= JOB.min_peers

@@ -205,7 +205,7 @@ def _least_tolerated(samples: _Samples) -> Ints:
     total = np.add.reduceat(samples.moved, samples.firsts)
     while np.any(enough - too_few > 1):
         middle = (too_few + enough) // 2
-        holds_enough = _cut(samples, middle).most >= NICS.kept_ratio * total
+        holds_enough = _cut(samples, middle).most >= JOB.nearly_all * total
         enough, too_few = np.where(holds_enough, middle, enough), np.where(holds_enough, too_few, middle)
     return enough
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from irregulars.thresholds import threshold
 
-_EROICA_1: Final = "EROICA (NSDI 2026), algorithm 1"
 _EROICA_LOCALIZATION: Final = "EROICA (NSDI 2026), localization"
 _FIGURES: Final = "chosen: by EROICA's figures 3 to 5, simulated in tests/benchmarks/bench_ring.py"
 
@@ -20,9 +19,6 @@ class NicThresholds:
     min_samples: float = threshold(5.0, "samples; one that an operator overlaps by half counts as half",
         "A pattern that rests on fewer is not known.",
         "chosen: a standard deviation of five values is off by a third")  # fmt: skip
-    kept_ratio: float = threshold(0.8, "share of the bytes of an execution",
-        "The piece that the busy part is cut from holds at least so many.",
-        _EROICA_1)  # fmt: skip
     far: float = threshold(0.4, "Manhattan distance of two patterns whose components are scaled to 1",
         "Two workers at least so far apart behave differently.",
         _EROICA_LOCALIZATION)  # fmt: skip

@@ -214,7 +214,7 @@ class Findings:
         if not np.isin(known, own.ranks).all():  # others may be missing in this iteration
             own.ranks, own.sets, own.seen = known, np.zeros(len(known), dtype=np.int64), 0
         sets: Ints = np.full(len(rank), -1)
-        if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.memory // 2):
+        if own.seen >= (JOB.repeated if name == EQUAL[0] else NUMERIC.memory // 2):
             is_own = np.isin(rank, own.ranks)
             sets[is_own] = own.sets[np.searchsorted(own.ranks, rank[is_own])]
         # A missing value shows nobody to be equal, so only iterations with all of them split the sets.

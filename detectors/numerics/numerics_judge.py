@@ -183,8 +183,8 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
 
     def _is_over(self, one: OpenNumeric) -> bool:
         if "checksum" in one.sensors:
-            return one.quiet >= NUMERIC.quiet_checksums
-        return one.quiet >= (NUMERIC.clean_audits if one.sensors == ("audit",) else IRREGULAR.min_iterations)
+            return one.quiet >= 2 * NUMERIC.memory
+        return one.quiet >= (JOB.repeated if one.sensors == ("audit",) else IRREGULAR.min_iterations)
 
     def _revise(self, one: OpenNumeric, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
         one.said = (one.kind, one.ranks, one.severity)

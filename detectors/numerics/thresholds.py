@@ -12,10 +12,6 @@ from irregulars.thresholds import threshold
 class NumericThresholds:
     """Limits for values that are equal by nature, and for spikes among peers or in the job's own past."""
 
-    equal_iterations: int = threshold(3, "iterations",
-        "Ranks whose checksums were equal in the first ones that have any are held to be replicas from there on.",
-        "chosen: 62 bits of different parameters are equal by chance in none; of checksums each 64 steps eight would "
-        "be 512 steps without a judgement")  # fmt: skip
     memory: int = threshold(64, "iterations",
         "Over about as many the usual level and its noise are learned.",
         "the robust window of the trial with 350 injected bit flips: 64 steps")  # fmt: skip
@@ -39,12 +35,6 @@ class NumericThresholds:
     logit: float = threshold(100.0, "logits",
         "An attention logit that grows is told beyond this level.",
         "QK-clip's of Kimi K2 (arXiv 2507.20534), which rescales heads above it")  # fmt: skip
-    quiet_checksums: int = threshold(128, "observations",
-        "The same where checksums found it: each may be of another part of the parameters.",
-        "twice the iterations in which `torch_comms.watch_numerics` sums all parts once")  # fmt: skip
-    clean_audits: int = threshold(3, "audits",
-        "As many that agree close a verdict that an audit opened.",
-        "chosen: a defect of one in two replays passes three in one of eight cases")  # fmt: skip
 
 
 NUMERIC: Final = NumericThresholds()

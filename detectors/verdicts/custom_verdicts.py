@@ -4,7 +4,7 @@ A detector says how strange each rank is; from `strange_ranks.STRANGE` on a scor
 which a verdict opens and closes:
 
 ==========  ========================================================================================================
-opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`VERDICTS.seen_transfer`)
+opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`JOB.often`)
             and no open verdict accuses it already: that one's evidence mentions the detector then
 joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange

@@ -64,9 +64,9 @@ class Evidence:
             return True  # it was seen in several, or it would be none
         seen = [o for o in self.recent if o.iteration in cause.explained_ns and o.is_mainly(cause)]
         clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_group(cause))]
-        if cause.kind == "slow_rank" and len(clear) >= VERDICTS.seen:
+        if cause.kind == "slow_rank" and len(clear) >= JOB.repeated:
             return self._is_one_of_few(cause, len(clear))
-        if cause.kind != "slow_rank" and len(clear) >= VERDICTS.seen_transfer:
+        if cause.kind != "slow_rank" and len(clear) >= JOB.often:
             return True
         if _is_clear_run(cause, clear):
             return True
@@ -129,8 +129,8 @@ def _is_clear_run(cause: Cause, clear: Sequence[Observation]) -> bool:
 
     Nobody may be the suspect: a communicator that is slow as such is nobody's fault.
     """
-    run = clear[-VERDICTS.seen :]
-    is_run = len(run) == VERDICTS.seen and run[-1].ordinal - run[0].ordinal < VERDICTS.seen
+    run = clear[-JOB.repeated :]
+    is_run = len(run) == JOB.repeated and run[-1].ordinal - run[0].ordinal < JOB.repeated
     is_clear = not cause.suspects or cause.suspects[0][1] >= JOB.nearly_all
     if not (is_run and is_clear) or cause.is_of_work:
         return False

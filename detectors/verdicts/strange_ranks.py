@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Flags, Floats, Ints
 
 STRANGE: Final = 1.0  # where strange begins on the scale that all detectors are brought to
@@ -81,7 +81,7 @@ class StrangeRanksWatch:
 
     def due(self, name: str) -> dict[int, int]:
         """Return the masks of ranks on which a detector may open a verdict: strange now, and often enough of late."""
-        found = self.by_detector.get(name, NOBODY).often(VERDICTS.seen_transfer)
+        found = self.by_detector.get(name, NOBODY).often(JOB.often)
         return {rank: mask for rank, mask in found.items() if mask & 1}
 
     def testimony(self, witnesses: Collection[str], suspects: Sequence[Collection[int]]) -> str:
@@ -89,7 +89,7 @@ class StrangeRanksWatch:
 
         `witnesses`: detectors that are asked. `suspects`: ranks of each suspect, best first.
         """
-        often = {name: self.by_detector.get(name, NOBODY).often(VERDICTS.seen) for name in sorted(witnesses)}
+        often = {name: self.by_detector.get(name, NOBODY).often(JOB.repeated) for name in sorted(witnesses)}
         said = [_said(name, found, suspects) for name, found in often.items() if found]
         return "".join(f"; {one}" for one in said if one)
 

@@ -17,13 +17,6 @@ class VerdictThresholds:
 
     # --- seen often enough (`opening.py`) ---------------------------------------------------------------------------
 
-    seen: int = threshold(3, "iterations of the recent ones",
-        "The rule for late ranks that recur wants as many.",
-        "chosen: single late ranks occur on every healthy job")  # fmt: skip
-    seen_transfer: int = threshold(4, "iterations of the recent ones",
-        "The rule for slow transfers that recur wants as many, and so does a detector that finds a rank strange.",
-        "chosen: one more than `seen`, since single transfers hang (a lost packet) even more often; a rank "
-        "strange in one healthy iteration of 20 reaches it once in 12,000")  # fmt: skip
     seen_twice: int = threshold(2, "long iterations",
         "The rule for a late rank that stands alone wants as many.",
         "chosen: pauses hit ever different ranks, hardly the same one twice")  # fmt: skip

@@ -15,13 +15,13 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import IterationWindow
 from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology, topology_of
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.path.find_mismatch import find_mismatch
 from irregulars.detectors.plugins.protocol import with_say
 from irregulars.detectors.verdicts.reasons import reasons_of_iteration
 from irregulars.detectors.verdicts.revision import hang_verdict
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.errors import InputError
 from irregulars.infra.runs.trace_reports import LateRank, arrivals_of, late_ranks
 from irregulars.messages.announcements import Announcement, Heartbeat
@@ -310,7 +310,7 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         seen = _some(irregular) if irregular else "no iteration was longer than those before it,"
         why = "it has no peers to compare with, and what it waited for may be a slow transfer or a late rank"
         return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: {why}"
-    if len(irregular) >= VERDICTS.seen and len(trace.commops) < trace.world_size:
+    if len(irregular) >= JOB.repeated and len(trace.commops) < trace.world_size:
         lacking = sorted(set(range(trace.world_size)) - trace.commops.keys())
         is_one = len(lacking) == 1
         why = f"{'it' if is_one else 'one of them'} may have been late, and its log is needed"

@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.plugins.protocol import COLUMNS, Against, Detector, Frame, Level, MakeDetector, Scores
 from irregulars.detectors.plugins.sample_frames import copy_frame
 from irregulars.detectors.verdicts.strange_ranks import STRANGE
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.errors import PluginError
 from irregulars.validation import first_line
@@ -34,7 +34,7 @@ from irregulars.validation import first_line
 RECENT: Final = IRREGULAR.recent  # newest iterations that an alarm goes by: as where a detector opens verdicts
 
 # Strange ones among them that raise it: a single one is noise of networks and hosts
-SEEN: Final = VERDICTS.seen_transfer
+SEEN: Final = JOB.often
 
 
 @dataclass(frozen=True, slots=True)
