@@ -29,9 +29,9 @@ the lanes beside NICs and switches alone are read (`judging.review_candidates`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar, Final, Literal
@@ -64,9 +64,6 @@ class Scene:
     topology: Topology
     # Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host
     has_moving_nics: bool = False
-    # Which lanes were held against each other: those of one role have one number. Empty where lanes were held against
-    # the job's past.
-    peers: Mapping[Lane, int] = field(default_factory=dict)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -96,19 +93,6 @@ class Scene:
             for rank in self.topology.lane_ranks(lane):
                 found[rank].append(lane)
         return dict(found)
-
-    def alike_if_slow(self, carried: Iterable[Lane]) -> frozenset[Lane]:
-        """Return the lanes that would not look slow if these were: they are most of those that are held against.
-
-        A lane alone was held against others that are not known here.
-        """
-        lanes = [lane for lane in carried if lane in self.peers]
-        numbers, sizes = Counter(self.peers[lane] for lane in lanes), self._role_sizes
-        return frozenset(lane for lane in lanes if 2 * numbers[self.peers[lane]] > sizes[self.peers[lane]] > 1)
-
-    @cached_property
-    def _role_sizes(self) -> Mapping[int, int]:
-        return Counter(self.peers.values())
 
     def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
         """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final
@@ -35,7 +35,6 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.path.usual_by_peers import roles_by_peers
 
 _MOST_SUSPECTS: Final = 4  # lines of a verdict
 _MOST_ASKED: Final = 16  # slow collectives whose NICs are asked
@@ -81,7 +80,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     """Accuse the likeliest device, or nobody where that has no name or does not stand out of a group's members."""
     topology = unexplained.topology
     times_slow = unexplained.seen.observe(lane, unexplained.explained)
-    ranked = rank_devices(lane, unexplained.attributions, topology, times_slow, unexplained.explained)
+    ranked = rank_devices(lane, unexplained.attributions, topology, times_slow)
     slow = _slow_ones(times_slow)
     # Where chance is the only candidate the communication as such stands in.
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
@@ -124,15 +123,11 @@ def rank_devices(
     attributions: Sequence[Attribution],
     topology: Topology,
     times_slow: Mapping[Lane, float],
-    explained: frozenset[Lane],
 ) -> Ranked:
     """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were."""
     low = _telling_ends(lane, attributions, topology, times_slow)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
-    # Lanes that were held against peers, and that nothing explains yet, with the number of the role of each.
-    lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
-    peers = dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
-    scene = Scene(lane, times_slow, topology, has_moving_nics, peers)
+    scene = Scene(lane, times_slow, topology, has_moving_nics)
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
     orders = _log_odds_of_order(attributions, topology)
     weights = _log_weights(devices, scene, low, orders)
@@ -197,8 +192,7 @@ def _log_weights(
 
     A lane that a candidate does not touch is slow by chance alone. A large job has thousands of lanes and of
     candidates, each of which touches a few. So the likelihood of all lanes by chance, which all candidates share, is
-    left out, and of the lanes that a candidate touches only the ratio to chance counts. A candidate that carries most
-    of the lanes that are held against each other makes none of them look slow: they are no evidence of it.
+    left out, and of the lanes that a candidate touches only the ratio to chance counts.
 
     The rates of NICs (`low`, `detectors.nics.peak_caps`) count likewise, and who left first (`orders`).
     """
@@ -206,7 +200,7 @@ def _log_weights(
     weights = []
     for device in devices:
         kind = TRANSFER_SUSPECTS[device.kind]
-        told = _held_apart(device, kind.telling(device, scene), scene)
+        told = kind.telling(device, scene)
         relations = kind.relations(device, told, scene.accused, scene.topology)
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
@@ -233,15 +227,6 @@ def _looks(scene: Scene) -> dict[Lane, Look]:
         return LIKELIHOODS.untouched / (times_slow if times_slow > 1 and lane.kind == "collective" else 1.0)
 
     return {lane: (times > 0, by_chance(lane, times)) for lane, times in lanes.items()}
-
-
-def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:
-    """Leave out the lanes that would look as always if this device were slow, as most that they are held against."""
-    # Lanes that were held against the job's past hide no slowness of one another.
-    if not scene.peers:
-        return told
-    alike = scene.alike_if_slow(one for one in told if is_carried(device, one, scene.accused, scene.topology))
-    return [one for one in told if one not in alike]
 
 
 def _log_ratio(seen: Mapping[tuple[Relations, Look], int], way: int) -> float:

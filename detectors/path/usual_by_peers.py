@@ -8,7 +8,6 @@ piece of work or for a transfer is the usual one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -215,14 +214,6 @@ def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Numbers) -> F
     below_ns = np.zeros(len(members))
     np.maximum.at(below_ns, role, usual_ns - mean_ns)
     return np.where(members[role] >= JOB.often, np.minimum(spread_ns, below_ns[role]), spread_ns)
-
-
-def roles_by_peers(lanes: Sequence[Lane], topology: Topology) -> Ints:
-    """Number the roles of lanes: of any stage where enough lanes share one, else of their stage."""
-    of_any, of_stage = (topology.role_codes(lanes, of_any_stage=is_any) for is_any in (True, False))
-    role, _ = group_rows([of_any])
-    is_shared = np.bincount(role)[role] >= JOB.often if len(role) else of_any > 0
-    return group_rows([np.where(is_shared, of_any, -1), np.where(is_shared, -1, of_stage)])[0]
 
 
 def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:

@@ -145,7 +145,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
         Seam(SeenLanes, "observe", lambda own: lambda *args: {one: min(t, 1.0) for one, t in own(*args).items()}),
     ),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
-    "peers held apart": (Seam(transfer_causes, "_held_apart", lambda _own: lambda _device, told, _scene: told),),
     "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
     "accused stays accused": (
         Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),

@@ -56,7 +56,7 @@ def rank_devices(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     """Devices with the probability of each, best first, and the lanes that were seen slow."""
     times_slow = observe_lanes(lane, attributions)
     slow = {one for one, times in times_slow.items() if times}
-    return transfer_causes.rank_devices(lane, attributions, topology, times_slow, frozenset()), slow
+    return transfer_causes.rank_devices(lane, attributions, topology, times_slow), slow
 
 
 def ranked(accused: Lane, seen: Seen, topology: Topology = APART) -> dict[Device, float]:
@@ -491,35 +491,6 @@ def test_equal_spines_share_what_is_probable() -> None:
     spine = Device("spine", tuple(RANKS))
     shares = [ranked(pair(0, 2), crossing, topology)[spine] for topology in (lone, equal)]
     assert shares[0] > 0.8 > shares[1]  # of equal ones a pair may take another, and is slow at even odds
-
-
-# --- lanes that were held against each other ------------------------------------------------------------------------
-
-IN_LEAF = [Lane("collective", code) for code in range(4)]
-ACROSS = [Lane("collective", code) for code in (4, 5)]
-RING_PER_LEAF = Topology(
-    8,
-    {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 2}") for rank in RANKS},
-    {**{leaf: (2 * leaf, 2 * leaf + 1) for leaf in range(4)}, 4: (0, 2, 4, 6), 5: (1, 3, 5, 7)},
-)
-
-
-def of_leaf_0(*, is_by_peers: bool) -> float:
-    """Probability of the first switch: what stays below it is slow, what crosses it looks as always."""
-    seen = lanes_of(IN_LEAF[:1], [*IN_LEAF[1:], *ACROSS])
-    attributions = [replace(one, is_by_peers=is_by_peers) for one in irregular(seen)]
-    return dict(rank_devices(IN_LEAF[0], attributions, RING_PER_LEAF)[0])[Device("switch", (0, 1))]
-
-
-def test_switches_of_lanes_that_are_held_against_each_other() -> None:
-    # Lanes that all cross a switch and are held against each other do not acquit it: against their past both would
-    # have been slow; beside each other neither can be.
-    assert of_leaf_0(is_by_peers=True) > 10 * of_leaf_0(is_by_peers=False)
-    # What joins the switches makes no lane slower than others that cross it
-    seen = lanes_of(ACROSS[:1], [*IN_LEAF, *ACROSS[1:]])
-    by_peers = [replace(one, is_by_peers=True) for one in irregular(seen)]
-    found = dict(rank_devices(ACROSS[0], by_peers, RING_PER_LEAF)[0])
-    assert found[FABRIC] < 0.01
 
 
 def test_one_switch_and_two_devices_below_it() -> None:
