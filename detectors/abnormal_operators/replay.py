@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.abnormal_operators.usual_pieces import (
     UsualPieces,
     huber_means,
@@ -254,7 +253,7 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     # All members log the one transfer of a collective: its time counts once.
     cost_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * share_above_usual(slowness) * transfers / members
     has_few = transfers < JOB.repeated
-    least_ns = np.where(has_few, 1.0, ABNORMAL.cause_ratio) * _least_cost_ns(graph, usual)
+    least_ns = np.where(has_few, 1.0, JOB.part) * _least_cost_ns(graph, usual)
     stands_out = slowness > np.maximum(JOB.sigmas * sigma, JOB.least_share)
     factor = shrink_together(slowness, stands_out & (cost_ns > least_ns), sigma)[lane]
     # Of a slow lane too some rows may not have met the network: a buffered send returns when its bytes are copied.
@@ -266,4 +265,4 @@ def _least_cost_ns(graph: OperatorGraph, usual: UsualPieces) -> float:
     if not len(graph):
         return 0.0
     excess_ns = iteration_ns(graph, int(graph.iteration[0])) - usual.iteration_ns
-    return ABNORMAL.cause_ratio * max(excess_ns, ABNORMAL.least_excess_ratio * usual.iteration_ns)
+    return JOB.part * max(excess_ns, JOB.negligible * usual.iteration_ns)

@@ -7,8 +7,6 @@ from typing import Final
 
 from irregulars.thresholds import threshold
 
-_SIMULATED: Final = "chosen by hand; tests/benchmarks/bench_operators.py shows what it does"
-
 
 @dataclass(frozen=True, slots=True)
 class AbnormalThresholds:
@@ -17,14 +15,6 @@ class AbnormalThresholds:
     ratio: float = threshold(1.1, "elapsed time over that in the replay",
         "An operator above it is called abnormal. No verdict rests on it.",
         "Holmes (NSDI 2025): the definition of an abnormal operator")  # fmt: skip
-
-    # Who is slow: a rank by its gaps, a lane by its transfers
-    cause_ratio: float = threshold(0.3, "share of the iteration's excess",
-        "A rank that costs less does not stand out.",
-        _SIMULATED)  # fmt: skip
-    least_excess_ratio: float = threshold(0.02, "share of the usual iteration",
-        "A smaller excess of the iteration counts as this.",
-        "chosen: healthy iterations vary by a percent or two")  # fmt: skip
 
     # Noise
     huber_sigmas: float = threshold(2.0, "standard deviations",

@@ -63,13 +63,6 @@ class BlameThresholds:
         "Error of a lane's usual time besides its noise.",
         "chosen: ten iterations are few, and a job's own traffic drifts by some percent")  # fmt: skip
 
-    # --- switches that evidence alone makes suspects (`judging/review_candidates.py`) -------------------------------
-
-    switch_ratio: float = threshold(1.5, "ratio to what lanes of the same role take",
-        "If the slowest switch's median lane takes less, no switch is read.",
-        "chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of "
-        "two")  # fmt: skip
-
     # --- what was slow from the beginning (`standing_causes.py`) ----------------------------------------------------
 
     stage_excess: float = threshold(1.5, "times what delta allows",

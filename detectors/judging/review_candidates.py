@@ -13,7 +13,6 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import lower_median, medians
 from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
 from irregulars.detectors.blame.standing_causes import late_against_stage
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
@@ -226,7 +225,7 @@ def lanes_of_slow_switch(
             passing.setdefault(switch, []).append(lane)
     typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= JOB.often}
     slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
-    if slowest is None or typical[slowest] < math.log(BLAME.switch_ratio):
+    if slowest is None or typical[slowest] < math.log(JOB.twice):
         return []
     by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
     own = list(dict.fromkeys([*by_ratio[: IRREGULAR.most_ranks], *by_ratio[-PATH.most_candidates :]]))
@@ -265,5 +264,5 @@ def _may_be_slow(ratios: Mapping[Lane, float], topology: Topology) -> bool:
     lane, _ = np.nonzero(below >= 0)
     switch, counts = np.unique(below[below >= 0], return_inverse=True, return_counts=True)[1:]
     typical = medians(switch, np.array(list(ratios.values()))[lane]) if len(lane) else np.empty(0)
-    least = math.log(BLAME.switch_ratio) - _ROUNDING
+    least = math.log(JOB.twice) - _ROUNDING
     return bool((typical[counts >= JOB.often] >= least).any())

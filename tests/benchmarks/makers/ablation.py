@@ -98,8 +98,8 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "suspect: 3/4 of δ": _reason(Reason.LONG),
     "suspect: shift": _reason(Reason.SHIFTED),
     # Rules of opening
-    "rule: rank in 3 of 6": (_limits(Evidence, "is_seen_enough", opening, seen=_NEVER),),
-    "rule: transfers in 4 of 6": (_limits(Evidence, "is_seen_enough", opening, seen_transfer=_NEVER),),
+    "rule: rank in 3 of 6": (_limits(Evidence, "is_seen_enough", opening, repeated=_NEVER),),
+    "rule: transfers in 4 of 6": (_limits(Evidence, "is_seen_enough", opening, often=_NEVER),),
     "rule: transfers in 3 in a row": (Seam(opening, "_is_clear_run", _always(False)),),
     "rule: rank in 2, alone": (_limits(Evidence, "is_seen_enough", opening, seen_twice=_NEVER),),
     "rule: in all of 6": (Seam(Evidence, "_is_in_all", _always(False)),),

@@ -262,21 +262,12 @@ def test_a_rank_is_slow_by_four_deviations(slower: float, is_slow: bool) -> None
     assert work_after(graph, usual(), 2) == pytest.approx(1.0 if is_slow else slower, abs=1e-4)
 
 
-@pytest.mark.parametrize(("share", "is_slow"), [(0.27, False), (0.33, True)])
-def test_a_slow_rank_must_explain_three_tenths_of_the_excess(share: float, is_slow: bool) -> None:
+@pytest.mark.parametrize(("share", "is_slow"), [(0.23, False), (0.27, True)])
+def test_a_slow_rank_must_explain_a_quarter_of_the_excess(share: float, is_slow: bool) -> None:
     graph = iteration(0, work={2: 1.1})
     assert work_after(graph, usual(of=graph, excess_ns=4 * 0.1 * WORK_NS / share), 2) == pytest.approx(
         1.0 if is_slow else 1.1, abs=1e-4
     )
-
-
-@pytest.mark.parametrize(("slower", "is_slow"), [(1.0220, False), (1.0285, True)])
-def test_a_fiftieth_of_the_iteration_is_the_least_that_must_be_explained(slower: float, is_slow: bool) -> None:
-    """The transfers take three quarters of the iteration, so that work explains little of it."""
-    graph = iteration(0, work={2: slower}, transfer=10)
-    known = usual(of=graph, excess_ns=0.0)
-    known = known._replace(transfer_ns=np.full(len(known.transfer_ns), 10.0 * TRANSFER_NS))
-    assert work_after(graph, known, 2) == pytest.approx(1.0 if is_slow else slower, abs=1e-4)
 
 
 @pytest.mark.parametrize(("stand_ns", "is_set_back"), [(11_000, False), (13_500, True)])
@@ -296,7 +287,7 @@ def test_a_lane_is_slow_by_a_twentieth(log_slower: float, is_slow: bool) -> None
 
 
 @pytest.mark.parametrize(("share", "rounds", "is_slow"), [
-    (0.08, 4, False), (0.10, 4, True), (0.20, 2, False), (0.20, 3, True), (0.35, 2, True),
+    (0.06, 4, False), (0.08, 4, True), (0.20, 2, False), (0.20, 3, True), (0.35, 2, True),
 ])  # fmt: skip
 def test_a_slow_lane_explains_a_tenth_and_more_if_of_few_transfers(share: float, rounds: int, is_slow: bool) -> None:
     graph = iteration(0, rounds=rounds, transfer=1.5)
