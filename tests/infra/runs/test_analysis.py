@@ -240,7 +240,8 @@ def test_no_iteration_from_which_a_verdict_opened_is_said_to_be_without_one() ->
     analysis = analyze(lockstep({n: {2: 20 * MS} for n in range(50, 60)}))
     (verdict,) = analysis.verdicts
     unnamed = {one.iteration for one in analysis.iterations if one.is_irregular and not one.verdict_ids}
-    assert unnamed and unnamed <= set(range(*verdict.iterations))  # they were judged before it opened
+    assert unnamed
+    assert unnamed <= set(range(*verdict.iterations))  # they were judged before it opened
     assert analysis.parts == []
 
 
