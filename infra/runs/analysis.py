@@ -103,6 +103,8 @@ class Analysis:
     unjudged_reason: str | None = None
     late_ranks: list[LateRank] = field(default_factory=list)  # where nothing could be judged: who was last
     lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source reports them; no zeros
+    # Iterations of each verdict's first revision: those before it opened were judged when it had no name yet
+    opened_by: Sequence[tuple[int, int]] = ()
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -119,7 +121,8 @@ class Analysis:
             return []
         groups: dict[str | None, IrregularPart] = {}
         for one in self.iterations:
-            if one.is_irregular and not one.verdict_ids:
+            is_told = one.verdict_ids or any(first <= one.iteration < past for first, past in self.opened_by)
+            if one.is_irregular and not is_told:
                 step = one.part
                 name = None if step is None else name_step(step)
                 groups.setdefault(name, IrregularPart()).add(one.iteration, step)
@@ -197,6 +200,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
         unjudged,
         late,
         {one.rank: one.lost_rows for one in trace.announcements if one.lost_rows},
+        [verdict.iterations for verdict in judgements.verdicts if verdict.revision == 1],
     )
 
 

@@ -28,6 +28,8 @@ STATES: Final = ("trying", "open", "doubtful", "refused", "closed")
 KEPT_NS: Final = 30 * 86_400 * 10**9
 
 _NS: Final = 10**9
+# Of an incident that was over when its first alert came: what is older was told by others, as a first start reads it
+_NEWS_NS: Final = 3600 * _NS
 State = Annotated[str, one_of(*STATES)]
 
 
@@ -124,7 +126,9 @@ def decide(
     """
     if told is not None and told.state == "closed":
         return None
-    if not incident.is_open:
+    # A hang that is found as its job ends says why the job died: it is told, and its end after it.
+    is_news = told is None or told.state == "trying"
+    if not incident.is_open and not (is_news and _explains_end(incident, mutes, now_ns)):
         if told is None or told.state == "refused":
             return None  # it ended before the channel took a notice of it
         # An end is told in spite of mutes; its own proposal (to keep a host out of the next job) is held back.
@@ -148,6 +152,8 @@ def decide(
             return Wait(until_ns, "muted")
         return _repeat(incident, told, earlier) if now_ns >= again_ns else Wait(min(until_ns, again_ns), "muted")
     severity, held_until_ns = severity_now(incident, rules, now_ns)
+    if not incident.is_open and held_until_ns is None and rules.hold_s > 0:
+        severity = min(severity, "ticket", key=SEVERITIES.index)  # nothing waits for anybody any more
     if _is_less(severity, rules.least_severity):
         return _held(held_until_ns)
     if told is not None and told.state == "open":
@@ -160,6 +166,13 @@ def decide(
     words = None if muted is None else muted.describe()
     is_doubtful = told is not None and told.state in ("trying", "doubtful")
     return Deliver(Notice("opened", incident.alert, severity, earlier, reference, words, is_doubtful=is_doubtful))
+
+
+def _explains_end(incident: Incident, mutes: Collection[Mute], now_ns: int) -> bool:
+    """Whether its only revision says that the job stood still as it ended, and is news."""
+    found_late = incident.alert["kind"] in STANDSTILLS and incident.alert.get("event") == "opened"
+    is_new = abs(now_ns - incident.first_ns) < _NEWS_NS
+    return found_late and is_new and mute_of(incident.alert, mutes, now_ns) is None
 
 
 def _is_wanted(alert: Mapping[str, Any], rules: Rules) -> bool:

@@ -1,7 +1,7 @@
 -- title: Irregular iterations of a job
 -- theme: an iteration
 -- description: Which iterations took too long, by how much (times_usual), and which verdicts explain them.
---     One without a verdict passed before its cause was seen often enough, or nobody was to blame; part is what on its
+--     One without a verdict passed before that opened (see its first_iteration), or nobody was to blame; part is what on its
 --     critical path took most beyond its usual time.
 -- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
 -- parameter: job String = NEWEST | training job; default: the newest

@@ -236,6 +236,15 @@ def test_most_training_time_lost_comes_first_and_the_end_of_the_trace_closes_a_v
     assert verdict.delta == pytest.approx(34 / 14, rel=0.05)
 
 
+def test_no_iteration_from_which_a_verdict_opened_is_said_to_be_without_one() -> None:
+    analysis = analyze(lockstep({n: {2: 20 * MS} for n in range(50, 60)}))
+    (verdict,) = analysis.verdicts
+    unnamed = {one.iteration for one in analysis.iterations if one.is_irregular and not one.verdict_ids}
+    assert unnamed
+    assert unnamed <= set(range(*verdict.iterations))  # they were judged before it opened
+    assert analysis.parts == []
+
+
 def test_a_trace_without_operators_of_iterations_is_judged_by_its_iterations_alone() -> None:
     trace = lockstep({40: {0: 30 * MS}})
     silent = replace(

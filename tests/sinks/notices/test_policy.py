@@ -96,6 +96,12 @@ LIVES: dict[str, tuple[dict[str, Any], list[tuple[int, Any, Any]]]] = {
     "a hang that came while muted is told when the mute is taken back": (
         {"hold_s": 0.0}, [(0, [MUTED], None), (0, hang(), []), (3600, [], [PAGED])],
     ),
+    "a hang that is found as its job ends is told once, wakes nobody, and is over": (
+        {}, [(0, hang(state="closed", close_reason="finished"), [OPENED, ENDED]), (60, None, []), (86_400, None, [])],
+    ),
+    "a hang that ended long before it is read is told to nobody": (
+        {}, [(0, hang(state="closed", close_reason="finished"), None), (86_400, None, [])],
+    ),
     "a hang that came while muted is not told when its job has ended": (
         {"hold_s": 0.0}, [(0, [MUTED], None), (0, hang(state="closed", close_reason="finished"), []), (3600, [], [])],
     ),
