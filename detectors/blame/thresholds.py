@@ -53,9 +53,6 @@ class BlameThresholds:
 
     # --- which lanes are slow (`slow_lanes.py`) ---------------------------------------------------------------------
 
-    like_accused: float = threshold(0.15, "share of what the accused lane's slow-down predicts",
-        "Beside the accused lane, a lane with a smaller excess is not slow.",
-        "chosen: a seventh or so; what a device carries slows by about as much as the accused lane")  # fmt: skip
     queue_ns: float = threshold(100_000.0, "ns for each transfer",
         "A lane with a smaller excess tells nothing where the predicted slow-down would hardly be noticed.",
         "chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)")  # fmt: skip

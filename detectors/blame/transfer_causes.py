@@ -224,7 +224,8 @@ def _looks(scene: Scene) -> dict[Lane, Look]:
     def by_chance(lane: Lane, times_slow: float) -> float:
         if times_slow and lane in unseen:
             return max(late, LIKELIHOODS.untouched)
-        return LIKELIHOODS.untouched / (times_slow if times_slow > 1 and lane.kind == "collective" else 1.0)
+        times = times_slow if lane.kind == "collective" else min(times_slow, 1.0)
+        return LIKELIHOODS.untouched / (times or 1.0)
 
     return {lane: (times > 0, by_chance(lane, times)) for lane, times in lanes.items()}
 
