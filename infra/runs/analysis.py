@@ -104,7 +104,7 @@ class Analysis:
     late_ranks: list[LateRank] = field(default_factory=list)  # where nothing could be judged: who was last
     lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source reports them; no zeros
     # Iterations of each verdict's first revision: those before it opened were judged when it had no name yet
-    opened_by: Sequence[tuple[int, int]] = ()
+    opened_by: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:

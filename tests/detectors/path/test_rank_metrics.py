@@ -36,7 +36,8 @@ def kernels(*rows: tuple[int, int, int, int], **columns: object) -> dict[str, Co
 
 
 def profile(frame: dict[str, Column], kinds: tuple[str, ...] = (), sorts: tuple[str, ...] = ()) -> Profile:
-    return Profile(frame, kinds, sorts, np.empty(0, np.int64), np.empty(0), np.empty((0, 2), np.int64))
+    none = np.empty(0, np.int64)
+    return Profile(frame, kinds, sorts, none, np.empty(0), none.reshape(0, 2), none.reshape(0, 4), ())
 
 
 def values(frame: dict[str, Column], kinds: tuple[str, ...] = ()) -> dict[str, float]:
