@@ -245,7 +245,8 @@ class Session:
     def _change(self, number: int) -> None:
         self._hook.set_iteration(number)
         if self._profiler is not None and self._profiler.is_due and number != UNKNOWN:
-            self._profiler.step(number, self.iterations.in_phase)
+            with self.iterations.in_phase("eval"):
+                self._profiler.step(number)
 
     def _before_step(self, *_: Any) -> None:
         with self.troubles.kept_from_training("pauses"):
