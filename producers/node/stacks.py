@@ -35,6 +35,7 @@ from irregulars.errors import InputError, RecordError, ServiceError
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.kinds import STANDSTILLS
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.importers.kineto_kernels import measure_windows, shares_of
 from irregulars.producers.importers.kineto_trace import WANTED, EventReader, TraceParser
 from irregulars.producers.node.roster import Owner
@@ -62,7 +63,9 @@ _POLL_S: Final = 0.05
 _END_S: Final = 2.0  # for which the agent's end waits for py-spy's
 _MOST_NAME: Final = 100  # characters of a thread's
 _MAIN: Final = "MainThread"
+_ASK_S: Final = 30.0  # from an alert to the requests: by then no agent of its job samples functions any more
 _PROFILE_S: Final = 200.0  # for which a profile is waited for: iterations may take 20 s
+_PROFILES_APART_S: Final = 600.0  # of a job, in which some ten seconds of it are not judged
 _BEHIND_NS: Final = 100_000  # a profile's events behind the functions, so that both are of one look (`ONE_LOOK_NS`)
 _OF_A_PROFILE: Final = (*WANTED, b'"cpu_op"', b'"kernel"')
 
@@ -163,7 +166,7 @@ class StackWatch:
 
     `alerts`: returns messages of the topic, as they come. `processes`: returns the ranks of this host and their
     processes. `is_profiling`: whether they are asked for profiles. Each rank is looked at once for a verdict, one
-    process at a time, and all are profiled at once.
+    process at a time. All are profiled at once, in a thread of its own: a job may take minutes to answer.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class StackWatch:
         self._found: deque[Event] = deque()
         self._known: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._looked_s: dict[tuple[Owner, bool], float] = {}
+        self._profiled_s: dict[str, float] = {}  # by job
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="irregulars-stacks", daemon=True)
         self._thread.start()
@@ -214,7 +218,13 @@ class StackWatch:
         except RecordError as error:
             _LOG.warning("event=alert_unreadable reason=%r", str(error))
             return
-        wanted = ranks_to_look_at(verdict)
+        wanted, began_s, at_s = ranks_to_look_at(verdict), time.monotonic(), self._profiled_s
+        # Also where no rank is ours: all agents read all alerts, and so profile a verdict's ranks on all nodes or none.
+        is_profiled = bool(wanted) and verdict.kind not in STANDSTILLS and self._is_new((verdict.verdict_id, UNKNOWN))
+        is_profiled = is_profiled and began_s - at_s.get(verdict.job, -math.inf) >= _PROFILES_APART_S
+        if is_profiled:
+            self._profiled_s = {job: s for job, s in at_s.items() if began_s - s < _PROFILES_APART_S}
+            self._profiled_s[verdict.job] = began_s
         looked: list[tuple[Owner, Process, int]] = []
         for owner, process in self._processes().items():
             is_of = (owner.job, owner.attempt) == (verdict.job, verdict.attempt) and owner.rank in wanted
@@ -222,24 +232,42 @@ class StackWatch:
                 looked.append((owner, process, time.time_ns()))
                 own = self._events(verdict, owner.rank, process.pid, looked[-1][2])
                 self._found.extend((owner, event) for event in own)
-        if verdict.kind not in STANDSTILLS:
-            asked = [(*one, self._ask(one[1])) for one in looked]
-            for owner, process, time_ns, reply in asked:
-                events = self._profiled(verdict, owner.rank, process.pid, time_ns + _BEHIND_NS, reply)
-                self._found.extend((owner, event) for event in events)
+        if is_profiled and looked:
+            threading.Thread(target=self._profile, args=(verdict, looked, began_s + _ASK_S), daemon=True).start()
+
+    def _profile(self, verdict: Verdict, looked: Iterable[tuple[Owner, Process, int]], from_s: float) -> None:
+        if self._is_profiling:
+            self._is_over.wait(max(0.0, from_s - time.monotonic()))
+        asked = [(*one, self._ask(one[1])) for one in looked]
+        until_s = time.monotonic() + _PROFILE_S
+        for owner, process, time_ns, reply in asked:
+            event = DeviceEvent(time_ns + _BEHIND_NS, owner.rank, "function", self._host, "torch.profiler")
+            try:
+                if isinstance(reply, str):
+                    raise ValueError(reply)
+                with reply:
+                    trace = self._receive(reply, until_s)
+                for one in events_of_trace(trace, owner.rank, self._host, event.time_ns):
+                    self._found.append((owner, one))
+            except (OSError, ValueError, InputError) as error:
+                self._found.append((owner, self._refused(verdict, event, process.pid, str(error))))
 
     def _is_due(self, verdict: Verdict, owner: Owner) -> bool:
         """Return whether to look at a rank now, and note it: one that had its look may have none for this verdict."""
         of, way, now_s = (verdict.verdict_id, owner.rank), (owner, verdict.kind in STANDSTILLS), time.monotonic()
         # Where the last look is too young, a later revision of this verdict may have its own.
-        if of in self._known or now_s - self._looked_s.get(way, -math.inf) < _APART_S:
+        if now_s - self._looked_s.get(way, -math.inf) < _APART_S or not self._is_new(of):
             return False
-        self._known[of] = None
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
         self._looked_s = {one: at for one, at in self._looked_s.items() if now_s - at < _APART_S}
         self._looked_s[way] = now_s
         return True
+
+    def _is_new(self, of: tuple[str, int]) -> bool:
+        is_new = of not in self._known
+        self._known[of] = None
+        if len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        return is_new
 
     def _events(self, verdict: Verdict, rank: int, pid: int, time_ns: int) -> Iterator[DeviceEvent]:
         kind, look = ("stack", self._stacks) if verdict.kind in STANDSTILLS else ("function", self._functions)
@@ -259,29 +287,18 @@ class StackWatch:
     def _ask(self, process: Process) -> socket.socket | str:
         """Ask a process for a profile; return where its answer comes, or why it can't be asked."""
         if not self._is_profiling:
-            return "[stacks] profiler is false in the agent's file"
+            return "[stacks] profiler is false"
         try:
             return process.ask_profile() or "its process does not talk to this agent"
         except OSError as error:
             return str(error)
 
-    def _profiled(
-        self, verdict: Verdict, rank: int, pid: int, time_ns: int, reply: socket.socket | str
-    ) -> Iterator[DeviceEvent]:
-        try:
-            if isinstance(reply, str):
-                raise ValueError(reply)
-            with reply:
-                yield from events_of_trace(self._receive(reply), rank, self._host, time_ns)
-        except (OSError, ValueError, InputError) as error:
-            event = DeviceEvent(time_ns, rank, "function", self._host, "torch.profiler")
-            yield self._refused(verdict, event, pid, str(error))
-
-    def _receive(self, reply: socket.socket) -> int:
+    def _receive(self, reply: socket.socket, until_s: float) -> int:
         """Return the descriptor that a process answers with; raises `ValueError` where it sends none in time."""
-        until_s = time.monotonic() + _PROFILE_S
         reply.settimeout(_POLL_S)
-        while time.monotonic() < until_s and not self.is_over:
+        is_last = False  # one that has answered is heard also after another that did not
+        while not is_last and not self.is_over:
+            is_last = time.monotonic() > until_s
             with suppress(TimeoutError):
                 said, descriptors, *_ = socket.recv_fds(reply, MOST_TEXT, 1, socket.MSG_CMSG_CLOEXEC)
                 if descriptors:

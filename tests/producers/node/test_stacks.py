@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.device_events import MOST_TEXT, ONE_LOOK_NS, DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.producers.node import stacks
 from irregulars.producers.node.roster import Owner
 from irregulars.producers.node.stacks import (
     StackWatch,
@@ -38,6 +42,11 @@ HANG = Verdict(
 )  # fmt: skip
 NOBODY = replace(HANG, suspects=())
 HOST = replace(HANG, suspects=(Suspect("host", 4, (4, 5, 6, 7), 0.9),))
+
+
+@pytest.fixture(autouse=True)
+def _asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_ASK_S", 0.0)
 
 
 @pytest.mark.parametrize(("verdict", "ranks"), [
@@ -118,7 +127,10 @@ def looked(
     watch = StackWatch(alerts, lambda: processes, "node-0", py_spy, is_profiling=is_profiling)
     try:
         assert is_read.wait(60)
-        found = watch.take()
+        found, until_s = watch.take(), time.monotonic() + 30
+        while len(found) < count and time.monotonic() < until_s:  # profiles have a thread of their own
+            found += watch.take()
+            time.sleep(0.01)
     finally:
         is_over.set()
         watch.close()
@@ -204,3 +216,30 @@ def test_a_process_that_is_gone_is_said_to_be() -> None:
     assert "backtrace" not in event.detail
     assert len(event.detail) <= MOST_TEXT
     assert event.code is None
+
+def test_a_job_is_profiled_once_in_a_while_and_other_alerts_do_not_wait_for_it() -> None:
+    ends = {rank: socket.socketpair() for rank in (2, 5)}  # of processes that never answer
+    processes = {Owner("llm", 0, rank): Process(os.getpid(), end[0]) for rank, end in ends.items()}
+    slow = [replace(HANG, kind="slow_rank", verdict_id=name, suspects=(Suspect("rank", rank, (rank,), 0.9),))
+            for name, rank in (("a", 2), ("b", 5))]  # fmt: skip
+    is_over = threading.Event()
+
+    def alerts() -> Iterator[bytes]:
+        yield from (alert_of(one) or b"" for one in (*slow, HANG))
+        is_over.wait()
+
+    watch = StackWatch(alerts, lambda: processes, "node-0", "/bin/false")
+    try:
+        found, until_s = list[tuple[Owner, DeviceEvent]](), time.monotonic() + 10
+        while not any(event.kind == "stack" for _, event in found):
+            assert time.monotonic() < until_s, "a hang waits for a profile"
+            found += watch.take()
+            time.sleep(0.01)
+        ends[2][1].settimeout(10)
+        assert ends[2][1].recv(100) == b"profile"
+        assert not select.select([ends[2][1], ends[5][1]], [], [], 0.5)[0], "of a storm, one verdict is profiled"
+    finally:
+        is_over.set()
+        watch.close()
+        for end in (*ends[2], *ends[5]):
+            end.close()
