@@ -218,13 +218,12 @@ class StackWatch:
         except RecordError as error:
             _LOG.warning("event=alert_unreadable reason=%r", str(error))
             return
-        wanted, began_s, at_s = ranks_to_look_at(verdict), time.monotonic(), self._profiled_s
-        # Also where no rank is ours: all agents read all alerts, and so profile a verdict's ranks on all nodes or none.
-        is_profiled = bool(wanted) and verdict.kind not in STANDSTILLS and self._is_new((verdict.verdict_id, UNKNOWN))
-        is_profiled = is_profiled and began_s - at_s.get(verdict.job, -math.inf) >= _PROFILES_APART_S
-        if is_profiled:
-            self._profiled_s = {job: s for job, s in at_s.items() if began_s - s < _PROFILES_APART_S}
-            self._profiled_s[verdict.job] = began_s
+        wanted, began_s, way = ranks_to_look_at(verdict), time.monotonic(), (verdict.verdict_id, UNKNOWN)
+        # Also where no rank is ours: all agents read all alerts, and profile a verdict's ranks on all nodes or none.
+        is_slow = self._is_profiling and bool(wanted) and verdict.kind not in STANDSTILLS and self._is_new(way)
+        profiled_s = {job: at for job, at in self._profiled_s.items() if began_s - at < _PROFILES_APART_S}
+        is_profiled = is_slow and verdict.job not in profiled_s
+        self._profiled_s = profiled_s | ({verdict.job: began_s} if is_profiled else {})
         looked: list[tuple[Owner, Process, int]] = []
         for owner, process in self._processes().items():
             is_of = (owner.job, owner.attempt) == (verdict.job, verdict.attempt) and owner.rank in wanted
@@ -236,9 +235,13 @@ class StackWatch:
             threading.Thread(target=self._profile, args=(verdict, looked, began_s + _ASK_S), daemon=True).start()
 
     def _profile(self, verdict: Verdict, looked: Iterable[tuple[Owner, Process, int]], from_s: float) -> None:
-        if self._is_profiling:
-            self._is_over.wait(max(0.0, from_s - time.monotonic()))
-        asked = [(*one, self._ask(one[1])) for one in looked]
+        self._is_over.wait(max(0.0, from_s - time.monotonic()))
+        asked: list[tuple[Owner, Process, int, socket.socket | str]] = []
+        for one in looked:
+            try:
+                asked.append((*one, one[1].ask_profile() or "its process does not talk to this agent"))
+            except OSError as error:
+                asked.append((*one, str(error)))
         until_s = time.monotonic() + _PROFILE_S
         for owner, process, time_ns, reply in asked:
             event = DeviceEvent(time_ns + _BEHIND_NS, owner.rank, "function", self._host, "torch.profiler")
@@ -247,8 +250,8 @@ class StackWatch:
                     raise ValueError(reply)
                 with reply:
                     trace = self._receive(reply, until_s)
-                for one in events_of_trace(trace, owner.rank, self._host, event.time_ns):
-                    self._found.append((owner, one))
+                found = events_of_trace(trace, owner.rank, self._host, event.time_ns)
+                self._found.extend((owner, one) for one in found)
             except (OSError, ValueError, InputError) as error:
                 self._found.append((owner, self._refused(verdict, event, process.pid, str(error))))
 
@@ -283,15 +286,6 @@ class StackWatch:
         reason = " ".join(said.partition("\n\n")[0].split())[:MOST_TEXT]  # behind it: py-spy's own stack
         _LOG.warning("event=stack_not_taken job=%r rank=%d pid=%d reason=%r", verdict.job, event.rank, pid, reason)
         return replace(event, detail=f"not taken: {reason}"[:MOST_TEXT])
-
-    def _ask(self, process: Process) -> socket.socket | str:
-        """Ask a process for a profile; return where its answer comes, or why it can't be asked."""
-        if not self._is_profiling:
-            return "[stacks] profiler is false"
-        try:
-            return process.ask_profile() or "its process does not talk to this agent"
-        except OSError as error:
-            return str(error)
 
     def _receive(self, reply: socket.socket, until_s: float) -> int:
         """Return the descriptor that a process answers with; raises `ValueError` where it sends none in time."""

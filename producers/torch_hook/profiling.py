@@ -159,11 +159,11 @@ class Profiler:
 
 
 def _send(reply: socket.socket, result: str | int) -> None:
+    said, descriptors = (b"trace", [result]) if isinstance(result, int) else (result.encode(), [])
     with reply, suppress(OSError):  # of an agent that waits no more
-        is_trace = isinstance(result, int)
-        socket.send_fds(reply, [b"trace" if is_trace else str(result).encode()], [result] if is_trace else [])
-    if isinstance(result, int):
-        os.close(result)
+        socket.send_fds(reply, [said], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _trace_of(profile: Any) -> int:

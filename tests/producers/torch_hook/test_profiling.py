@@ -101,7 +101,7 @@ def test_a_profile_tells_the_operators_by_their_share_of_a_few_iterations_that_a
     kind, device, share, name = events[0]
     assert (kind, device, name) == ("function", "CPU operators", "aten::sort")
     assert 500 < share <= 1000
-    # One shows how long it takes; they begin at 102 and record from 104 on. Odd numbers pass a multiple of 2 each time.
+    # One shows how long it takes; they begin at 102 and record from 104 on. Odd ones pass a multiple of 2 each time.
     assert found["phases"] == [*["eval"] * unjudged, *["train"] * (12 - unjudged)]
     assert (found["refused"], found["errors"]) == ("", []), "it may be asked again"
 
