@@ -168,8 +168,8 @@ def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
         if newest_ns[one.rank] - one.time_ns < ONE_LOOK_NS:
             found.setdefault(one.device, {}).setdefault(one.rank, {})[one.detail] = (one.code or 0) / 1000
     text = ""
+    accused = verdict.suspects[0].ranks if verdict.suspects else ()
     for shares in found.values() if verdict.kind == "slow_rank" else ():
-        accused = verdict.suspects[0].ranks if verdict.suspects else ()
         rank = next((rank for rank in accused if rank in shares), None)
         peers = sorted(shares.keys() - {rank for one in verdict.suspects for rank in one.ranks})
         if rank is not None and peers:

@@ -28,7 +28,7 @@ STATES: Final = ("trying", "open", "doubtful", "refused", "closed")
 KEPT_NS: Final = 30 * 86_400 * 10**9
 
 _NS: Final = 10**9
-# Of an incident that was over when its first alert came: what is older was told by others, as a first start reads it
+# An incident that was over when its first alert came is told within this: a first start reads weeks of old ones
 _NEWS_NS: Final = 3600 * _NS
 State = Annotated[str, one_of(*STATES)]
 
