@@ -239,9 +239,8 @@ class Findings:
         usual = course.look(most)
         course.learn(most)
         is_larger = reduced > _LARGER * max(most, usual.expected if usual else 0.0)
-        is_broken = (
-            reduced.max() > _LARGER * most and not is_larger.any()
-        )  # own norms fell: of one micro-batch of more
+        # Own norms fell: they are of one micro-batch of more
+        is_broken = reduced.max() > _LARGER * most and not is_larger.any()
         if self.state.averaged < NUMERIC.memory // 2 or is_broken:
             # Else they are summed, or not those that are reduced: a sum of few may be hardly larger than one.
             self.state.averaged = self.state.averaged + 1 if reduced.max() <= (1 + JOB.negligible) * most else 0

@@ -200,7 +200,6 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             suspects=tuple(suspect_of(Device(GPU, (rank,)), probability, topology) for rank in one.ranks),
             evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
             time_ns=one.time_ns or None,  # 0 where the source has none
-            # What all ranks got alike came wrong into their sum, on the way between them.
             layer="network" if is_in_sum else layer_of(one.kind),
         )  # fmt: skip
 
