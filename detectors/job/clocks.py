@@ -91,8 +91,9 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     """Return the clocks as the collectives of a later iteration show them.
 
     A drift that is extrapolated over the minutes that an incident lasts is wrong by milliseconds: a clock's rate
-    changes with its temperature, and where NTP slews it. Only how hosts that share collectives have moved against
-    one another is taken from them, as far as clocks can have drifted since; the rest stays extrapolated.
+    changes with its temperature, and where NTP slews it. How hosts that share collectives have moved against one
+    another is taken from them, as far as clocks can have drifted since. Hosts that only messages join move by what
+    causality demands, as no recv ends before its send begins; messages that are slow one way show no more.
 
     `clocks`: as estimated from earlier iterations. `columns`, `host_of`: as `estimate_offsets` takes them; the later
     iteration, as far as it was read.
@@ -113,12 +114,16 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     moved_ns = offsets_ns - drifted_ns
     part = np.unique(_connected(ends, len(hosts)), return_inverse=True)[1]
     moved_ns -= medians(part, moved_ns)[part]  # one clock that was set moves no other
+    most_ns = 2 * JOB.drift_ratio * since_ns
     is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.noise_sigmas * noise_ns)
-    is_drift &= np.abs(moved_ns) <= 2 * JOB.drift_ratio * since_ns
-    moved = dict(
-        zip(hosts.tolist(), np.where(is_drift, np.rint(moved_ns), 0.0).astype(np.int64).tolist(), strict=True)
-    )
-    ahead_ns = {rank: clocks.ahead_of(rank, now_ns) + moved.get(host_of[rank], 0) for rank in clocks.ahead_ns}
+    found_ns = drifted_ns + np.where(is_drift & (np.abs(moved_ns) <= most_ns), moved_ns, 0.0)
+    for way in _ways(rows, host[at], start_ns):
+        apart_ns = found_ns[way.one] - found_ns[way.two]
+        possible_ns = min(max(apart_ns, way.ahead_ns - way.bound_ns), way.ahead_ns + way.bound_ns)
+        if abs(possible_ns - apart_ns) <= most_ns:
+            _join(way._replace(ahead_ns=possible_ns), found_ns, part)
+    ahead = dict(zip(hosts.tolist(), np.rint(found_ns).astype(np.int64).tolist(), strict=True))
+    ahead_ns = {rank: ahead.get(host_of[rank], clocks.ahead_of(rank, now_ns)) for rank in clocks.ahead_ns}
     return Clocks(ahead_ns, clocks.drift_ratio, now_ns)
 
 
@@ -175,14 +180,8 @@ def _estimate(
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
-    # Hosts are compared between which bytes go in both directions
-    shortest_ns = _shortest_ways(rows, host, start_ns)
     # The tightest bound first: later ways between hosts that are joined already are not used.
-    ways = sorted(
-        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
-        for (one, two), there_ns in shortest_ns.items()
-        if one < two and (back_ns := shortest_ns.get((two, one))) is not None
-    )
+    ways = _ways(rows, host, start_ns)
     if joined is not None:
         by_hosts = {(way.one, way.two): way for way in ways}
         ways = [by_hosts[way.one, way.two] for way in joined if (way.one, way.two) in by_hosts]
@@ -289,6 +288,16 @@ def _connected(ends: _Ends, hosts: int) -> Ints:
             break
         part = renewed
     return part
+
+
+def _ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> list[_Way]:
+    """Compare hosts between which bytes go in both directions, the tightest bound first."""
+    shortest_ns = _shortest_ways(rows, host, start_ns)
+    return sorted(
+        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
+        for (one, two), there_ns in shortest_ns.items()
+        if one < two and (back_ns := shortest_ns.get((two, one))) is not None
+    )
 
 
 def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> dict[tuple[int, int], float]:

@@ -330,6 +330,23 @@ def test_what_is_noise_or_faster_than_any_drift_is_not_followed(moved_ms: float,
     assert moved_ns == pytest.approx(moved_ms * MS if is_followed else 0, abs=30 * US)
 
 
+@pytest.mark.parametrize(("moved_ms", "followed_ms"), [(0.0, 0.0), (2.0, 2.0), (30.0, 0.0)])
+def test_hosts_that_only_messages_join_move_by_what_causality_demands(moved_ms: float, followed_ms: float) -> None:
+    """Messages of a link that is slow one way show a wrong offset; quick ones back come before they were sent."""
+    quick = [*messages({}, 0, 2, way_ns=80 * US), *messages({}, 2, 0, way_ns=80 * US)]
+    moved = {"h1": moved_ms * MS}
+    slow = [
+        one
+        for source, target, way_ns in ((0, 2, 10 * MS), (2, 0, 80 * US))
+        for one in messages(moved, source, target, way_ns=way_ns, count=max(LATER) + 1)
+        if one["iteration"] in LATER
+    ]
+    found = followed(slow, quick)
+    assert found.ahead_of(2, found.origin_ns) - found.ahead_of(0, found.origin_ns) == pytest.approx(
+        followed_ms * MS, abs=300 * US
+    )
+
+
 def test_clocks_that_are_not_followed() -> None:
     # Hosts without collectives drift on
     drifts = {"h0": 20e-6, "h1": -20e-6}
