@@ -42,8 +42,8 @@ class Reviewed:
     # Share of the recvs that ranks left open while they worked on. Gaps don't tell whether they waited for them in
     # the end or worked until then, so stages can't be compared by their gaps.
     beside_ratio: float = 0.0
-    # For each rank between the first and the last stage its work on micro-batches, ns
-    # (`detectors.path.microbatch_work`), which open recvs don't hide; empty where that is not known
+    # For each rank between the first and the last stage, and where gaps are hidden also of these, its work on
+    # micro-batches, ns (`detectors.path.microbatch_work`), which open recvs don't hide; empty where it is not known
     microbatch_ns: Mapping[int, float] = field(default_factory=dict)
     # For each rank the sum of its gaps to its last message, ns; empty where that is not known
     to_last_message_ns: Mapping[int, float] = field(default_factory=dict)
@@ -143,12 +143,17 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     stage: the other stages wait for it in each iteration. Where several seem heavy (that of the first and the last
     one is extrapolated), the costliest is taken.
     """
-    hides_work = median(one.beside_ratio for one in reviewed) > 1 - JOB.part
+    hides_work = are_gaps_hidden(median(one.beside_ratio for one in reviewed))
     work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]
     stages = sorted(set.intersection(*map(set, work_ns)))
     found = [_stage_cause(stage, work_ns, reviewed, topology) for stage in stages] if len(stages) > 1 else []
     slow = [cause for cause in found if _always_matters(cause, reviewed, delta)]
     return max(slow, key=lambda cause: median(cause.explained_ns.values()), default=None)
+
+
+def are_gaps_hidden(beside_ratio: float) -> bool:
+    """Whether stages can't be compared by their gaps, by a share of recvs as of `Reviewed`."""
+    return beside_ratio > 1 - JOB.part
 
 
 def _stage_cause(
