@@ -20,7 +20,7 @@ class IrregularThresholds:
         "coarse")  # fmt: skip
     level_iterations: int = threshold(20, "iterations",
         "The newest regular ones, whose median is the job's level. While a verdict on a standing fault is open, a "
-        "review is due as often.",
+        "review is due as often. In the first ones, and after a change of level, no number is a spike.",
         "chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along")  # fmt: skip
 
     memory: int = threshold(50, "iterations",

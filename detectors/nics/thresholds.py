@@ -34,13 +34,8 @@ class NicThresholds:
         "Divided by the slow-down of a transfer, this is the highest peak of a cap, between least_capped_ratio and "
         "JOB.nearly_all. An end that swings less than the middle one by as many times is steady.",
         "chosen: samples of 10 ms flatten usual bursts to about a third; EROICA's figures 3 to 5")  # fmt: skip
-    near_ratio: float = threshold(1.25, "ratio to the lowest peak of all ends",
-        "An end with a higher peak is not one of the lowest.",
-        "chosen: who moves the bytes next after a capped NIC peaks 1.1 to 1.2 times as high")  # fmt: skip
 
     # Likelihoods: that an end of a slow transfer is one of those with the lowest peak
-    low_if_nic_sends: float = threshold(0.8, "probability",
-        "A sending end stands out if its NIC is slow.", "chosen: queues build where a slow NIC sends")  # fmt: skip
     low_if_nic_receives: float = threshold(0.6, "probability",
         "A receiving end stands out if its NIC is slow.",
         "chosen: a fault may leave this direction alone, so it is less than for sending")  # fmt: skip

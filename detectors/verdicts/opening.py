@@ -70,7 +70,7 @@ class Evidence:
             return True
         if _is_clear_run(cause, clear):
             return True
-        if len(clear) >= VERDICTS.seen_twice and all(o.is_late(cause) and o.is_long for o in clear):
+        if len(clear) >= JOB.another and all(o.is_late(cause) and o.is_long for o in clear):
             shown = [o for o in self.recent if o.iteration in cause.explained_ns]
             return stands_alone(cause, shown, self.suspicions, self.topology, ("work",))
         return self._is_in_all(cause, seen)
