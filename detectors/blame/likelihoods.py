@@ -27,9 +27,7 @@ class Likelihoods:
     prior_link: float = JOB.most  # rarer than a NIC, which all of its links pass
     prior_switch: float = threshold(0.3, _PRIOR,
         "A switch is to blame.", "chosen: there are fewer switches than NICs")  # fmt: skip
-    prior_fabric: float = threshold(0.1, _PRIOR,
-        "What joins the switches is to blame.",
-        "chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)")  # fmt: skip
+    prior_fabric: float = 1 - JOB.sure  # redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)
     prior_none: float = JOB.least_share  # what is looked into stands far out of the noise
 
     # --- ways: which part of a slow device is slow ------------------------------------------------------------------
@@ -40,12 +38,11 @@ class Likelihoods:
 
     # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
+    # Nobody has counted them, so they are steps of one scale.
 
     accused: float = 1 - JOB.least_share  # it was looked into since it was slow
-    crosses: float = threshold(0.9, _SLOW,
-        "Such as a pair over the network with one end below a slow switch. Also that ranks lack processor time, and "
-        "that the same leaf's ranks leave first if one way between leafs is slow.",
-        "chosen: a little less sure than the accused lane itself")  # fmt: skip
+    # Also that ranks lack processor time, and that one leaf leaves first if one way between leafs is slow.
+    crosses: float = JOB.sure
     may_cross: float = JOB.most  # nobody knows which of them it takes
     shares_host: float = JOB.nearly_all  # a ring may enter and leave the host by another NIC
     inside: float = 1 - JOB.nearly_all  # gloo, and NCCL without P2P, send it over the NIC; NVLink does not
@@ -53,6 +50,10 @@ class Likelihoods:
     nobody: float = threshold(0.15, _SLOW,
         "No device is to blame.",
         "chosen: three times untouched, since bad moments of a network slow many lanes at once")  # fmt: skip
+
+    # --- an end of a slow transfer has one of the lowest peak rates -------------------------------------------------
+
+    low_by_chance: float = 1 - JOB.sure  # in a ring the neighbour of a capped NIC has the same peak, one of ten ends
 
     # --- what devices reported (`reported.py`) ---------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ class JobThresholds:
     nearly_all: float = threshold(0.8, "share, or probability",
         "From here on nearly all take part, or are explained: iterations, excess, a NIC's usual peak.",
         "chosen: four of five, since rows get lost, and peaks vary by a tenth or two")  # fmt: skip
+    sure: float = threshold(0.9, "probability",
+        "A suspect with less is not sure: it is not accused of a slow phase, and may be another's alternative.",
+        "chosen: nine of ten, above nearly_all, as a job has slow phases that nobody is to blame for (commit "
+        "848b513)")  # fmt: skip
     part: float = threshold(0.25, "share",
         "A smaller part does not count: of an excess, of a lane's time, of the late ranks, or of a certainty.",
         "chosen: three causes and noise may share an iteration")  # fmt: skip

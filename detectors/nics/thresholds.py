@@ -42,17 +42,11 @@ class NicThresholds:
     low_if_link: float = threshold(0.3, "probability",
         "An end of a slow link stands out.",
         "chosen: other transfers of the same NIC mostly reach their usual peak")  # fmt: skip
-    low_by_chance: float = threshold(0.1, "probability",
-        "An end stands out though another device is slow.",
-        "chosen: in a ring the neighbour of a capped NIC has the same peak, one of ten ends or so")  # fmt: skip
 
     # Who is steady
     bursts: float = threshold(0.2, "swing (σ / μ)",
         "If the middle swing of all ends is not larger, no end is steady.",
         _FIGURES)  # fmt: skip
-    min_ends: int = threshold(6, "ends; a NIC has two",
-        "With fewer, no end is steady; if a stage has fewer, NICs are compared over the whole job.",
-        "computed: of two NICs either may be the odd one")  # fmt: skip
     window_samples: int = threshold(50, "samples",
         "Without iterations, a window of time is at least so long.",
         "chosen: half a second at 10 ms a sample, which holds several bursts")  # fmt: skip
