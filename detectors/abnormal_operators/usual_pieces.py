@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma, weighted_medians
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.job.thresholds import JOB
@@ -147,14 +146,14 @@ def huber_means(group: Ints, values: Floats, weights: Floats, sigma: float) -> F
     Huber: Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964; one step from the
     median.
 
-    The median is 2, and 90 is moved to two standard deviations from there, which is 4:
+    The median is 2, and 90 is moved to three standard deviations from there, which is 5:
 
     >>> huber_means(np.zeros(3, dtype=np.int64), np.array([0.0, 2.0, 90.0]), np.ones(3), sigma=1.0)
-    array([2.])
+    array([2.33333333])
     """
     median = weighted_medians(group, values, weights)
     does_count = ~np.isnan(values) & (weights > 0)
-    far = ABNORMAL.huber_sigmas * sigma
+    far = JOB.noise_sigmas * sigma
     distance = np.where(does_count, np.clip(values - median[group], -far, far), 0.0)
     weights = np.where(does_count, weights, 0.0)
     total = np.bincount(group, weights)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device
 from irregulars.thresholds import threshold
 
@@ -23,16 +24,11 @@ class Likelihoods:
 
     # --- priors: how often which kind of device is to blame ---------------------------------------------------------
 
-    prior_link: float = threshold(0.5, _PRIOR,
-        "The way between two ranks is to blame.",
-        "chosen: rarer than a NIC, which all of its links pass")  # fmt: skip
+    prior_link: float = JOB.most  # rarer than a NIC, which all of its links pass
     prior_switch: float = threshold(0.3, _PRIOR,
         "A switch is to blame.", "chosen: there are fewer switches than NICs")  # fmt: skip
-    prior_fabric: float = threshold(0.1, _PRIOR,
-        "What joins the switches is to blame.",
-        "chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)")  # fmt: skip
-    prior_none: float = threshold(0.05, _PRIOR,
-        "It was chance.", "chosen: what is looked into stands far out of the noise")  # fmt: skip
+    prior_fabric: float = 1 - JOB.sure  # redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)
+    prior_none: float = JOB.least_share  # what is looked into stands far out of the noise
 
     # --- ways: which part of a slow device is slow ------------------------------------------------------------------
 
@@ -42,31 +38,22 @@ class Likelihoods:
 
     # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
+    # Nobody has counted them, so they are steps of one scale.
 
-    accused: float = threshold(0.95, _SLOW,
-        "Such as the accused lane, if the communication as such is slow; or a pair that passes a slow NIC its way.",
-        "chosen: it was looked into since it was slow")  # fmt: skip
-    crosses: float = threshold(0.9, _SLOW,
-        "Such as a pair over the network with one end below a slow switch. Also that ranks lack processor time, and "
-        "that the same leaf's ranks leave first if one way between leafs is slow.",
-        "chosen: a little less sure than the accused lane itself")  # fmt: skip
-    may_cross: float = threshold(0.5, _SLOW,
-        "It passes one of some equal switches above the leafs, of which one is slow. As likely a device is slow both "
-        "ways, a switch as a whole, and a slow switch shows at NICs.",
-        "formula: as likely as not: nobody knows which of them it takes")  # fmt: skip
-    shares_host: float = threshold(0.8, _SLOW,
-        "It is a group with other members on the slow NIC's host.",
-        "chosen: a ring may enter and leave the host by another NIC")  # fmt: skip
-    inside: float = threshold(0.2, _SLOW,
-        "It stays inside a host, and a NIC or switch of one of its ranks is slow.",
-        "chosen: gloo, and NCCL without P2P, send it over the NIC; NVLink does not")  # fmt: skip
-    untouched: float = threshold(0.05, _SLOW,
-        "What is slow does not touch it.",
-        "chosen: several times what noise alone leaves beyond JOB.sigmas, as one fault makes others "
-        "wait")  # fmt: skip
+    accused: float = 1 - JOB.least_share  # it was looked into since it was slow
+    # Also that ranks lack processor time, and that one leaf leaves first if one way between leafs is slow.
+    crosses: float = JOB.sure
+    may_cross: float = JOB.most  # nobody knows which of them it takes
+    shares_host: float = JOB.nearly_all  # a ring may enter and leave the host by another NIC
+    inside: float = 1 - JOB.nearly_all  # gloo, and NCCL without P2P, send it over the NIC; NVLink does not
+    untouched: float = JOB.least_share  # more than noise beyond JOB.sigmas, as one fault makes others wait
     nobody: float = threshold(0.15, _SLOW,
         "No device is to blame.",
         "chosen: three times untouched, since bad moments of a network slow many lanes at once")  # fmt: skip
+
+    # --- an end of a slow transfer has one of the lowest peak rates -------------------------------------------------
+
+    low_by_chance: float = 1 - JOB.sure  # in a ring the neighbour of a capped NIC has the same peak, one of ten ends
 
     # --- what devices reported (`reported.py`) ---------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import CARRIERS, Device, Topology
 from irregulars.detectors.nics.peak_caps import End, capped_ends, peak_if_capped
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
-from irregulars.detectors.nics.thresholds import NICS
 from irregulars.detectors.path.critical_path import Attribution, Piece
 
 
@@ -91,9 +90,9 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
     """
     kind = TRANSFER_SUSPECTS[device.kind]
     if not kind.is_in_network:
-        return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
+        return math.log(LIKELIHOODS.low_by_chance) if any(low.values()) else 0.0
     # By Jeffreys' prior (half an end of each kind is added), so that it is neither 0 nor 1.
-    by_chance = min(NICS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
+    by_chance = min(LIKELIHOODS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
     told = 0.0
     for end, chance in kind.ends(device, low).items():
         likely = max(chance, by_chance)
@@ -157,7 +156,7 @@ def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End
     swings = [a.swings for a in attributions]
     stages = topology.stages(ranks) if len(ranks) else ranks
     counts = dict(zip(*(found.tolist() for found in np.unique(stages, return_counts=True)), strict=True))
-    is_small = min(counts.values(), default=0) < NICS.min_ends // 2
+    is_small = min(counts.values(), default=0) < JOB.repeated
     groups = [ranks] if is_small else [ranks[stages == stage] for stage in counts]
     found: dict[End, bool] = {}
     for group in groups:

@@ -38,6 +38,7 @@ from typing import ClassVar, Final, Literal
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.nics.thresholds import NICS
@@ -226,7 +227,7 @@ class _Nic(SuspectKind):
 
     def ends(self, device: Device, seen: Collection[End]) -> Mapping[End, float]:
         # Asked by name: of thousands of NICs each has its own two.
-        own = {(device, 0): NICS.low_if_nic_sends, (device, 1): NICS.low_if_nic_receives}
+        own = {(device, 0): JOB.nearly_all, (device, 1): NICS.low_if_nic_receives}
         return {end: chance for end, chance in own.items() if end in seen}
 
 

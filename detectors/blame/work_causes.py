@@ -16,7 +16,7 @@ from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, n
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
-from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
@@ -251,7 +251,7 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     over_ns = typical_ns - np.median(typical_ns)
     deviations_ns = (table - typical_ns[:, None])[is_known]
     error_ns = MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])
-    wrong_by_ns = max(IRREGULAR.late_sigmas * error_ns, JOB.twice * -float(over_ns.min()))
+    wrong_by_ns = max(LATE_SIGMAS * error_ns, JOB.twice * -float(over_ns.min()))
     late = over_ns > max(wrong_by_ns, least_ns, JOB.most * float(over_ns.max()))
     return set(ranks[late].tolist())
 

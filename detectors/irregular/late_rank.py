@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sigma, row_medians
-from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.thresholds import IRREGULAR, LATE_SIGMAS
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Floats, Ints, Numbers
 
@@ -37,7 +37,7 @@ class Latest(NamedTuple):
     @property
     def stands_out(self) -> bool:
         """Whether it is later than chance explains."""
-        return self.sigmas >= IRREGULAR.late_sigmas
+        return self.sigmas >= LATE_SIGMAS
 
 
 def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.thresholds import threshold
 
 
@@ -20,7 +21,7 @@ class IrregularThresholds:
         "coarse")  # fmt: skip
     level_iterations: int = threshold(20, "iterations",
         "The newest regular ones, whose median is the job's level. While a verdict on a standing fault is open, a "
-        "review is due as often.",
+        "review is due as often. In the first ones, and after a change of level, no number is a spike.",
         "chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along")  # fmt: skip
 
     memory: int = threshold(50, "iterations",
@@ -34,10 +35,6 @@ class IrregularThresholds:
         "noise")  # fmt: skip
 
     # A rank that stands out by its own work
-    late_sigmas: float = threshold(6.0, "robust standard deviations",
-        "A rank that is later than the latest rank usually is, by less than this, does not stand out.",
-        "chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no "
-        "surprise")  # fmt: skip
     most_ranks: int = threshold(16, "ranks",
         "The latest of an iteration, whose lateness is kept; the odd ones, and peers of each stage, that a review of "
         "a large job begins to read.",
@@ -53,3 +50,5 @@ class IrregularThresholds:
 
 
 IRREGULAR: Final = IrregularThresholds()
+LATE_SIGMAS: Final = 2 * JOB.noise_sigmas
+"""Robust standard deviations: the latest of many ranks has a heavy tail, where 3 to 4 of them are no surprise."""

@@ -17,7 +17,7 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import places_in_runs, run_starts, starts_of
-from irregulars.detectors.job.thresholds import JOB
+from irregulars.detectors.job.thresholds import DRIFT_NS, JOB
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.records import RECV, ROOTED, SEND, UNKNOWN
 
@@ -68,7 +68,7 @@ def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -
     origin_ns = int(columns["start_ns"][is_timed].max())
     older_ns = int(columns["start_ns"][is_timed & is_older].max(initial=UNKNOWN))
     between_ns = origin_ns - older_ns
-    if older_ns == UNKNOWN or between_ns < JOB.least_baseline_ns:
+    if older_ns == UNKNOWN or between_ns < DRIFT_NS:
         return Clocks(ahead_ns, {}, origin_ns)
     before = _estimate({name: column[is_older] for name, column in columns.items()}, host_of, newest.joined)
     if not np.array_equal(newest.part, before.part):  # offsets of other sets of hosts do not compare
@@ -102,7 +102,7 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     rows = {name: column[is_timed] for name, column in columns.items()}
     now_ns = int(rows["start_ns"].max(initial=clocks.origin_ns))
     since_ns = now_ns - clocks.origin_ns
-    if not clocks.ahead_ns or since_ns < JOB.least_baseline_ns:
+    if not clocks.ahead_ns or since_ns < DRIFT_NS:
         return clocks
     ranks, at = np.unique(rows["rank"], return_inverse=True)
     hosts, host = np.unique([host_of[rank] for rank in ranks.tolist()], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Thresholds that all rooms share, and those for facts of a job: offsets of clocks, lanes, unannounced pipelines."""
+"""Thresholds that all rooms share, and those for facts of a job: offsets of clocks, lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class JobThresholds:
-    """Limits that all rooms share, and limits for clocks, lanes and pipelines."""
+    """Limits that all rooms share, and limits for clocks and lanes."""
 
     # Shared by all rooms
     most: float = threshold(0.5, "share, or probability",
@@ -19,6 +19,10 @@ class JobThresholds:
     nearly_all: float = threshold(0.8, "share, or probability",
         "From here on nearly all take part, or are explained: iterations, excess, a NIC's usual peak.",
         "chosen: four of five, since rows get lost, and peaks vary by a tenth or two")  # fmt: skip
+    sure: float = threshold(0.9, "probability",
+        "A suspect with less is not sure: it is not accused of a slow phase, and may be another's alternative.",
+        "chosen: nine of ten, above nearly_all, as a job has slow phases that nobody is to blame for (commit "
+        "848b513)")  # fmt: skip
     part: float = threshold(0.25, "share",
         "A smaller part does not count: of an excess, of a lane's time, of the late ranks, or of a certainty.",
         "chosen: three causes and noise may share an iteration")  # fmt: skip
@@ -44,6 +48,10 @@ class JobThresholds:
         "With fewer their spread is not known, and newest collectives beyond are left out.",
         "computed: of three, a median deviation is one of them")  # fmt: skip
 
+    another: int = threshold(2, "iterations, ranks, chains or lanes",
+        "With fewer there is none to compare with, or to confirm it.",
+        "computed: the least with which there is another one")  # fmt: skip
+
     # Times of one log
     drift_ratio: float = threshold(1e-4, "ns per ns",
         "An elapsed time by another clock is taken to be off by up to this share.",
@@ -65,19 +73,16 @@ class JobThresholds:
     least_drift_ns: int = threshold(10_000, "ns",
         "Offsets that moved by less did not drift.",
         "chosen: members of a collective leave it within some microseconds of each other")  # fmt: skip
-    least_baseline_ns: int = threshold(1_000_000_000, "ns",
-        "Two estimates that are less apart give no drift.",
-        "chosen: over less, the noise of both estimates would be extrapolated too far")  # fmt: skip
 
     # Lanes
     stray_transfers: float = threshold(1.5, "transfers (participation number)",
         "If the excess of a lane of several transfers is spread over fewer, one of them hung.",
         "chosen: half way between one transfer and two")  # fmt: skip
 
-    # Pipelines that nobody announced
-    min_peers: int = threshold(2, "chains, ranks or lanes",
-        "Fewer chains are not taken for pipelines; with fewer in a role, nothing is usual in it.",
-        "computed: the least with which there is another one; a pipeline stage often has two ranks")  # fmt: skip
-
 
 JOB: Final = JobThresholds()
+FAR_SIGMAS: Final = 2 * JOB.sigmas
+"""Standard deviations that the largest of many values with heavy tails reaches. Of gradient norms and losses of three
+small models in clean runs 6 was exceeded (tests.benchmarks.numerics)."""
+DRIFT_NS: Final = JOB.clock_error_ns / JOB.drift_ratio
+"""Time in which two clocks may part by the error allowed for: of less the noise of both would be told as drift."""

@@ -365,7 +365,7 @@ def stages_from_transfers(
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)
-    if len(pipelines) < JOB.min_peers or len({len(one) for one in pipelines}) > 1:
+    if len(pipelines) < JOB.another or len({len(one) for one in pipelines}) > 1:
         return {}
     group_of = {rank: group for group, ranks in enumerate(pipelines) for rank in ranks}
     sent: list[dict[tuple[int, int], int]] = [{} for _ in pipelines]
@@ -421,4 +421,4 @@ def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> b
     # An interleaved pipeline sends also from its last stage to the first, and back, but less often than to the next.
     is_round = back == {(ranks[0], ranks[-1]), (ranks[-1], ranks[0])}
     is_seldom = max(sent[pair] for pair in back) <= (1 - JOB.least_share) * between
-    return is_round and is_seldom and between >= JOB.min_peers
+    return is_round and is_seldom and between >= JOB.another

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, join_rows
 from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -42,12 +43,12 @@ class HangWatch:
     def _is_past(self) -> bool:
         """Whether each rank of the oldest iteration has enough newer ones."""
         oldest, *newer = (one.columns["rank"] for one in self.newest)
-        if len(newer) < JUDGING.newest_iterations:
+        if len(newer) < JOB.another:
             return False
-        if all(np.array_equal(oldest, ranks) for ranks in newer[-JUDGING.newest_iterations :]):
+        if all(np.array_equal(oldest, ranks) for ranks in newer[-JOB.another :]):
             return True  # nearly always so, and quickly checked
         ranks, iterations = np.unique(np.concatenate(newer), return_counts=True)
-        return bool(np.isin(oldest, ranks[iterations >= JUDGING.newest_iterations]).all())
+        return bool(np.isin(oldest, ranks[iterations >= JOB.another]).all())
 
     def add_late(self, rows: IterationRows) -> None:
         """Take in the rows of ranks that came after their iteration was judged.

@@ -371,6 +371,6 @@ def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: C
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
     latest = nsmallest(
-        JUDGING.first_ranks, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
+        JOB.another, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
     )
     return {slowest, *latest}

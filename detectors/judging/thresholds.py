@@ -18,9 +18,6 @@ class JudgingThresholds:
         "chosen: above the five that a standing cause is judged by, so that single ones weigh little")  # fmt: skip
 
     # Hangs
-    newest_iterations: int = threshold(2, "iterations",
-        "An iteration is dropped from the search for hangs when each of its ranks has so many newer ones.",
-        "chosen: ranks may stand on both sides of the border between two iterations")  # fmt: skip
     most_lost_share: float = threshold(0.02, "share of a rank's rows",
         "A missing row of a rank that lost more does not say that the rank did not arrive.",
         "chosen: with 2 % lost, the row that matters is lost in one of fifty hangs")  # fmt: skip
@@ -40,9 +37,6 @@ class JudgingThresholds:
     # How far the path of a large job is followed
     most_rounds: int = threshold(12, "rounds",
         "Most times that more ranks are read to follow a path.", "chosen by hand, on simulated jobs")  # fmt: skip
-    first_ranks: int = threshold(2, "ranks",
-        "Ranks that are read first, besides the slowest one.",
-        "chosen: the culprit is mostly the first, and the second makes sure where the first lost rows")  # fmt: skip
 
     # The budget of large jobs
     read_share: float = threshold(0.004, "share of the job's operators",

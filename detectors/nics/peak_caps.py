@@ -100,7 +100,7 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     each end.
     """
     lowest = int(np.argmin(typical))
-    is_near = typical <= NICS.near_ratio * typical[lowest]
+    is_near = typical <= (1 + JOB.part) * typical[lowest]
     higher = np.log(np.maximum(values, _NOTHING)) - np.log(np.maximum(values[lowest], _NOTHING))
     for end in np.flatnonzero(is_near & (typical > (1 + JOB.alike) * typical[lowest])):
         known = higher[end][np.isfinite(higher[end])]

@@ -88,7 +88,7 @@ def steady_ends(
     nobody bursts, or nobody is steady.
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
-    if len(ends) < NICS.min_ends:
+    if len(ends) < 2 * JOB.repeated:
         return {}
     by_place = by_places(swings)
     known: dict[End, float] = {}

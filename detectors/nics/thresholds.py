@@ -34,30 +34,19 @@ class NicThresholds:
         "Divided by the slow-down of a transfer, this is the highest peak of a cap, between least_capped_ratio and "
         "JOB.nearly_all. An end that swings less than the middle one by as many times is steady.",
         "chosen: samples of 10 ms flatten usual bursts to about a third; EROICA's figures 3 to 5")  # fmt: skip
-    near_ratio: float = threshold(1.25, "ratio to the lowest peak of all ends",
-        "An end with a higher peak is not one of the lowest.",
-        "chosen: who moves the bytes next after a capped NIC peaks 1.1 to 1.2 times as high")  # fmt: skip
 
     # Likelihoods: that an end of a slow transfer is one of those with the lowest peak
-    low_if_nic_sends: float = threshold(0.8, "probability",
-        "A sending end stands out if its NIC is slow.", "chosen: queues build where a slow NIC sends")  # fmt: skip
     low_if_nic_receives: float = threshold(0.6, "probability",
         "A receiving end stands out if its NIC is slow.",
         "chosen: a fault may leave this direction alone, so it is less than for sending")  # fmt: skip
     low_if_link: float = threshold(0.3, "probability",
         "An end of a slow link stands out.",
         "chosen: other transfers of the same NIC mostly reach their usual peak")  # fmt: skip
-    low_by_chance: float = threshold(0.1, "probability",
-        "An end stands out though another device is slow.",
-        "chosen: in a ring the neighbour of a capped NIC has the same peak, one of ten ends or so")  # fmt: skip
 
     # Who is steady
     bursts: float = threshold(0.2, "swing (σ / μ)",
         "If the middle swing of all ends is not larger, no end is steady.",
         _FIGURES)  # fmt: skip
-    min_ends: int = threshold(6, "ends; a NIC has two",
-        "With fewer, no end is steady; if a stage has fewer, NICs are compared over the whole job.",
-        "computed: of two NICs either may be the odd one")  # fmt: skip
     window_samples: int = threshold(50, "samples",
         "Without iterations, a window of time is at least so long.",
         "chosen: half a second at 10 ms a sample, which holds several bursts")  # fmt: skip

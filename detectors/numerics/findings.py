@@ -178,7 +178,7 @@ class Findings:
         jumps = list(self._jumps(columns, iteration)) if not infinite else []
         # A loss that grows slowly leaves ranks their places: only a jump moves them.
         has_jumped = self.state.jump is not None and self.state.jump.name != "update_rms"
-        self.state.unsettled = 2 * NUMERIC.warm_up if has_jumped else max(self.state.unsettled - 1, 0)
+        self.state.unsettled = 2 * IRREGULAR.level_iterations if has_jumped else max(self.state.unsettled - 1, 0)
         # Learned after they were judged, so that a value is held against earlier ones alone.
         for name in _TRENDS:
             self._trend(name).learn(_job_value(columns, name))

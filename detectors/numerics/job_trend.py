@@ -13,6 +13,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import FAR_SIGMAS
 from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
 
@@ -58,11 +59,11 @@ class JobTrend:
         `step`: to multiples of which values are rounded.
         """
         own = self.state
-        if len(own.errors) < NUMERIC.warm_up or not (math.isfinite(value) and value > 0):
+        if len(own.errors) < IRREGULAR.level_iterations or not (math.isfinite(value) and value > 0):
             return None
         expected = median(own.recent)
         error, sigma = math.log(value) - expected, max(self._sigma(), least_sigma(step, _exp(expected)))
-        is_far = error > max(NUMERIC.deviations * sigma, NUMERIC.peer_times * max(own.errors))
+        is_far = error > max(FAR_SIGMAS * sigma, NUMERIC.peer_times * max(own.errors))
         return Jump(_exp(error), is_far, _exp(expected))
 
     def growth(self) -> float | None:
@@ -81,18 +82,18 @@ class JobTrend:
         own, log = self.state, math.log(value)
         if own.recent:
             error, sigma = log - median(own.recent), max(self._sigma(), least_sigma())
-            if len(own.errors) >= NUMERIC.warm_up:
+            if len(own.errors) >= IRREGULAR.level_iterations:
                 side = (error > _BOUND * sigma) - (error < -_BOUND * sigma)
                 own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1)
                 if abs(own.beyond) >= IRREGULAR.min_iterations:  # it has another level from here on
                     own.mean, own.lowest, own.risen, own.beyond = log, log, 0, 0
                     own.recent = own.recent[1 - IRREGULAR.min_iterations :]
-                usual, most = median(own.errors[-NUMERIC.warm_up :]), NUMERIC.deviations * sigma
+                usual, most = median(own.errors[-IRREGULAR.level_iterations :]), FAR_SIGMAS * sigma
                 error = min(max(error, usual - most), usual + most)  # so that a spike makes no noise of it
             # A run changes fast at first: of that the newer half counts.
-            kept = min(max(own.seen // 2, 2 * NUMERIC.warm_up), 4 * NUMERIC.memory)
+            kept = min(max(own.seen // 2, 2 * IRREGULAR.level_iterations), 4 * NUMERIC.memory)
             own.errors = [*own.errors, error][-kept:]
-        own.recent = [*own.recent, log][-NUMERIC.warm_up :]
+        own.recent = [*own.recent, log][-IRREGULAR.level_iterations :]
         # The plain mean until the memory is full, then one that fades.
         own.mean = own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory) if own.seen else log
         own.risen += 1

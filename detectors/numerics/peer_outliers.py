@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.thresholds import FAR_SIGMAS
 from irregulars.detectors.numerics.resolution import least_sigma
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Flags, Floats, Ints
@@ -65,17 +67,18 @@ class PeerOutliers:
         left = logs - middle - own.usual[at]
         sigma = max(own.sigma, least_sigma(step, math.exp(float(np.median(logs)))))
         sigmas = np.abs(left) / sigma
-        limit = max(NUMERIC.deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
+        limit = max(FAR_SIGMAS, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only gross deviations stand out.
         # A rank that came later than others has still to learn its own place.
         taught = own.taught[at]
-        is_placed = taught >= NUMERIC.warm_up
+        is_placed = taught >= IRREGULAR.level_iterations
         is_gross = (np.abs(left) > _GROSS) & is_placed
         # Logarithms part widely near zero, as of a loss that changes its sign, and there values themselves do not.
         with np.errstate(over="ignore", invalid="ignore"):
             apart = np.abs(values[is_comparable] - np.exp(middle + own.usual[at]))
-            is_apart = apart > NUMERIC.deviations * MAD_TO_SIGMA * np.median(apart)
-        is_out: Flags = (sigmas > limit) & is_apart & (is_gross | (is_settled & (taught >= 2 * NUMERIC.warm_up)))
+            is_apart = apart > FAR_SIGMAS * MAD_TO_SIGMA * np.median(apart)
+        is_far = is_gross | (is_settled & (taught >= 2 * IRREGULAR.level_iterations))
+        is_out: Flags = (sigmas > limit) & is_apart & is_far
         if 2 * int(is_out.sum()) > int(is_placed.sum()):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
         self._learn(at, left, sigmas, is_out)
@@ -98,18 +101,18 @@ class PeerOutliers:
     def _learn(self, at: Ints, left: Floats, sigmas: Floats, is_out: Flags) -> None:
         own = self.state
         taught = own.taught[at]
-        bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.deviations * max(own.sigma, least_sigma())))
-        step = np.where(taught < NUMERIC.warm_up, left, bounded)
+        bounded = np.clip(left, *(np.array([-1, 1]) * FAR_SIGMAS * max(own.sigma, least_sigma())))
+        step = np.where(taught < IRREGULAR.level_iterations, left, bounded)
         # An outlier teaches nothing: a fault that lasts must not become the rank's usual place.
         own.usual[at] += np.where(is_out, 0.0, step) * (1 / np.minimum(taught + 1, NUMERIC.memory))
         own.usual -= np.median(own.usual)  # else all of them would drift together where noise has one long tail
         own.taught[at] += 1
         # The way of a late rank to its place is no noise; where all are on theirs, nothing else is known.
-        is_usual = taught >= min(own.seen, NUMERIC.warm_up)
+        is_usual = taught >= min(own.seen, IRREGULAR.level_iterations)
         is_usual = is_usual if is_usual.any() else ~is_usual
         scale = MAD_TO_SIGMA * float(np.median(np.abs(left[is_usual])))
         own.sigma += (scale - own.sigma) * (1 / min(own.seen + 1, NUMERIC.memory))
         own.seen += 1
-        if own.seen > NUMERIC.warm_up:
+        if own.seen > IRREGULAR.level_iterations:
             furthest = float(np.max(sigmas[is_usual & ~is_out], initial=0.0))
             own.furthest = [*own.furthest, furthest][-4 * NUMERIC.memory :]

@@ -15,14 +15,6 @@ class NumericThresholds:
     memory: int = threshold(64, "iterations",
         "Over about as many the usual level and its noise are learned.",
         "the robust window of the trial with 350 injected bit flips: 64 steps")  # fmt: skip
-    warm_up: int = threshold(20, "iterations",
-        "The first ones, and those after a change of level, in which nothing is called a spike.",
-        "chosen: a third of the memory; the loss falls fast at first")  # fmt: skip
-    deviations: float = threshold(8.0, "standard deviations, robust",
-        "A loss or gradient norm, in logarithms, that is further from its usual place among its peers, or above the "
-        "job's newest values.",
-        "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded, as OLMo's 6 when "
-        "the data changed")  # fmt: skip
     peer_times: float = threshold(2.5, "times",
         "And that is further by this factor than the furthest of the memory: tails are heavy.",
         "fitted: in noise of a t distribution of 5 degrees of freedom 2 raised 0.4 in 1,000 steps")  # fmt: skip

@@ -72,7 +72,7 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     # Members of one collective are not each other's peers in transfers: they share it.
     of_any_stage = _transfer_roles(graph, topology, kind)
     transfer_ns = _usual_transfers(of_any_stage, graph, JOB.often)
-    of_stage_ns = _usual_transfers(role, graph, JOB.min_peers)
+    of_stage_ns = _usual_transfers(role, graph, JOB.another)
     # More peers are better; those of the own stage serve where too few are alike in all stages.
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
@@ -196,9 +196,9 @@ def _usual_of_peers(role: Ints, owner: Ints, values: Ints, least: int) -> Floats
 
 def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) -> Floats:
     """Return the usual values in each row's role; for a free row among free rows only, if they have enough owners."""
-    usual = _usual_of_peers(role, owner, values, JOB.min_peers)
+    usual = _usual_of_peers(role, owner, values, JOB.another)
     free = np.flatnonzero(is_free)
-    of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], JOB.min_peers)
+    of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], JOB.another)
     # Too few free peers: all peers, held up or not, are better than none.
     usual[free] = np.where(np.isnan(of_free), usual[free], of_free)
     return usual
@@ -229,7 +229,7 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
     mean_ns = table.sums_ns[used, at] / counts
     sizes = alike_codes(table.sizes_bytes[used, at], JOB.alike)
     found: dict[Lane, UsualLane] = {}
-    for of_any_stage, least in ((False, JOB.min_peers), (True, JOB.often)):
+    for of_any_stage, least in ((False, JOB.another), (True, JOB.often)):
         role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
         members = np.bincount(role, minlength=len(first))
         usual_ns = lower_medians(role, mean_ns)[role]

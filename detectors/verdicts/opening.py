@@ -30,7 +30,6 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.suspicions import Suspicions, is_by_chance
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Evidence:
             return True
         if _is_clear_run(cause, clear):
             return True
-        if len(clear) >= VERDICTS.seen_twice and all(o.is_late(cause) and o.is_long for o in clear):
+        if len(clear) >= JOB.another and all(o.is_late(cause) and o.is_long for o in clear):
             shown = [o for o in self.recent if o.iteration in cause.explained_ns]
             return stands_alone(cause, shown, self.suspicions, self.topology, ("work",))
         return self._is_in_all(cause, seen)
@@ -95,7 +94,7 @@ class Evidence:
         in each: all of them together must be.
         """
         # A job has slow phases that nobody is to blame for: only a sure suspect is accused of one.
-        if cause.suspects and cause.suspects[0][1] < VERDICTS.sure_certainty:
+        if cause.suspects and cause.suspects[0][1] < JOB.sure:
             return False
         shown = [o for o in seen if o.may_show(cause)]
         if len(shown) < IRREGULAR.recent:
@@ -179,7 +178,7 @@ def _accuse_others(one: Cause, other: Cause) -> bool:
     """Whether two causes surely accuse devices that have no rank in common, all alternatives included."""
     if not one.suspects or not other.suspects:
         return False
-    if min(cause.suspects[0][1] for cause in (one, other)) < VERDICTS.sure_certainty:
+    if min(cause.suspects[0][1] for cause in (one, other)) < JOB.sure:
         return False
     first, second = ({rank for device, _ in cause.suspects for rank in device.ranks} for cause in (one, other))
     return first.isdisjoint(second)

@@ -31,7 +31,6 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import GPU, layer_of
@@ -225,7 +224,7 @@ class SlowCheckpoints(CountedVerdicts[OpenCheckpoint]):
             kind="slow_checkpoint",
             delta=round(one.ratio, 3),
             lost_s=round(one.lost_ns / 1e9, 6),
-            suspects=(suspect_of(one.device, VERDICTS.sure_certainty, topology),),
+            suspects=(suspect_of(one.device, JOB.sure, topology),),
             evidence=one.text if one.seen == 1 else f"{one.text}; in {one.seen} checkpoints since {one.first}",
             time_ns=one.time_ns,
             lasted_s=round(one.lasted_ns / 1e9, 6),

@@ -17,14 +17,6 @@ class VerdictThresholds:
 
     # --- seen often enough (`opening.py`) ---------------------------------------------------------------------------
 
-    seen_twice: int = threshold(2, "long iterations",
-        "The rule for a late rank that stands alone wants as many.",
-        "chosen: pauses hit ever different ranks, hardly the same one twice")  # fmt: skip
-    sure_certainty: float = threshold(0.9, "probability",
-        "The rule for a cause that each recent iteration shows accuses no suspect with less.",
-        "chosen: above JOB.nearly_all, as a job has slow phases that nobody is to blame for (commit "
-        "848b513)")  # fmt: skip
-
     # --- hangs (`revision.py`) --------------------------------------------------------------------------------------
 
     hang_probability: float = threshold(0.96, "probability",

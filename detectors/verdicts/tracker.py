@@ -25,7 +25,6 @@ from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
 from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import GPU
@@ -208,7 +207,7 @@ class VerdictTracker:
         causes = evidence.find(self._new_imbalance(topology))
         # Causes that may be accused one day are replayed first: the newest replay decides as well.
         for cause in causes:
-            if len(cause.explained_ns) >= VERDICTS.seen_twice and is_sure(cause) and not self._is_followed(cause):
+            if len(cause.explained_ns) >= JOB.another and is_sure(cause) and not self._is_followed(cause):
                 beside = [*causes, *evidence.late_beside(cause)]
                 ratio = recovered_ratio(cause, beside, newest, what_if)
                 self._recoveries.note(newest.iteration, cause, ratio)

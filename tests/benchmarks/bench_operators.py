@@ -30,7 +30,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
-from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
@@ -38,6 +37,7 @@ from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures
 from irregulars.detectors.plugins.forest.random_forest import MODEL, load_trees
 from tests.benchmarks.train_operator_forest import (
+    ABNORMAL_RATIO,
     Case,
     CaseRun,
     Example,
@@ -206,7 +206,7 @@ def detectors(train: Rows) -> dict[str, Call]:
     trained = {name: _of_model(lambda matrix, own=model: own.predict(np.nan_to_num(matrix)))
                for name, model in models.items()}  # fmt: skip
     return {
-        "replay": lambda rows: rows.replayed > ABNORMAL.ratio,
+        "replay": lambda rows: rows.replayed > ABNORMAL_RATIO,
         "OperatorForest": _of_model(lambda matrix: ours.predict(matrix) > 0.5),
         **trained,
         "RobustBaseline": lambda rows: rows.baseline > limit,

@@ -101,7 +101,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "rule: rank in 3 of 6": (_limits(Evidence, "is_seen_enough", opening, repeated=_NEVER),),
     "rule: transfers in 4 of 6": (_limits(Evidence, "is_seen_enough", opening, often=_NEVER),),
     "rule: transfers in 3 in a row": (Seam(opening, "_is_clear_run", _always(False)),),
-    "rule: rank in 2, alone": (_limits(Evidence, "is_seen_enough", opening, seen_twice=_NEVER),),
+    "rule: rank in 2, alone": (Seam(opening, "stands_alone", _always(False)),),
     "rule: in all of 6": (Seam(Evidence, "_is_in_all", _always(False)),),
     "rule: uneven data": (Seam(VerdictTracker, "_new_imbalance", _always([])),),
     "rule: single spikes": (Seam(VerdictTracker, "_decide_spikes", _always([])),),

@@ -13,7 +13,6 @@ from irregulars.detectors.abnormal_operators.replay import (
     replay,
     without_slowness,
 )
-from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.abnormal_operators.usual_pieces import (
     UsualPieces,
     huber_means,
@@ -27,7 +26,7 @@ from irregulars.detectors.abnormal_operators.usual_pieces import (
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents
-from tests.detectors.known_operators import graph_of_iterations, read_operators
+from tests.detectors.known_operators import ABNORMAL_RATIO, graph_of_iterations, read_operators
 from tests.detectors.operator_graphs import at, graph_of, logged_graph, row
 from tests.present import present
 
@@ -133,19 +132,19 @@ def test_rows_that_wait_for_each_other_in_a_circle_have_no_times() -> None:
 def test_abnormal_operators_are_found(jobs: dict[str, Incidents], job: str, fault: str) -> None:
     is_abnormal, ratios = judged(jobs[job].run(f"{fault},from={FAULTY}"))
     assert is_abnormal.any()
-    assert f1(is_abnormal, ratios > ABNORMAL.ratio) > 0.75
+    assert f1(is_abnormal, ratios > ABNORMAL_RATIO) > 0.75
 
 
 @pytest.mark.parametrize("job", ["plain", "untidy"])
 def test_in_a_healthy_iteration_hardly_any_operator_is_abnormal(jobs: dict[str, Incidents], job: str) -> None:
     _, ratios = judged(jobs[job].run())
-    assert (ratios > ABNORMAL.ratio).mean() < 0.02
+    assert (ratios > ABNORMAL_RATIO).mean() < 0.02
 
 
 def test_a_job_that_works_longer_as_a_whole_has_no_abnormal_rank() -> None:
     job = Incidents(replace(SETTINGS, workload_changes=((FAULTY, 1.3),)))
     _, ratios = judged(job.run())
-    assert (ratios > ABNORMAL.ratio).mean() < 0.05
+    assert (ratios > ABNORMAL_RATIO).mean() < 0.05
 
 
 def test_other_names_of_ranks_and_another_time_change_nothing(jobs: dict[str, Incidents]) -> None:
@@ -202,7 +201,7 @@ def abnormal_share(recording: str) -> list[float]:
         graph = graph_of_range(range(iteration, iteration + 1))
         ratios = abnormal_ratios(graph, usual)
         for rank in range(4):
-            called[rank].append(float((ratios[graph.rank == rank] > ABNORMAL.ratio).mean()))
+            called[rank].append(float((ratios[graph.rank == rank] > ABNORMAL_RATIO).mean()))
     return [float(np.mean(one)) for one in called]
 
 
@@ -334,9 +333,9 @@ def test_usual_pieces_and_their_ratios() -> None:
 
 
 def test_robust_means_of_ratios() -> None:
-    # A value far from the median counts as if it were two deviations away
+    # A value far from the median counts as if it were three deviations away
     found = huber_means(np.zeros(3, dtype=np.int64), np.array([0.0, 0.0, 9.0]), np.ones(3), 1.0)
-    np.testing.assert_allclose(found, [2 / 3])
+    np.testing.assert_allclose(found, [1.0])
     # Values that are not known and weights of nothing do not count
     group = np.array([0, 0, 0, 1])
     found = huber_means(group, np.array([1.0, np.nan, 5.0, np.nan]), np.array([2.0, 1.0, 0.0, 1.0]), 1.0)

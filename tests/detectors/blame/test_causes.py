@@ -14,7 +14,7 @@ from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_
 from irregulars.detectors.blame.explanation import Unexplained
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
-from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -274,8 +274,6 @@ def test_iterations_in_which_lanes_lost_nothing_have_no_say_in_their_share() -> 
     some = [seen(0, {WORK[1]: 30.0, WORK[2]: 10.0}), seen(1, {WORK[2]: 500.0})]
     assert Unexplained.of(some, APART).share(frozenset([WORK[1]])) == pytest.approx(0.75)
 
-
-LATE_SIGMAS = IRREGULAR.late_sigmas
 
 LINK = Cause("slow_link", ((Device("link", (1, 3)), 0.95),), frozenset({ONE_TO_THREE}), 1, {0: 8 * MS})
 RANK = Cause("slow_rank", ((Device("gpu", (1,)), 1.0),), frozenset({work(1)}), None, {0: 8 * MS})

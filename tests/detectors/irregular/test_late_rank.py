@@ -20,7 +20,7 @@ from irregulars.detectors.irregular.late_rank import (
     lasting_ns,
     latest_ranks,
 )
-from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.thresholds import IRREGULAR, LATE_SIGMAS
 from irregulars.detectors.job.thresholds import JOB
 from tests.present import present
 from tests.stored_states import stored
@@ -37,7 +37,7 @@ def test_the_latest_rank_of_one_iteration() -> None:
     # A rank that is far later than anybody was stands out
     found = present(find_latest({1: 50 * MS, 2: 2 * MS}, HISTORY))
     assert (found.rank, found.over_ns) == (1, pytest.approx(50 * MS, rel=0.01))
-    assert found.sigmas > IRREGULAR.late_sigmas
+    assert found.sigmas > LATE_SIGMAS
     # A rank that is always late is held against its own past
     history = [{0: 30 * MS + n % 3 * MS, 1 + n % 3: 1.0 * MS} for n in range(20)]
     always = present(find_latest({0: 32 * MS, 2: 5 * MS}, history))

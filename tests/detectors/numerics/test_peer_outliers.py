@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers
-from irregulars.detectors.numerics.thresholds import NUMERIC
 
 LATE, COMES, RANKS = 15, 60, 16
 
@@ -34,7 +34,7 @@ def test_a_rank_that_comes_late_is_accused_when_it_leaves_its_own_place() -> Non
 
 def test_the_way_of_a_late_rank_to_its_place_is_no_noise_of_the_others() -> None:
     late, without = PeerOutliers(), PeerOutliers()
-    watched(late, range(COMES + NUMERIC.warm_up))
+    watched(late, range(COMES + IRREGULAR.level_iterations))
     watched(without, range(COMES))
     assert late.state.sigma < 1.2 * without.state.sigma
     assert max(late.state.furthest) < 1.5 * max(without.state.furthest)

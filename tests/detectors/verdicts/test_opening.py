@@ -10,7 +10,7 @@ import pytest
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
-from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.verdicts.opening import Evidence, carries_lane, is_same, stands_alone
@@ -45,7 +45,7 @@ def slow(number: int) -> Observation:
 
 
 def standing_out(number: int, rank: int = 1) -> Observation:
-    return replace(observation(number, late(rank)), latest=Latest(rank, 50 * MS, IRREGULAR.late_sigmas))
+    return replace(observation(number, late(rank)), latest=Latest(rank, 50 * MS, LATE_SIGMAS))
 
 
 @pytest.mark.parametrize(("seen", "is_enough"), [(2, False), (3, True)])

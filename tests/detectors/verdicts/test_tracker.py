@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
-from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.thresholds import IRREGULAR, LATE_SIGMAS
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import Swing
@@ -27,8 +27,6 @@ from tests.detectors.blame.test_what_if import Job
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
 from tests.present import present
 from tests.stored_states import stored
-
-LATE_SIGMAS = IRREGULAR.late_sigmas
 
 
 def lived(
