@@ -36,6 +36,14 @@ def write_private_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def replace_private_file(path: Path, content: bytes) -> None:
+    """Write a file, mode 0600, whole or not at all: a crash leaves the old one; raises `OSError`."""
+    make_private_directory(path.parent)
+    fresh = path.with_name(f"{path.name}.new")
+    write_private_file(fresh, content)
+    fresh.replace(path)
+
+
 _MOST_BYTES: Final = 64 * 1024  # a secret is a line: a larger file is another one, given by mistake
 
 

@@ -246,8 +246,7 @@ def simulate(
     --fault slow_rank:rank=5,from=60,factor=1.5,shape=ramp,over=20
     """
     from irregulars.producers.simulator.faults import parse_fault
-    from irregulars.producers.simulator.presets import with_preset, with_shape, with_values
-    from irregulars.producers.simulator.settings import SimulatorSettings
+    from irregulars.producers.simulator.settings import SimulatorSettings, with_preset, with_shape, with_values
 
     job = with_shape(SimulatorSettings(iterations=iterations, seed=seed), shape)
     for preset in presets or ():
@@ -264,7 +263,7 @@ def simulate(
 def print_keys(formatter: Any) -> None:
     """Add the kinds of ``--fault`` and the keys of ``--set`` to the help of the command."""
     from irregulars.producers.simulator.faults import FAULT_KINDS
-    from irregulars.producers.simulator.presets import described_keys
+    from irregulars.producers.simulator.settings import described_keys
 
     with formatter.section("Kinds of --fault, with their keys"):
         keys = {name: (" and ".join(kind.places), " or ".join(kind.strengths)) for name, kind in FAULT_KINDS.items()}

@@ -36,7 +36,7 @@ from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.messages.threshold_changes import FIXED, LIVE
-from irregulars.producers.simulator.presets import described_keys
+from irregulars.producers.simulator.settings import described_keys
 from irregulars.sinks.investigations import THEMES, shipped_investigations
 from irregulars.sinks.notices.settings import KINDS, ChannelTable, options_table
 from irregulars.streams.health.counters import Counters, metrics_table

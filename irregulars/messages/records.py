@@ -292,10 +292,13 @@ def rows_of(columns: Mapping[str, np.ndarray]) -> int:
     return columns.rows if isinstance(columns, PlainColumns) else len(next(iter(columns.values())))
 
 
-def no_numerics(rows: int) -> dict[str, np.ndarray]:
+def iteration_columns(
+    iteration: np.ndarray, start_ns: np.ndarray, elapsed_ns: np.ndarray, phase: np.ndarray
+) -> dict[str, np.ndarray]:
     """Return the columns of iterations whose `NUMERICS` and tokens are unknown, and that hold no audit or pause."""
-    floats = dict.fromkeys(("tokens", *NUMERICS[:-1]), np.full(rows, math.nan))
-    return floats | {name: np.full(rows, UNKNOWN) for name in (NUMERICS[-1], *AUDIT, *PAUSE)}
+    columns = dict.fromkeys(("tokens", *NUMERICS[:-1]), np.full(len(iteration), math.nan))
+    columns |= {name: np.full(len(iteration), UNKNOWN) for name in (NUMERICS[-1], *AUDIT, *PAUSE)}
+    return columns | {"iteration": iteration, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "phase": phase}
 
 
 def encode_batch(batch: Batch) -> bytes:

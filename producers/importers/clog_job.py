@@ -76,9 +76,8 @@ def _distinct(ranks: dict[str, int], where: str) -> dict[str, int]:
     seen: dict[int, str] = {}
     for name, rank in ranks.items():
         if rank in seen:
-            raise InputError(
-                f"logs must be of different ranks; got two of rank {rank} {where}: {seen[rank]} and {name}"
-            )
+            found = f"two of rank {rank} {where}: {seen[rank]} and {name}"
+            raise InputError(f"logs must be of different ranks; got {found}")
         seen[rank] = name
     return ranks
 
@@ -241,9 +240,8 @@ def job_of_logs(
     ranks = ranks_of_logs(parsers, named)
     skipped: Counter[str] = Counter()
     groups = groups_of_job(parsers, ranks)
-    communicators = communicators_of(
-        {group for own in groups.values() for group in own.values() if group is not None}, ranks.world_size
-    )
+    known = {group for own in groups.values() for group in own.values() if group is not None}
+    communicators = communicators_of(known, ranks.world_size)
     rows: dict[int, RankRows] = {}
     trusted = TimeCounts.of_all(parser.times for parser in parsers.values()).trusted()
     standing = given_up(parsers, groups, {name: log.newest_ended for name, log in logs.items()})

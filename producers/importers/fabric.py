@@ -59,9 +59,8 @@ def read_fabric(path: Path) -> Fabric:
     lines = list(enumerate(text.splitlines(), 1))
     if re.search(r"^(?:Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
         return _of_ibnetdiscover(path, lines)
-    cables, skipped = (
-        _of_slurm if re.search(r"^\s*SwitchName\s*=", text, re.IGNORECASE | re.MULTILINE) else _of_table
-    )(path, lines)
+    is_slurm = re.search(r"^\s*SwitchName\s*=", text, re.IGNORECASE | re.MULTILINE)
+    cables, skipped = (_of_slurm if is_slurm else _of_table)(path, lines)
     if not cables:
         rule = "must hold cables, output of ibnetdiscover, or Slurm's topology.conf"
         raise InputError(f"{path}: {rule}; got none of them")
@@ -204,8 +203,7 @@ def _of_ibnetdiscover(path: Path, lines: list[tuple[int, str]]) -> Fabric:
     for host, _, leaf in cables:
         leafs_of_host.setdefault(host, set()).add(leaf)
     # A host's adapters may be described as "node-0 HCA-1", which is no name of sysfs: one leaf for all needs none.
-    leaf_of: dict[Plug, str] = {
-        (host, None): next(iter(leafs)) for host, leafs in leafs_of_host.items() if len(leafs) == 1
-    }
+    lone = ((host, *leafs) for host, leafs in leafs_of_host.items() if len(leafs) == 1)
+    leaf_of: dict[Plug, str] = {(host, None): leaf for host, leaf in lone}
     leaf_of |= {(host, nic): leaf for host, nic, leaf in cables if nic is not None}
     return Fabric(leaf_of, {one: ups for one, ups in uppers.items() if ups}, dict(skipped))

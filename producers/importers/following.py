@@ -29,7 +29,8 @@ from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import read_dump_file, read_kineto, traces_among
 from irregulars.producers.importers.inspector_job import LiveLog
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES
-from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns
+from irregulars.producers.publishing.sources import Record, take_records
 from irregulars.producers.trace.directory import published_ns
 from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank_of_name
 
@@ -74,10 +75,8 @@ class FollowingSource:
         self._reader, self._interval_s, self._are_logs = reader, interval_s, are_logs
         self._ends_when_idle, self._world_size = ends_when_idle, world_size
         self._announced: dict[int, tuple[str, ...]] = {}  # sources of each rank that was announced
-        self._waiting: list[Announcement] = []
         self._refused: set[int] = set()  # ranks whose refusal was logged
-        self._batches: Iterator[Batch] = iter(())
-        self._next: Batch | None = None
+        self._records: deque[Record] = deque()  # of the piece that was taken last
         # For each rank and schema: rows taken, and the watermark
         self._totals: dict[tuple[int, str], tuple[int, int | None]] = {}
         self._held: deque[_Piece] = deque()  # pieces that were read, and not taken
@@ -96,18 +95,11 @@ class FollowingSource:
 
     # --- the source -------------------------------------------------------------------------------------------------
 
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+    def poll(self, max_records: int) -> Sequence[Record]:
         """Return records, at most `max_records` announcements and rows; raises `InputError` if reading failed."""
-        if self._next is None and not self._waiting:
+        if not self._records:
             self._take_piece()
-        polled: list[Announcement | Batch] = list(self._waiting[:max_records])
-        del self._waiting[: len(polled)]
-        room = max_records - len(polled)
-        while room > 0 and self._next is not None:
-            batch = self._take_rows(room)
-            polled.append(batch)
-            room -= len(batch)
-        return polled
+        return take_records(self._records, max_records)
 
     def position(self) -> str:
         """Return an empty position: a restarted agent reads the files from their beginning."""
@@ -116,7 +108,7 @@ class FollowingSource:
     @property
     def is_exhausted(self) -> bool:
         """Whether everything was polled; always False unless the source ends when it is idle."""
-        return self._is_over and self._next is None and not self._waiting and not self._held
+        return self._is_over and not self._records and not self._held
 
     def close(self) -> None:
         """Stop reading."""
@@ -168,11 +160,11 @@ class FollowingSource:
         fresh = [self._coming.pop(one.rank) for one in announcements if one.rank in self._coming]
         if self._world_size is not None:
             fresh = [replace(one, world_size=self._world_size, logged_ranks=self._world_size) for one in fresh]
-        self._waiting = [one for one in fresh if self._fits(one)]
-        self._announced |= {one.rank: one.sources for one in self._waiting}
+        fresh = [one for one in fresh if self._fits(one)]
+        self._announced |= {one.rank: one.sources for one in fresh}
         named = [one for one in batches if one.header.schema in self._announced.get(one.header.rank, ())]
-        self._batches = heapq.merge(*map(self._cut, named), key=published_ns)
-        self._next = next(self._batches, None)
+        self._records.extend(fresh)
+        self._records.extend(map(self._counted, heapq.merge(*map(self._cut, named), key=published_ns)))
 
     def _receive(self) -> bool:
         """Hold the next piece that was read, and what it tells of ranks not announced yet; False: none came."""
@@ -218,7 +210,7 @@ class FollowingSource:
 
     def _cut(self, batch: Batch) -> Iterator[Batch]:
         """Cut a batch behind its rank's earlier ones; rows that are older than the rank's watermark are left out."""
-        rows, watermark_ns = self._total(batch)
+        rows, watermark_ns = self._totals.get((batch.header.rank, batch.header.schema), (0, None))
         if not self._are_logs and watermark_ns is not None:
             event_ns = event_times_ns(batch)
             is_late = (event_ns != UNKNOWN) & (event_ns <= watermark_ns)
@@ -231,23 +223,14 @@ class FollowingSource:
             until_ns = batch.header.watermark_ns if is_last else part.header.watermark_ns  # later than its newest row
             yield Batch(replace(part.header, watermark_ns=until_ns), part.columns)
 
-    def _total(self, batch: Batch) -> tuple[int, int | None]:
-        return self._totals.get((batch.header.rank, batch.header.schema), (0, None))
-
-    def _take_rows(self, most: int) -> Batch:
-        batch = self._next
-        assert batch is not None
-        taken = batch if most >= len(batch) else take_rows(batch, 0, most)
-        rest = len(batch) - len(taken)
-        self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
-        until_ns = None
-        if not self._are_logs:  # a watermark never falls; a rank that never had one gets none
-            known = [ns for ns in (self._total(batch)[1], taken.header.watermark_ns) if ns is not None]
-            until_ns = max(known, default=None)
-        taken = Batch(replace(taken.header, watermark_ns=until_ns), taken.columns)
-        own = taken.header
-        self._totals[own.rank, own.schema] = own.rows_before + len(taken), own.watermark_ns
-        return taken
+    def _counted(self, batch: Batch) -> Batch:
+        """Count the rows of a batch that is cut; give it the watermark of its rank, which never falls."""
+        own = batch.header
+        _, before_ns = self._totals.get((own.rank, own.schema), (0, None))
+        known = [ns for ns in (before_ns, own.watermark_ns) if ns is not None]
+        until_ns = None if self._are_logs else max(known, default=None)
+        self._totals[own.rank, own.schema] = own.rows_before + len(batch), until_ns
+        return Batch(replace(own, watermark_ns=until_ns), batch.columns)
 
 
 SETTLE_S: Final = 2.0  # time without a change after which a file is complete
@@ -282,11 +265,10 @@ def follow(
     if kind == "kineto":
         reader = NewFileReader(directory, job, partial(read_kineto, is_whole=False), settle_s, traces_among)
     elif kind == "flight-recorder":
+        read = partial(_job_of_dump_files, world_size=world_size or 0)
         # If no file is named like a dump, all are taken for some.
         named = lambda files: [path for path in files if rank_of_name(path) is not None] or files  # noqa: E731
-        reader = NewFileReader(
-            directory, job, partial(_job_of_dump_files, world_size=world_size or 0), settle_s, named
-        )
+        reader = NewFileReader(directory, job, read, settle_s, named)
     elif kind == "clog":
         reader = LogReader(directory, job, LiveClog(job, world_size))
     elif world_size is None:

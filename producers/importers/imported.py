@@ -13,7 +13,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS, usable_rows
 from irregulars.messages.device_events import DeviceEvent, batch_of
-from irregulars.messages.records import AUDIT, PAUSE, PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
+from irregulars.messages.records import AUDIT, PAUSE, PHASE_UNKNOWN, UNKNOWN, Batch, Header, iteration_columns
 from irregulars.producers.importers.identity import LeftOut
 from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
@@ -161,13 +161,9 @@ class RankRows:
         rows.sort(key=lambda row: (sum(self._iterations[row[0]]), row[0], max(row[1:]) == UNKNOWN, row))
         numbers, *beside = np.array(rows, np.int64).T
         start_ns, whole_ns = np.array([self._iterations[number] for number, *_ in rows], np.int64).T
-        elapsed_ns = whole_ns.astype(np.float64)
-        columns = no_numerics(len(rows)) | {
-            "iteration": numbers, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
-            "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
-            **dict(zip(_BESIDE, beside, strict=True)),
-            "not_finite": np.array([self._not_finite[number] for number, *_ in rows], np.float64),
-        }  # fmt: skip
+        elapsed_ns, phase = whole_ns.astype(np.float64), np.full(len(rows), PHASE_UNKNOWN, np.uint8)
+        columns = iteration_columns(numbers, start_ns, elapsed_ns, phase) | dict(zip(_BESIDE, beside, strict=True))
+        columns["not_finite"] = np.array([self._not_finite[number] for number, *_ in rows], np.float64)
         return _batch(header, columns, ends_ns(start_ns, elapsed_ns), ())
 
 

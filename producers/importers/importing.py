@@ -124,12 +124,12 @@ def name_of_job(source: Path) -> str:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before an error's text."""
+def naming(*files: Path) -> Iterator[None]:
+    """Put the file's name, of several that of their folder, before an error's text."""
     try:
         yield
     except InputError as error:
-        text = str(error)
+        path, text = files[0].parent if len(files) > 1 else files[0], str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
@@ -205,7 +205,7 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
     hosts = hosts_of_names(traces)
     read, broken = read_each(traces, read_capture, in_parallel=True)
     if not any(one.calls for _, one in read):
-        with naming(files[0].parent if len(files) > 1 else files[0]):
+        with naming(*files):
             raise none_usable(one.skipped for _, one in read)
     broken += [LeftOut(str(path), "holds no collective", rank_of_name(path)) for path, one in read if one.is_bare]
     read = [(path, one) for path, one in read if not one.is_bare]
@@ -219,9 +219,8 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
             f"call themselves rank {second.rank} at the same time, the other in {other}"
         )
     of_rank = [(rank, at) for rank, first in who.ranks.items() for at in (first, *who.later.get(rank, ()))]
-    captures = [
-        replace(read[at][1], rank=rank, host=read[at][1].host or hosts.get(read[at][0])) for rank, at in of_rank
-    ]
+    own = ((rank, *read[at]) for rank, at in of_rank)
+    captures = [replace(one, rank=rank, host=one.host or hosts.get(path)) for rank, path, one in own]
     if not captures:
         rule = "distributedInfo.rank must be a rank, or the file's name end in one, as rank-3.json"
         raise InputError(f"{files[0]}: {rule}; got neither")
@@ -276,7 +275,7 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
     _, left_out = read_each(files, read)
     if not len(table) and left_out:
         raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
-    with naming(files[0].parent if len(files) > 1 else files[0]):
+    with naming(*files):
         imported = job_of_operations(table, dropped, skipped, job, waited_us)
     return replace(imported, left_out=left_out)
 
@@ -305,7 +304,7 @@ def read_clog(files: list[Path], job: str) -> ImportedJob:
 
     read_logs, left_out = read_each(files, read)
     logs = {str(path): log for path, log in read_logs}
-    with naming(files[0].parent if len(files) > 1 else files[0]):
+    with naming(*files):
         named = {str(path): rank_of_name(path) for path, _ in read_logs}
         imported = job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
     return replace(imported, left_out=left_out)
@@ -318,7 +317,7 @@ def read_nccl_ras(files: list[Path], job: str) -> ImportedJob:
     """Read saved answers of NCCL's RAS service, one or several in a file, in JSON or in text."""
     read, left_out = read_each(files, lambda path: split_answers(read_bounded(path, MAX_ANSWER_BYTES)))
     answers = [answer for _, own in read for answer in own]
-    with naming(files[0].parent if len(files) > 1 else files[0]):
+    with naming(*files):
         return replace(job_of_answers(answers, job), left_out=left_out)
 
 

@@ -62,15 +62,12 @@ _NOT_FINITE: Final = re.compile(r"\bnan\b|\binf(inity)?\b", re.IGNORECASE)
 _OUTCOMES: Final = (
     ("Unexpected result", "rerun_disabled", "it was not computed again"),
     ("Unexpected result", "initial_run", "it was not computed again"),
-    (
-        "result is reproducible within",
-        "first_rerun_reproducible",
-        "computed again there, it was the same; on another GPU it was not computed",
-    ),
+    ("result is reproducible within", "first_rerun_reproducible",
+     "computed again there, it was the same; on another GPU it was not computed"),
     ("Correct result", "second_rerun_reproducible", "on another GPU it was the same: data or program, no device"),
     ("Possible persistent error", "second_rerun_not_reproducible", "on another GPU it was not the same"),
     ("Possible transient error", "first_rerun_not_reproducible", "computed again there, it was not the same"),
-)
+)  # fmt: skip
 _CORRECT, _BROKEN = 3, 4  # places of the outcomes that clear the GPU, and from which on they convict it
 NOTE_REPORTS: Final = (
     "straggler reports name the ranks that took least and most: others were taken as between them. Ranks of one "
@@ -273,10 +270,8 @@ class MegatronLog:
         for step, (rank, what) in sorted(self._replays.items())[:_MOST_NOTES]:
             why = "the program, no device"
             if what.startswith(_NUMBERS):
-                why = (
-                    "it may be another rank's error, as gradients are compared after their reduction, or kernels "
-                    "are not deterministic: no device is named"
-                )
+                why = ("it may be another rank's error, as gradients are compared after their reduction, or kernels "
+                       "are not deterministic: no device is named")  # fmt: skip
             lowest = f"rank {rank} is the lowest on which something differed, {what}"
             told.append(f"step {step} was not the same when torchtitan computed it again; {lowest}: {why}")
         return told
@@ -284,9 +279,8 @@ class MegatronLog:
     def _told(self) -> Iterator[str]:
         worst = sorted(self._results.items(), key=lambda one: (-one[1].outcome, one[0]))
         for (rank, iteration), result in worst[:_MOST_NOTES]:
-            where = (
-                "" if result.place.gpu is None else f" (GPU {result.place.gpu} of {result.place.host or 'its host'})"
-            )
+            gpu, host = result.place.gpu, result.place.host or "its host"
+            where = "" if gpu is None else f" (GPU {gpu} of {host})"
             what = result.message or "its result was rejected"
             yield f"rank {rank}{where}, iteration {iteration}: {what}; {_OUTCOMES[result.outcome][2]}"
         if len(worst) > _MOST_NOTES:

@@ -167,9 +167,8 @@ def read_answer(value: bytes) -> Answer:
 
 def _load(value: bytes) -> dict[str, Any]:
     if not value.lstrip().startswith(b"{"):
-        raise InputError(
-            f"RAS answer must be JSON, which NCCL gives since 2.28.7 (ncclras -f json); got {value[:60]!r}"
-        )
+        rule = "RAS answer must be JSON, which NCCL gives since 2.28.7 (ncclras -f json)"
+        raise InputError(f"{rule}; got {value[:60]!r}")
     try:
         try:
             told = orjson.loads(value)
@@ -295,15 +294,12 @@ class _Conversation:
     def ask(self) -> bytes:
         greeting = self._command(f"CLIENT PROTOCOL {PROTOCOL}")
         if not greeting.upper().startswith(b"SERVER PROTOCOL "):
-            raise InputError(
-                f"{self._where} must be NCCL's RAS service, which says SERVER PROTOCOL; got {greeting[:60]!r}"
-            )
+            rule = "must be NCCL's RAS service, which says SERVER PROTOCOL"
+            raise InputError(f"{self._where} {rule}; got {greeting[:60]!r}")
         accepted = self._command("SET FORMAT json")
         if accepted.upper() != b"OK":
-            raise InputError(
-                f"{self._where}: RAS must answer in JSON, as NCCL does since 2.28.7; got {accepted[:60]!r} "
-                "(an older NCCL answers in text alone)"
-            )
+            rule = "RAS must answer in JSON, as NCCL does since 2.28.7"
+            raise InputError(f"{self._where}: {rule}; got {accepted[:60]!r} (an older NCCL answers in text alone)")
         self._in_time().sendall(b"STATUS\n")
         # The answer has no length: it ends where the service closes the connection.
         parts, size = [self._rest], len(self._rest)

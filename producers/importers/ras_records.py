@@ -11,19 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.messages.records import (
     COMMOPS,
-    ITERATIONS,
     OPERATOR_CODES,
     PHASES,
     UNKNOWN,
     UNTOLD_CALLS,
     Batch,
     Header,
+    iteration_columns,
 )
 from irregulars.producers.importers.imported import ENDED_NS, ITERATION, SEQUENCES, ImportedJob, RankRows
 from irregulars.producers.importers.ras_answers import UNKNOWN_HOST, Answer, RasCommunicator, Worker, unknown_worker
@@ -44,6 +45,7 @@ class JobRun:
     workers: Mapping[int, Worker]  # by global rank
     members: Mapping[str, tuple[int, ...]]  # communicators that are announced: global ranks in their order
     began_ns: int  # when it was first seen
+    world: str = ""  # name of its communicator of all ranks: a later run has another one
     observed: int = 0  # how many iterations were published
     observed_ns: int = 0  # when the last of them ended
     operators: dict[int, int] = field(default_factory=dict)  # rows of operators published of each rank
@@ -53,6 +55,10 @@ class JobRun:
 
     def __post_init__(self) -> None:
         self.observed_ns = max(self.observed_ns, self.began_ns)
+
+    def encode(self) -> bytes:
+        """Return the run as JSON, from which the next agent goes on; RAS tells that one its processes again."""
+        return msgspec.json.encode(replace(self, workers={}))
 
     def announce(self) -> Iterator[Announcement]:
         """Announce each rank; all times are of one clock, that of this agent."""
@@ -72,13 +78,8 @@ class JobRun:
         """Yield records which show that the job lived until now; none if no time has passed."""
         if now_ns <= self.observed_ns:
             return
-        columns: dict[str, np.ndarray] = {name: np.full(1, np.nan) for name in ITERATIONS.names}
-        columns |= {
-            "iteration": np.array([self.observed]),
-            "start_ns": np.array([self.observed_ns]),
-            "elapsed_ns": np.array([float(now_ns - self.observed_ns)]),
-            "phase": np.array([OBSERVED], np.uint8),
-        }
+        times_ns = np.array([self.observed_ns]), np.array([float(now_ns - self.observed_ns)])
+        columns = iteration_columns(np.array([self.observed]), *times_ns, np.array([OBSERVED], np.uint8))
         for rank in sorted(self.workers):
             header = Header("iterations", self.job, self.attempt, rank, self.observed, now_ns)
             yield Batch(header, columns)

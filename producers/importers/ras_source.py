@@ -5,22 +5,23 @@ A thread asks; `RasSource.poll` only returns the records that it has made of the
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from irregulars.errors import InputError
-from irregulars.private_files import make_private_directory, write_private_file
-from irregulars.producers.importers.ras_answers import Answer, RasAway, RasCommunicator, Worker, read_answer
-from irregulars.producers.importers.ras_records import JobRun, Open, StandstillWatch, find_world
+from irregulars.private_files import replace_private_file
+from irregulars.producers.importers.ras_answers import Answer, RasAway, read_answer
+from irregulars.producers.importers.ras_records import JobRun, StandstillWatch, find_world
 from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.ras")
@@ -28,6 +29,7 @@ _LOG: Final = logging.getLogger("irregulars.ras")
 # not answer for a moment.
 AWAY_LOOKS: Final = 4
 _ANY_PORT: Final = 9
+_NO_RUN: Final = b"{}"  # state while no run of the job is seen
 _MOST_WAITING: Final = 1 << 17  # records that wait to be polled: above it looks are left out
 
 
@@ -50,16 +52,14 @@ class RasWatch:
     """Makes records of successive answers about one job; no thread, no clock.
 
     `is_ours`: whether a host is the one on which this agent runs; the agent beside rank 0 speaks for the job.
-    `state`: state of an earlier agent, as `state` returned it; empty: there was none.
+    `restored`: the run that an earlier agent saw last; None: there was none.
     """
 
-    def __init__(self, settings: RasSettings, is_ours: Callable[[str], bool], state: Mapping[str, Any]) -> None:
-        self._settings, self._is_ours = settings, is_ours
-        self._world = ""
+    def __init__(self, settings: RasSettings, is_ours: Callable[[str], bool], restored: JobRun | None) -> None:
+        self._settings, self._is_ours, self._restored = settings, is_ours, restored
         self.run: JobRun | None = None  # the present one of the job
         self._watch: StandstillWatch | None = None
         self._missed = 0
-        self._restored = dict(state)
         self._last_note = ""
 
     def hear(self, answer: Answer, now_ns: int) -> list[Record]:
@@ -70,20 +70,24 @@ class RasWatch:
             rule = f"a communicator of {self._settings.world_size} ranks; the largest has {largest}"
             self._log_once("ras_no_world", f"RAS of NCCL {answer.version} must know {rule}")
             return self.miss()
-        self._missed = 0
-        if _name_of(world) == self._world and self._watch is not None and self.run is not None:
+        self._missed, workers = 0, world.workers
+        # A communicator may have an earlier one's hash, but never the same processes.
+        name = f"{world.id}/{workers[0].host}/{workers[0].pid}"
+        if self._watch is not None and self.run is not None and self.run.world == name:
             self._watch.compare(answer, now_ns)
             return [*self._follow(self.run, self._watch, now_ns)]
-        ended, workers = [*self._end_run("restarted")], world.workers
+        ended = [*self._end_run("restarted")]
         if not self._is_ours(workers[0].host):
             self._log_once("ras_left_to_another", f"rank 0 is on {workers[0].host}")
             return ended
-        self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
+        self._watch = StandstillWatch({one: rank for rank, one in workers.items()})
         self._watch.compare(answer, now_ns)
-        restored = _restored_run(self._restored, self._settings.job, self._world, workers)
-        self._restored = {}  # any later run is another one
-        # Later than that of any run before, also where no state was kept.
-        self.run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
+        before, self._restored = self._restored, None  # any later run is another one
+        if before is not None and (before.job, before.world) == (self._settings.job, name):
+            self.run = replace(before, workers=workers)
+        else:  # an attempt later than that of any run before, also where no state was kept
+            members = self._watch.members
+            self.run = JobRun(self._settings.job, now_ns // 10**9, workers, members, now_ns, name)
         self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self.run.attempt}")
         return [*ended, *self.run.announce()]
 
@@ -95,19 +99,6 @@ class RasWatch:
         _LOG.info("event=ras_job_ended job=%s attempt=%d", self.run.job, self.run.attempt)
         return [*self._end_run("finished")]
 
-    def state(self) -> dict[str, Any]:
-        """Return the state with which the next agent goes on with the same run, as JSON values."""
-        if self.run is None:
-            return {}
-        run = self.run
-        return {
-            "world": self._world, "job": run.job, "attempt": run.attempt, "began_ns": run.began_ns,
-            "observed": run.observed, "observed_ns": run.observed_ns,
-            "members": {name: list(ranks) for name, ranks in run.members.items()},
-            "operators": [[rank, rows] for rank, rows in sorted(run.operators.items())],
-            "told": [list(one) for one in run.told], "told_ns": run.told_ns,
-        }  # fmt: skip
-
     # --- a job's run ------------------------------------------------------------------------------------------------
 
     def _end_run(self, reason: str) -> Iterator[Record]:
@@ -118,7 +109,7 @@ class RasWatch:
         if still_ns < self._settings.hang_s * 1e9:
             yield from self.run.leave(self.run.told)
         yield from self.run.end(reason)
-        self.run, self._watch, self._world = None, None, ""
+        self.run = self._watch = None
 
     def _follow(self, run: JobRun, watch: StandstillWatch, now_ns: int) -> Iterator[Record]:
         ended = watch.find_over(run.told)
@@ -136,7 +127,7 @@ class RasWatch:
             yield from run.end("restarted")
             began_ns = now_ns - round(self._settings.every_s * 1e9)
             attempt = max(now_ns // 10**9, run.attempt + 1)
-            run = JobRun(run.job, attempt, run.workers, watch.members, began_ns)
+            run = JobRun(run.job, attempt, run.workers, watch.members, began_ns, run.world)
             self.run = run
             yield from run.announce()
             yield from run.observe(now_ns)
@@ -151,28 +142,6 @@ class RasWatch:
         if self._last_note != f"{event} {text}":
             self._last_note = f"{event} {text}"
             _LOG.info("event=%s job=%s reason=%r", event, self._settings.job, text)
-
-
-def _name_of(world: RasCommunicator) -> str:
-    """Return the name of a run: its communicator may have an earlier one's hash, but never the same processes."""
-    first = world.workers[0]
-    return f"{world.id}/{first.host}/{first.pid}"
-
-
-def _restored_run(state: Mapping[str, Any], job: str, world: str, workers: Mapping[int, Worker]) -> JobRun | None:
-    """Return the run of a state, if it is the present one."""
-    if state.get("world") != world or state.get("job") != job:
-        return None
-    try:
-        return JobRun(
-            job, int(state["attempt"]), workers,
-            {str(name): tuple(ranks) for name, ranks in state["members"].items()}, int(state["began_ns"]),
-            int(state["observed"]), int(state["observed_ns"]),
-            {int(rank): int(rows) for rank, rows in state["operators"]}, [Open(*one) for one in state["told"]],
-            int(state["told_ns"]),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
 
 
 class RasSource:
@@ -194,17 +163,18 @@ class RasSource:
         state_path: Path | None = None,
     ) -> None:
         self._ask, self._settings, self._state_path = ask, settings, state_path
-        state: Any = {}  # one that is missing or damaged is none: then another attempt begins
+        restored = None  # where the state is missing or damaged another attempt begins
         try:
-            state = {} if state_path is None else json.loads(state_path.read_bytes())
+            state = _NO_RUN if state_path is None else state_path.read_bytes()
+            restored = None if state == _NO_RUN else msgspec.json.decode(state, type=JobRun)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             _LOG.warning("event=ras_state_unusable reason='%s: %s'", state_path, error)
-        self._watch = RasWatch(settings, is_ours, state if isinstance(state, dict) else {})
+        self._watch = RasWatch(settings, is_ours, restored)
         self._records: deque[Record] = deque()
         self._lock = threading.Lock()
-        self._position = "{}"
+        self._state = _NO_RUN
         self._last_failure = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nccl-ras", daemon=True)
@@ -217,7 +187,7 @@ class RasSource:
 
     def position(self) -> str:
         """Return run, looks and rows so far. The past can't be asked for again."""
-        return self._position
+        return self._state.decode()
 
     @property
     def is_exhausted(self) -> bool:
@@ -251,17 +221,12 @@ class RasSource:
             self._note_failure(str(error), logging.WARNING)
             return
         if records:
-            state = json.dumps(self._watch.state(), separators=(",", ":"), sort_keys=True)
             with self._lock:
                 self._records.extend(records)
-                self._position = state
+                self._state = _NO_RUN if self._watch.run is None else self._watch.run.encode()
             if self._state_path is not None:
-                # Through another file: a crash leaves the old state or the new one, and never a half.
                 try:
-                    make_private_directory(self._state_path.parent)
-                    fresh = self._state_path.with_name(f"{self._state_path.name}.new")
-                    write_private_file(fresh, state.encode())
-                    fresh.replace(self._state_path)
+                    replace_private_file(self._state_path, self._state)
                 except OSError as error:
                     _LOG.warning("event=ras_state_not_written reason='%s: %s'", self._state_path, error.strerror)
 

@@ -178,9 +178,7 @@ class _Start:
     ambiguous: set[str] = field(default_factory=set)
     heard: set[int] = field(default_factory=set)  # ranks with lines of their own
     killed: set[range] = field(default_factory=set)  # tasks of Slurm that ended first, by a signal
-    labels: set[tuple[int, int]] = field(
-        default_factory=set
-    )  # tasks of Slurm, each with the rank of one of its lines
+    labels: set[tuple[int, int]] = field(default_factory=set)  # tasks of Slurm, with the rank of one of their lines
     has_ended: bool = False  # any task of Slurm
     died: list[str] = field(default_factory=list)  # the processes that ended first
     left_out: int = 0  # lines of other ranks that are equal to one of a timeout, at most
@@ -304,9 +302,8 @@ class WatchdogLog:
             start.error = " ".join(error[0].decode(errors="replace").split())
         for found in _DIED.finditer(block):
             self._hear(int(found[2]))
-            start.died.append(
-                f"rank {int(found[2])} on {found[1].decode(errors='replace')}, by signal {int(found[3])}"
-            )
+            host, signal = found[1].decode(errors="replace"), int(found[3])
+            start.died.append(f"rank {int(found[2])} on {host}, by signal {signal}")
         if not start.has_ended and (ended := _ENDED.search(block)):
             start.has_ended = True
             if ended[2]:  # by a signal that neither PyTorch nor Slurm sends first
@@ -573,12 +570,8 @@ class WatchdogLog:
         self._is_size_told = told_size == world_size
         # Where all ranks are known, and as many lines were left out as ranks have none, these stand where others do.
         silent, places = set(range(world_size)) - heard, {one.stands_in for one in of.get(_DEFAULT, {}).values()}
-        if (
-            self._is_size_told
-            and len(silent) <= self._whole.left_out
-            and of.keys() == {_DEFAULT}
-            and len(places) == 1
-        ):
+        is_known = self._is_size_told and of.keys() == {_DEFAULT} and len(places) == 1
+        if is_known and len(silent) <= self._whole.left_out:
             of[_DEFAULT] |= dict.fromkeys(silent, next(iter(of[_DEFAULT].values())))
             heard = heard | silent
         groups = {}

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, no_numerics
+from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, iteration_columns
 from irregulars.producers.iteration_inference.anchors import Anchor, find_anchors
 from irregulars.producers.iteration_inference.operators import (
     REDUCTIONS,
@@ -157,8 +157,7 @@ class Inferred:
         if self.are_mostly_gaps:
             start_ns = start_ns - np.nan_to_num(gaps_ns[number]).astype(np.int64)
         elapsed_ns = (past_ns[number] - start_ns).astype(np.float64)
-        columns = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "phase": self.phases[number]}
-        return columns | no_numerics(len(number))
+        return iteration_columns(number, start_ns, elapsed_ns, self.phases[number])
 
 
 def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Inferred:

@@ -17,15 +17,14 @@ from typing import Final
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch, Header, decode_batch, encode_batch
-from irregulars.private_files import make_private_directory, write_private_file
+from irregulars.private_files import replace_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
 from irregulars.producers.publishing.sources import PassingSource, Record, Source, key_of, take_records
 from irregulars.state_codec import decode_state, encode_state
 from irregulars.validation import first_line
 
 # Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON.
-STATE_VERSION: Final = 3
-
+STATE_VERSION: Final = 4
 
 _LOG: Final = logging.getLogger("irregulars.iterations")
 PAUSE_S: Final = 30.0  # time without operators of a job after which held rows leave: it may hang
@@ -274,10 +273,7 @@ class InferringSource(PassingSource):
         jobs = tuple(job.state(*key, is_brief=is_brief) for key, job in self._jobs.items() if not job.is_marked)
         batches = [] if is_brief else [one for one in self._ready if isinstance(one, Batch)]
         ready = tuple((batch.header.schema, encode_batch(batch)) for batch in batches)
-        try:  # whole or not at all
-            make_private_directory(self._state_path.parent)
-            fresh = self._state_path.with_name(f"{self._state_path.name}.new")
-            write_private_file(fresh, encode_state(SourceState(jobs, ready), STATE_VERSION))
-            fresh.replace(self._state_path)
+        try:
+            replace_private_file(self._state_path, encode_state(SourceState(jobs, ready), STATE_VERSION))
         except OSError as error:
             _LOG.warning("event=inference_not_stored path=%s error=%r", self._state_path, error.strerror)

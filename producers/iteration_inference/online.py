@@ -5,8 +5,7 @@ A cadence is the learned rhythm of a job: it predicts where the next iterations 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -148,20 +147,20 @@ class InferenceLimits:
     delay_s: float = 900.0  # event time for which a batch may be held back until its iterations are known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferenceState:
-    """State of an `OnlineInference`; batches that wait are kept as their messages."""
+    """State of an `OnlineInference`; where it is stored, batches that wait are in it as their messages."""
 
-    kinds: Mapping[str, str]
-    ranks: frozenset[int]
-    codes: tuple[str, ...]
-    held: tuple[bytes, ...]
-    past: tuple[Mapping[str, Column], ...]
-    cadences: Mapping[int, Cadence]
-    reached: Mapping[int, int]
-    newest: Mapping[int, int]
-    tried_rows: int
     is_counted_apart: bool
+    kinds: dict[str, str] = field(default_factory=dict)  # of communicators, by name
+    codes: dict[str, int] = field(default_factory=dict)  # of communicators
+    ranks: set[int] = field(default_factory=set)  # that were announced as logged
+    past: list[dict[str, Column]] = field(default_factory=list)  # released rows, for the next learning
+    cadences: dict[int, Cadence] = field(default_factory=dict)  # of each rank
+    reached: dict[int, int] = field(default_factory=dict)  # by each rank, its newest sequence on the anchor
+    newest: dict[int, int] = field(default_factory=dict)  # iteration given to each rank
+    tried_rows: int = 0
+    held: tuple[bytes, ...] = ()
 
 
 class OnlineInference:
@@ -180,16 +179,13 @@ class OnlineInference:
 
     def __init__(self, limits: InferenceLimits | None = None, *, is_counted_apart: bool = False) -> None:
         self.limits: Final = limits or InferenceLimits()
-        self.is_counted_apart: Final = is_counted_apart
-        self._kinds: dict[str, str] = {}
-        self._ranks: set[int] = set()  # that were announced as logged
-        self._codes: dict[str, int] = {}
+        self._own = InferenceState(is_counted_apart)
         self._held: list[Batch] = []
-        self._past: list[dict[str, Array]] = []  # released rows, for the next learning
-        self._cadences: dict[int, Cadence] = {}  # of each rank
-        self._reached: dict[int, int] = {}
-        self._newest: dict[int, int] = {}  # iteration given to each rank
-        self._tried_rows = 0
+
+    @property
+    def is_counted_apart(self) -> bool:
+        """Whether sequences count operators of each kind apart."""
+        return self._own.is_counted_apart
 
     @property
     def held(self) -> tuple[Batch, ...]:
@@ -204,13 +200,13 @@ class OnlineInference:
     @property
     def kept_rows(self) -> int:
         """Number of rows in memory, including those that were passed on."""
-        return self.held_rows + sum(len(part["rank"]) for part in self._past)
+        return self.held_rows + sum(len(part["rank"]) for part in self._own.past)
 
     def announce(self, announcement: Announcement) -> None:
         """Add a rank's communicators: by their kind one of them marks iterations."""
-        self._kinds.update(anchor_kinds(announcement))
+        self._own.kinds.update(anchor_kinds(announcement))
         if announcement.is_logged:
-            self._ranks.add(announcement.rank)
+            self._own.ranks.add(announcement.rank)
 
     def push(self, batch: Batch, *, may_learn: bool = True) -> list[Batch]:
         """Add a batch of ``commops``; return the batches whose iterations are known by it, in order.
@@ -219,12 +215,12 @@ class OnlineInference:
         20,000 rows where nothing repeats: with `may_learn` false it is put off.
         """
         rank = batch.header.rank
-        cadence = None if self._held else self._cadences.get(rank)
+        cadence = None if self._held else self._own.cadences.get(rank)
         if cadence is not None:
             columns = self._columns(batch)
             rows, place = arrange_operators(columns)
             if cadence.agrees(rows):
-                number, self._reached[rank] = cadence.numbers(rows, self._reached.get(rank, -1))
+                number, self._own.reached[rank] = cadence.numbers(rows, self._own.reached.get(rank, -1))
                 return [self._leave(batch, number[place], columns)]
         self._held.append(batch)
         # Which share of the limits the held rows use
@@ -234,19 +230,19 @@ class OnlineInference:
             share = max(share, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
         if share < 1:
             # A try costs time for each row: wait until there are clearly more rows than at the last one.
-            has_more = self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
+            has_more = self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._own.tried_rows)
             return self._learn(is_hasty=share > _PATIENT) if may_learn and has_more else []
         # At the limit rows must leave, by whatever anchors there are by now, or else without numbers.
         learned = self._learn(is_hasty=True) if may_learn else []
         if learned:
             return learned
         left = self._give_up()  # these rows repeat nothing: learn from later ones alone
-        self._past.clear()
+        self._own.past.clear()
         return left
 
     def skip_rows(self, rank: int) -> None:
         """Expect a gap in the rows of a rank: its iteration is unknown until its next anchor."""
-        self._reached.pop(rank, None)
+        self._own.reached.pop(rank, None)
 
     def withdraw(self) -> list[Batch]:
         """Return all that is held as it came, without learning from it."""
@@ -255,7 +251,7 @@ class OnlineInference:
 
     def forget_rows(self) -> None:
         """Forget the rows that were passed on; the cadence learned from them stays."""
-        self._past.clear()
+        self._own.past.clear()
 
     def flush(self, *, may_learn: bool = True) -> list[Batch]:
         """Return all that is held: the job has ended, or pauses."""
@@ -264,22 +260,22 @@ class OnlineInference:
 
     def _leave(self, batch: Batch, iteration: Array, columns: dict[str, Array] | None = None) -> Batch:
         rank = batch.header.rank
-        self._newest[rank] = max(self._newest.get(rank, -1), int(iteration.max(initial=-1)))
+        self._own.newest[rank] = max(self._own.newest.get(rank, -1), int(iteration.max(initial=-1)))
         numbered = Batch(batch.header, {**batch.columns, "iteration": iteration})
-        self._past.append({**(columns or self._columns(batch)), "iteration": iteration})
+        self._own.past.append({**(columns or self._columns(batch)), "iteration": iteration})
         # Of the rows that were passed on, keep those of the newest iterations, within the limit.
         room = self.limits.rows // 2
-        oldest = min(self._newest.values()) - _KEPT if self._cadences else UNKNOWN
-        rows = sum(len(part["rank"]) for part in self._past)
-        while self._past and (rows > room or int(self._past[0]["iteration"].max()) < oldest):
-            rows -= len(self._past.pop(0)["rank"])
+        oldest = min(self._own.newest.values()) - _KEPT if self._own.cadences else UNKNOWN
+        rows = sum(len(part["rank"]) for part in self._own.past)
+        while self._own.past and (rows > room or int(self._own.past[0]["iteration"].max()) < oldest):
+            rows -= len(self._own.past.pop(0)["rank"])
         return numbered
 
     # --- while it is learned ----------------------------------------------------------------------------------------
 
     def _give_up(self) -> list[Batch]:
         held, self._held = self._held, []
-        self._cadences, self._reached, self._tried_rows = {}, {}, 0
+        self._own.cadences, self._own.reached, self._own.tried_rows = {}, {}, 0
         return [self._leave(batch, batch.columns["iteration"]) for batch in held]
 
     def _learn(self, *, is_hasty: bool) -> list[Batch]:
@@ -288,14 +284,14 @@ class OnlineInference:
         Without haste it waits until all ranks were heard, and for communicators that are used less: those of a
         pipeline's stage repeat themselves many times before the first iteration has ended.
         """
-        self._tried_rows = self.kept_rows
-        seen = {b.header.rank for b in self._held} | {int(part["rank"][0]) for part in self._past}
-        if not is_hasty and not self._ranks.issubset(seen):
+        self._own.tried_rows = self.kept_rows
+        seen = {b.header.rank for b in self._held} | {int(part["rank"][0]) for part in self._own.past}
+        if not is_hasty and not self._own.ranks.issubset(seen):
             return []
-        parts = [*self._past, *map(self._columns, self._held)]
+        parts = [*self._own.past, *map(self._columns, self._held)]
         columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
         operators, place = arrange_operators(columns)
-        kinds = [self._kinds.get(name, "unknown") for name in self._codes]
+        kinds = [self._own.kinds.get(name, "unknown") for name in self._own.codes]
         kinds = split_kinds(kinds) if self.is_counted_apart else kinds
         iteration, anchors = infer_arranged(operators, kinds)
         if not anchors or len(anchors[0].last_sequence) < _LEARNED:
@@ -308,12 +304,12 @@ class OnlineInference:
         unproven = [one for one in zip(anchors, cadences, strict=True) if not self._returns(*one)]
         if not is_hasty and any(may_be_buckets(operators, iteration, *one) for one in unproven):
             return []
-        given = np.concatenate([part["iteration"] for part in self._past] or [np.empty(0, dtype=np.int64)])
+        given = np.concatenate([part["iteration"] for part in self._own.past] or [np.empty(0, dtype=np.int64)])
         shift = self._shift(operators, iteration, place, given, cadences[0])
-        self._cadences = {}
+        self._own.cadences = {}
         for anchor, cadence in zip(anchors, cadences, strict=True):
             moved = replace(cadence, number=cadence.number + shift)
-            self._cadences.update((rank, moved) for rank in anchor.ranks.tolist())
+            self._own.cadences.update((rank, moved) for rank in anchor.ranks.tolist())
         iteration = np.where(iteration == UNKNOWN, UNKNOWN, iteration + shift)
         return self._release_learned(operators, iteration, place[len(given) :])
 
@@ -322,12 +318,12 @@ class OnlineInference:
 
         Where the lost one held for fewer operators than a job may have buckets, a bucket may have been its iteration.
         """
-        lost = self._cadences.get(int(anchor.ranks[0]))
+        lost = self._own.cadences.get(int(anchor.ranks[0]))
         if lost is None or not cadence.expects_as(lost):
             return False
         # The rank whose rows disagreed. They may be of the evaluation behind which the cadence was learned, from the
         # rows of another rank: rows older than the cadence prove nothing against it.
-        newest = self._newest.get(self._held[0].header.rank, -1)
+        newest = self._own.newest.get(self._held[0].header.rank, -1)
         return newest <= lost.number or (newest - lost.number) * lost.length >= _PROVEN
 
     def _shift(self, operators: Operators, iteration: Array, place: Array, given: Array, cadence: Cadence) -> int:
@@ -337,7 +333,7 @@ class OnlineInference:
         if is_both.any():
             shifts, counts = np.unique(given[is_both] - own[is_both], return_counts=True)
             return int(shifts[counts.argmax()])
-        newest = max(self._newest.values(), default=-1)
+        newest = max(self._own.newest.values(), default=-1)
         if newest >= 0:
             return newest + 1
         # Some sequences begin at 0 and some at 1: the job's first operators are here.
@@ -346,15 +342,15 @@ class OnlineInference:
         return cadence.border // cadence.length - cadence.number
 
     def _release_learned(self, operators: Operators, iteration: Array, place: Array) -> list[Batch]:
-        for rank, cadence in self._cadences.items():
+        for rank, cadence in self._own.cadences.items():
             rows = rows_of_rank(operators, rank)
-            by_cadence, self._reached[rank] = cadence.numbers(rows, -1)
+            by_cadence, self._own.reached[rank] = cadence.numbers(rows, -1)
             # The newest iteration is not whole: its unusual operators were left out as if the job had ended.
             own = iteration[operators.rank == rank]
             is_newest = (own == UNKNOWN) & (by_cadence > cadence.number) & np.isin(rows.operator, TRAINING)
             iteration[operators.rank == rank] = np.where(is_newest, by_cadence, own)
         numbers = iteration[place]
-        held, self._held, self._tried_rows = self._held, [], 0
+        held, self._held, self._own.tried_rows = self._held, [], 0
         released, first = [], 0
         for batch in held:
             released.append(self._leave(batch, numbers[first : first + len(batch)]))
@@ -364,7 +360,7 @@ class OnlineInference:
     # --- columns ----------------------------------------------------------------------------------------------------
 
     def _columns(self, batch: Batch) -> dict[str, Array]:
-        names = [self._codes.setdefault(name, len(self._codes)) for name in batch.header.names]
+        names = [self._own.codes.setdefault(name, len(self._own.codes)) for name in batch.header.names]
         columns = {name: batch.columns[name] for name in COLUMNS if name != "rank"}
         columns["communicator"] = np.array(names, dtype=np.int64)[batch.columns["communicator"]]
         columns["rank"] = np.full(len(batch), batch.header.rank, dtype=np.int64)
@@ -373,29 +369,18 @@ class OnlineInference:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self, *, is_brief: bool = False) -> InferenceState:
-        """Return everything that `from_state` needs.
+        """Return everything that `from_state` needs; it is to be stored before rows are taken in again.
 
         Brief, it is some kilobytes, and holds no rows: those that wait are lost, and the numbers still go on.
         """
-        return InferenceState(
-            kinds=dict(self._kinds), ranks=frozenset(self._ranks), codes=tuple(self._codes),
-            held=() if is_brief else tuple(map(encode_batch, self._held)),
-            past=() if is_brief else tuple(map(dict, self._past)), cadences=dict(self._cadences),
-            reached=dict(self._reached), newest=dict(self._newest), tried_rows=self._tried_rows,
-            is_counted_apart=self.is_counted_apart,
-        )  # fmt: skip
+        if is_brief:
+            return replace(self._own, past=[])
+        return replace(self._own, held=tuple(map(encode_batch, self._held)))
 
     @classmethod
     def from_state(cls, state: InferenceState, limits: InferenceLimits | None = None) -> OnlineInference:
         """Return the inference that gave a state."""
         inference = cls(limits, is_counted_apart=state.is_counted_apart)
-        inference._kinds = dict(state.kinds)
-        inference._ranks = set(state.ranks)
-        inference._codes = {name: code for code, name in enumerate(state.codes)}
+        inference._own = replace(state, held=())
         inference._held = [decode_batch(value, "commops") for value in state.held]
-        inference._past = [dict(part) for part in state.past]
-        inference._cadences = dict(state.cadences)
-        inference._reached = dict(state.reached)
-        inference._newest = dict(state.newest)
-        inference._tried_rows = state.tried_rows
         return inference

@@ -50,9 +50,8 @@ class Faults:
         for fault in self._faults.values():
             check_place(fault, topology, network)
             if not fault.is_calibrated:
-                raise InputError(
-                    f"excess must be calibrated before a job runs; got {fault.excess!r} (fault {fault.kind})"
-                )
+                rule = "excess must be calibrated before a job runs"
+                raise InputError(f"{rule}; got {fault.excess!r} (fault {fault.kind})")
 
     def effects(self, iteration: int) -> Effects:
         """Return the effects of all faults in this iteration."""
@@ -86,13 +85,8 @@ class Faults:
                 is_way = device_kind(device).is_way
                 where = (int(fault.rank or 0), int(fault.peer or 0)) if is_way else (_index(fault, self._topology),)
                 slow_devices.append(SlowDevice(device, where, factor, add_ms * NS_PER_MS))
-        return Effects(
-            work_factor=work_factor,
-            stall_ns=stall_ns,
-            load=load,
-            slow_devices=tuple(slow_devices),
-            hangs=tuple(fault for _, fault in active if fault.kind == "hang"),
-        )
+        hangs = tuple(fault for _, fault in active if fault.kind == "hang")
+        return Effects(work_factor, stall_ns, load, tuple(slow_devices), hangs)
 
 
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:

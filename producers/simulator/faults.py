@@ -33,10 +33,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from irregulars.errors import InputError
-from irregulars.validation import nearest
+from irregulars.validation import LARGEST, Count, Positive, Text, describe, nearest, one_of
 
 SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start", "ramp", "sawtooth")
 GROWING: Final = ("ramp", "sawtooth")
@@ -144,89 +148,64 @@ def parse_fault(text: str) -> Fault:
     >>> fault.rank, fault.first, fault.past, fault.factor
     (17, 40, 60, 8.0)
     """
-    read = _FaultText(text)
-    first, past = read.index("from") or 0, read.index("to")
-    shape = read.values.get("shape", "lasting")
-    read.need(shape in SHAPES, f"shape must be one of {', '.join(SHAPES)}", repr(shape))
-    read.need(past is None or past > first, f"to must be above from = {first}", past)
-    read.need(shape != "from_start" or not first, "from must be 0 where shape is from_start", first)
-    over, over_text = read.index("over"), repr(read.values.get("over"))
-    if over is not None:
-        read.need(shape in GROWING, f"over must stand with shape {' or '.join(GROWING)}", over_text)
-        read.need(over, "over must be 1 or more", over_text)
-    try:
-        at = float(read.values.get("at", 0.5))
-    except ValueError:  # refused below, with the range
-        at = -1.0
-    read.need(0 <= at < 1, "at must be a number from 0 to below 1", repr(read.values.get("at")))
-    inside = read.values.get("inside", "no")
-    read.need(inside in ("yes", "no"), "inside must be yes or no", repr(inside))
+    kind, values = _values_of(text)
+    need = partial(_need, text)
+    first, past, shape = values.get("from", 0), values.get("to"), values.get("shape", "lasting")
+    need(past is None or past > first, f"to must be above from = {first}", past)
+    need(shape != "from_start" or not first, "from must be 0 where shape is from_start", first)
+    over = values.get("over")
+    need(over is None or shape in GROWING, f"over must stand with shape {' or '.join(GROWING)}", over)
+    strengths, by = FAULT_KINDS[kind].strengths, values.get("by", "")
+    if "excess" in values:
+        by = by or strengths[0]
+        need(by in strengths, f"by must be one of {', '.join(strengths)}", repr(by))
+    need(not by or "excess" in values, "by must stand with excess", sorted(values))
     return Fault(
-        kind=read.kind, first=first, past=first + 1 if shape == "spike" else past, shape=shape,
-        factor=read.number("factor", least=1.0), add_ms=read.number("add_ms"), spread=read.number("spread"),
-        rank=read.index("src" if "src" in read.values else "rank"), peer=read.index("dst"),
-        host=read.values.get("host"), switch=read.values.get("switch"), stage=read.index("stage"),
-        excess=read.number("excess"), by=read.sought(), over=_USUAL_OVER if over is None else over,
-        at=at, is_inside=inside == "yes",
+        kind=kind, first=first, past=first + 1 if shape == "spike" else past, shape=shape,
+        factor=values.get("factor", 1.0), add_ms=values.get("add_ms", 0.0), spread=values.get("spread", 0.0),
+        rank=values.get("src", values.get("rank")), peer=values.get("dst"), host=values.get("host"),
+        switch=values.get("switch"), stage=values.get("stage"), excess=values.get("excess", 0.0), by=by,
+        over=over or _USUAL_OVER, at=values.get("at", 0.5), is_inside=values.get("inside") == "yes",
     )  # fmt: skip
 
 
-class _FaultText:
-    """A fault's kind and settings as text, with the keys that its kind has and needs."""
+# The keys of a fault's text, each with the rule of its value
+_VALUES: Final[Mapping[str, Any]] = {
+    "rank": Count, "src": Count, "dst": Count, "host": Text, "switch": Text, "stage": Count,
+    "factor": Annotated[float, Meta(gt=1, le=1e308)], "add_ms": Positive, "spread": Positive, "excess": Positive,
+    "by": Text, "from": Count, "to": Count, "over": Annotated[int, Meta(ge=1, le=LARGEST)],
+    "shape": Annotated[str, one_of(*SHAPES)], "inside": Annotated[str, one_of("yes", "no")],
+    "at": Annotated[float, Meta(ge=0, lt=1, description="a number from 0 to below 1")],
+}  # fmt: skip
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.kind, _, rest = text.strip().partition(":")
-        rule = f"fault must begin with one of {', '.join(FAULT_KINDS)}"
-        self.need(self.kind in FAULT_KINDS, rule, repr(self.kind), nearest(self.kind, FAULT_KINDS))
-        self.values: dict[str, str] = {}
-        for part in filter(None, (p.strip() for p in rest.split(","))):
-            key, sign, value = (p.strip() for p in part.partition("="))
-            self.need(key and sign and value, "a setting of a fault must be key=value", repr(part))
-            self.need(key not in self.values, "a setting of a fault must be given once", f"{key!r} twice")
-            self.values[key] = value
-        places, strengths = FAULT_KINDS[self.kind].places, FAULT_KINDS[self.kind].strengths
-        known = (*places, *(_HANG if self.kind == "hang" else (*strengths, *_TIMES, *_EXCESS)))
-        for key in self.values:
-            rule = f"a setting of {self.kind} must be one of {', '.join(known)}"
-            self.need(key in known, rule, repr(key), nearest(key, known))
-        given, found = [key for key in strengths if key in self.values], sorted(self.values)
-        for key in places:
-            self.need(key in self.values, f"{self.kind} must say {key}=…", found)
-        is_strong = given or "excess" in self.values or not strengths
-        self.need(is_strong, f"{self.kind} must say {'=… or '.join((*strengths, 'excess'))}=…", found)
-        is_one = not given or "excess" not in self.values
-        self.need(is_one, f"excess must stand without {' and '.join(given)}", "both")
 
-    def need(self, is_right: object, rule: str, got: object, hint: str = "") -> None:
-        if not is_right:
-            raise InputError(f"{rule}; got {got} (fault {self._text!r}){hint}")
-
-    def sought(self) -> str:
-        """Return the strength that is looked for, empty where it is given."""
-        if "excess" not in self.values:
-            self.need("by" not in self.values, "by must stand with excess", sorted(self.values))
-            return ""
-        strengths = FAULT_KINDS[self.kind].strengths
-        by = self.values.get("by", strengths[0])
-        self.need(by in strengths, f"by must be one of {', '.join(strengths)}", repr(by))
-        return by
-
-    def number(self, key: str, least: float = 0.0) -> float:
-        """Return a number above `least`, which it is where it is not given: a strength that does nothing."""
-        if key not in self.values:
-            return least
+def _values_of(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a fault's kind, and the values of the keys that its kind has and needs."""
+    need = partial(_need, text)
+    kind, _, rest = text.strip().partition(":")
+    rule = f"fault must begin with one of {', '.join(FAULT_KINDS)}"
+    need(kind in FAULT_KINDS, rule, repr(kind), nearest(kind, FAULT_KINDS))
+    places, strengths = FAULT_KINDS[kind].places, FAULT_KINDS[kind].strengths
+    known = (*places, *(_HANG if kind == "hang" else (*strengths, *_TIMES, *_EXCESS)))
+    values: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, sign, value = (p.strip() for p in part.partition("="))
+        need(key and sign and value, "a setting of a fault must be key=value", repr(part))
+        need(key not in values, "a setting of a fault must be given once", f"{key!r} twice")
+        need(key in known, f"a setting of {kind} must be one of {', '.join(known)}", repr(key), nearest(key, known))
         try:
-            value = float(self.values[key])
-        except ValueError:
-            raise InputError(f"{key} must be a number; got {self.values[key]!r} (fault {self._text!r})") from None
-        self.need(least < value < float("inf"), f"{key} must be above {least:g}", repr(self.values[key]))
-        return value
+            values[key] = msgspec.convert(value, _VALUES[key], strict=False)
+        except msgspec.ValidationError:
+            need(False, f"{key} must be {describe(_VALUES[key])}", repr(value))
+    given, found = [key for key in strengths if key in values], sorted(values)
+    for key in places:
+        need(key in values, f"{kind} must say {key}=…", found)
+    is_strong = given or "excess" in values or not strengths
+    need(is_strong, f"{kind} must say {'=… or '.join((*strengths, 'excess'))}=…", found)
+    need(not given or "excess" not in values, f"excess must stand without {' and '.join(given)}", "both")
+    return kind, values
 
-    def index(self, key: str) -> int | None:
-        value = self.values.get(key)
-        if value is None:
-            return None
-        is_index = value.isascii() and value.isdigit()
-        self.need(is_index, f"{key} must be an integer of 0 or more", repr(value))
-        return int(value)
+
+def _need(text: str, is_right: object, rule: str, got: object, hint: str = "") -> None:
+    if not is_right:
+        raise InputError(f"{rule}; got {got} (fault {text!r}){hint}")

@@ -233,23 +233,14 @@ def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
         work.append(own)
     first_forward = np.repeat(first_forwards, topology.stage_ranks)
     seat = topology.seat
+    are_calls = ([False, *(call.group != POINT for call in program)] for program in programs)
     return Plan(
-        topology=topology,
-        start_step=start[seat],
-        last_step=(start + per_seat - 1)[seat],
-        first_forward_step=(start + first_forward)[seat],
-        step_rank=np.repeat(topology.rank_of_seat, per_seat),
-        is_call=np.concatenate(
-            [
-                np.tile([False, *(call.group != POINT for call in program)], topology.stage_ranks)
-                for program in programs
-            ]
-        ),
-        stage_work=tuple(work),
-        waves=tuple(layout.waves),
-        flows=layout.flows(),
+        topology=topology, start_step=start[seat], last_step=(start + per_seat - 1)[seat],
+        first_forward_step=(start + first_forward)[seat], step_rank=np.repeat(topology.rank_of_seat, per_seat),
+        is_call=np.concatenate([np.tile(one, topology.stage_ranks) for one in are_calls]),
+        stage_work=tuple(work), waves=tuple(layout.waves), flows=layout.flows(),
         rows=operator_rows(topology, programs, start),
-    )
+    )  # fmt: skip
 
 
 _Flow = tuple[Ints, Ints, float, bool]
@@ -282,12 +273,8 @@ class _Layout:
     def flows(self) -> Flows:
         transfer, path, wire_bytes, is_scaled = zip(*self._flows[0], *self._flows[1], strict=True)
         counts = list(map(len, path))
-        return Flows(
-            np.concatenate(transfer),
-            np.concatenate(path),
-            np.repeat(wire_bytes, counts),
-            np.repeat(is_scaled, counts),
-        )
+        of_calls = np.repeat(wire_bytes, counts), np.repeat(is_scaled, counts)
+        return Flows(np.concatenate(transfer), np.concatenate(path), *of_calls)
 
     def _wave(self, wave: list[Meeting], seats: Ints, links: list[list[Links]], is_merging: bool) -> Wave:
         first = self._count

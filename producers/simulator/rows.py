@@ -9,13 +9,12 @@ from the seed, and so the same for a run and its healthy twin.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header, no_numerics
+from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header, iteration_columns
 from irregulars.producers.simulator.engine import Contention, Engine, Run
 from irregulars.producers.simulator.network import count_up
 from irregulars.producers.simulator.noise import DELIVERY, clock_errors, generator_of
@@ -165,6 +164,7 @@ class JobRows:
         ended = [run for run in runs if not run.is_hung]
         if not ended:
             return
+        numbers = np.array([run.iteration for run in ended])
         phases = np.array([run.phase for run in ended], dtype=np.uint8)
         settings = self._engine.settings
         planned = settings.micro_batches * settings.tokens_per_micro_batch
@@ -172,12 +172,9 @@ class JobRows:
         starts_ns = _whole_ns([run.start_ns for run in ended])
         ends_ns = _whole_ns([run.end_ns for run in ended])
         for rank in self._ranks:
-            columns = no_numerics(len(ended)) | {
-                "iteration": np.array([run.iteration for run in ended]),
-                "start_ns": self._measured.starts_ns(self._local_ns(rank, starts_ns[:, rank])),
-                "elapsed_ns": self._measured.elapsed_ns((ends_ns - starts_ns)[:, rank].astype(np.float64), rank),
-                "phase": phases, "tokens": tokens,
-            }  # fmt: skip
+            start_ns = self._measured.starts_ns(self._local_ns(rank, starts_ns[:, rank]))
+            elapsed_ns = self._measured.elapsed_ns((ends_ns - starts_ns)[:, rank].astype(np.float64), rank)
+            columns = iteration_columns(numbers, start_ns, elapsed_ns, phases) | {"tokens": tokens}
             last_ns = int(self._local_ns(rank, ends_ns[-1:, rank])[0])
             watermark_ns = self._measured.watermark_ns(last_ns, ended[-1].elapsed_ns)
             yield self._batch("iterations", rank, watermark_ns, columns)
@@ -185,19 +182,17 @@ class JobRows:
     def bandwidth(self, samples: Samples) -> Iterator[Batch]:
         """Yield one batch per NIC, as its first logged rank; nothing if there is no sample."""
         topology = self._engine.topology
-        count = samples.time_ns.shape[1]
-        times_ns = _whole_ns(samples.time_ns)
+        times_ns, sent, received = _whole_ns(samples[0]), *samples[1:]
+        count = times_ns.shape[1]
         for nic, rank in enumerate(topology.nic_rank.tolist() if count else ()):
             if rank < 0:
                 continue
             time_ns = self._local_ns(rank, times_ns[nic])
             columns = {
-                "time_ns": time_ns,
-                "path": np.full(count, PATHS.index("nic"), dtype=np.uint8),
-                "device": np.zeros(count, dtype=np.uint16),
-                "tx_bytes_per_s": samples.tx_bytes_per_s[nic],
-                "rx_bytes_per_s": samples.rx_bytes_per_s[nic],
-            }
+                "time_ns": time_ns, "path": np.full(count, PATHS.index("nic"), dtype=np.uint8),
+                "device": np.zeros(count, dtype=np.uint16), "tx_bytes_per_s": sent[nic],
+                "rx_bytes_per_s": received[nic],
+            }  # fmt: skip
             yield self._batch("bandwidth", rank, int(time_ns[-1]), columns, (topology.nic_name(nic),))
 
     def _local_ns(self, rank: int, times_ns: Ints) -> Ints:
@@ -262,13 +257,8 @@ def _whole_ns(times_ns: Sequence[Floats] | Floats) -> NDArray[np.int64]:
     return np.rint(np.asarray(times_ns)).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Samples of all NICs: ``time_ns``, ``tx_bytes_per_s``, ``rx_bytes_per_s``, each of shape ``(nics, samples)``."""
-
-    time_ns: Floats
-    tx_bytes_per_s: Floats
-    rx_bytes_per_s: Floats
+Samples = tuple[Floats, Floats, Floats]
+"""Samples of all NICs: times, ns, bytes per s that were sent, and received, each of shape ``(nics, samples)``."""
 
 
 class BandwidthSampler:
@@ -308,7 +298,7 @@ class BandwidthSampler:
         rates = self._sent[:, :, :count] * (NS_PER_S / self._period_ns)
         self._sent = self._sent[:, :, count:]
         self._taken += count
-        return Samples(time_ns, rates[0], rates[1])
+        return time_ns, rates[0], rates[1]
 
     def _reserve(self, until_ns: float) -> None:
         wanted = int(until_ns // self._period_ns) + 2 - self._taken - self._sent.shape[2]
@@ -323,9 +313,8 @@ class BandwidthSampler:
         # Period n ends at n: a transfer from 2.5 to 4.2 periods has parts in periods 3, 4 and 5.
         flow, period = count_up(first, last - first + 1)
         edge_ns = phase_ns[flow] + period * period_ns
-        inside_ns = np.minimum(begin_ns[flow] + length_ns[flow], edge_ns) - np.maximum(
-            begin_ns[flow], edge_ns - period_ns
-        )
+        until_ns = np.minimum(begin_ns[flow] + length_ns[flow], edge_ns)
+        inside_ns = until_ns - np.maximum(begin_ns[flow], edge_ns - period_ns)
         sent = sent_bytes[flow] * np.maximum(inside_ns, 0) / length_ns[flow]
         shape = self._sent.shape[1:]
         place = nic[flow] * shape[1] + period - self._taken

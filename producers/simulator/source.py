@@ -6,20 +6,20 @@ Its ranks send announcements, then batches, a part of the job at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
-from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.rows import BandwidthSampler, JobRows
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.truth import calibrated, measure
+from irregulars.producers.trace.source import TimedSource
 from irregulars.producers.trace.writer import write_trace
 
 
@@ -98,17 +98,16 @@ _BATCH_SPAN_S: Final = 1.0
 _BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs
 # Of one part of a trace: bounds the memory of `simulate_trace`.
 _TRACE_ROWS: Final = 4_000_000
-_POSITION: Final = "records="
 
 
-class SimulatorSource:
+class SimulatorSource(TimedSource):
     """A `Source` of all that the ranks of one simulated job send.
 
     First come the announcements, then batches of about a second of the job each.
 
     `now_ns`: a clock in ns since the epoch: records come when their time has come. None: as fast as they are asked
-    for. `position`: a value that `position` returned: go on after it. The job is run again up to there; nothing is
-    stored. Raises InputError if a fault does not fit the cluster, or `position` is no position of a simulator.
+    for. `position`: as of `TimedSource`; the job is run again up to there, nothing is stored. Raises InputError if a
+    fault does not fit the cluster as well.
     """
 
     def __init__(
@@ -119,28 +118,11 @@ class SimulatorSource:
         now_ns: Callable[[], int] | None = None,
         position: str | None = None,
     ) -> None:
-        self._now_ns = now_ns
+        self._now_ns, self._is_closed = now_ns, False
         self._simulation = Simulation(settings, start_ns)
         announced = ((start_ns, one) for one in self._simulation.announcements())
         parts = self._simulation.parts(max_span_s=_BATCH_SPAN_S, max_rows=_BATCH_ROWS)
-        batches = ((part.due_ns, batch) for part in parts for batch in part.batches)
-        self._records: Iterator[tuple[int, Announcement | Batch]] = chain(announced, batches)  # each with its time
-        self._is_closed = False
-        self._next = next(self._records, None)
-        self._cut = 0  # rows of the next batch that were polled already
-        self._polled = 0
-        digits = f"{_POSITION}0" if position is None else position
-        count = digits.removeprefix(_POSITION)
-        if not (digits.startswith(_POSITION) and count.isascii() and count.isdigit()):
-            raise InputError(f"position must be {_POSITION}N; got {position!r} (simulator source)")
-        wanted = int(count)
-        while self._polled < wanted and self._next is not None:
-            self._take(self._next[1], wanted - self._polled)
-        if self._polled < wanted:
-            raise InputError(
-                f"position must lie in the job, which has {self._polled} records; got {position!r} "
-                "(simulator source): the settings must be those that it was made with"
-            )
+        super().__init__(chain(announced, ((part.due_ns, one) for part in parts for one in part.batches)), position)
 
     @property
     def is_exhausted(self) -> bool:
@@ -153,34 +135,13 @@ class SimulatorSource:
         silent_until_ns = self._simulation.recorded_until_ns
         return silent_until_ns is None or self._now_ns() >= silent_until_ns
 
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Return the next announcements and rows whose time has come; ``()``: nothing yet, or nothing any more."""
-        now_ns = None if self._now_ns is None else self._now_ns()
-        polled: list[Announcement | Batch] = []
-        room = max_records
-        while room > 0 and self._next is not None and (now_ns is None or now_ns >= self._next[0]):
-            before = self._polled
-            polled.append(self._take(self._next[1], room))
-            room -= self._polled - before
-        return tuple(polled)
-
-    def position(self) -> str:
-        """Return where a new source of the same settings would go on after the last record polled."""
-        return f"{_POSITION}{self._polled}"
-
     def close(self) -> None:
         """End the job; nothing is polled after it."""
-        self._next, self._records, self._is_closed = None, iter(()), True
+        super().close()
+        self._is_closed = True
 
-    def _take(self, record: Announcement | Batch, most: int) -> Announcement | Batch:
-        """Take one record, or as many rows of it as there is room for."""
-        length = len(record) if isinstance(record, Batch) else 1
-        first, past = self._cut, min(self._cut + most, length)
-        self._polled += past - first
-        self._cut = past if past < length else 0
-        if past == length:
-            self._next = next(self._records, None)
-        return take_rows(record, first, past) if isinstance(record, Batch) and past - first < length else record
+    def _until_ns(self) -> float:
+        return math.inf if self._now_ns is None else self._now_ns()
 
 
 def simulate_trace(

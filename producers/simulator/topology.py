@@ -206,19 +206,10 @@ class Topology:
             is_logged = bool(self.is_logged[rank])
             own = tuple(x for x in sources if is_logged and (x != "bandwidth" or self.nic_rank[nic] == rank))
             yield Announcement(
-                job=s.job,
-                attempt=s.attempt,
-                rank=rank,
-                world_size=self.world_size,
-                logged_ranks=logged_ranks,
-                communicators=tuple(communicators[c] for c in self.groups.of_rank(rank)),
-                sources=own,
-                is_logged=is_logged,
-                clock=s.clock,
-                host=self.name_of("host", int(self.host[rank])),
-                gpu=int(self.gpu[rank]),
-                nic=self.nic_name(nic),
-                switch=self.name_of("switch", int(self.switch[rank])),
+                job=s.job, attempt=s.attempt, rank=rank, world_size=self.world_size, logged_ranks=logged_ranks,
+                communicators=tuple(communicators[c] for c in self.groups.of_rank(rank)), sources=own,
+                is_logged=is_logged, clock=s.clock, host=self.name_of("host", int(self.host[rank])),
+                gpu=int(self.gpu[rank]), nic=self.nic_name(nic),
+                switch=self.name_of("switch", int(self.switch[rank])), recorded_until_ns=recorded_until_ns,
                 lost_rows=None if s.loss_ratio else 0,  # an exporter that counted its losses would have none
-                recorded_until_ns=recorded_until_ns,
-            )
+            )  # fmt: skip

@@ -184,9 +184,8 @@ def label_of(
         empty = dict.fromkeys(("rank", "peer", "communicator", "switch"))
         return {"kind": "none", **empty, "ranks": [], "iterations": [0, 0], "hard": False} | common
     warm_from = settings.warm_from
-    found = [
-        _described(fault, topology) | _measured(fault, healthy_s, measured_s, warm_from) for fault in settings.faults
-    ]
+    measured = (_measured(fault, healthy_s, measured_s, warm_from) for fault in settings.faults)
+    found = [_described(fault, topology) | own for fault, own in zip(settings.faults, measured, strict=True)]
     return found[0] | common | {"faults": found}
 
 

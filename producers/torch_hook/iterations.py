@@ -16,7 +16,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.bounds import BOUNDS
-from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN, no_numerics
+from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN, iteration_columns
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary
 from irregulars.producers.torch_hook.pauses import Pause, Pauses
 
@@ -201,12 +201,10 @@ class Iterations:
             np.array([one.host_ns if (time_ns := one.time_ns()) is None else time_ns for one in ones], dtype=np.int64)
             for ones in ([row.start for row, _ in lines], [row.end for row, _ in lines])
         )
-        columns = no_numerics(len(lines)) | {
-            "iteration": np.array([row.iteration for row, _ in lines], dtype=np.int64),
-            "start_ns": starts_ns + offset_ns,
-            "elapsed_ns": np.maximum(ends_ns - starts_ns, 0).astype(np.float64),
-            "phase": np.array([row.phase for row, _ in lines], dtype=np.uint8),
-        }
+        numbers = np.array([row.iteration for row, _ in lines], dtype=np.int64)
+        phases = np.array([row.phase for row, _ in lines], dtype=np.uint8)
+        elapsed_ns = np.maximum(ends_ns - starts_ns, 0).astype(np.float64)
+        columns = iteration_columns(numbers, starts_ns + offset_ns, elapsed_ns, phases)
         for name in _FLOATS:
             own = [row.figures.get(name) if event is None else None for row, event in lines]
             columns[name] = np.array([math.nan if one is None else _figure(name, one) for one in own])

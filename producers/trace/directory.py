@@ -21,8 +21,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, above
 from irregulars.messages.records import SCHEMAS, TRACE_SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.trace.columns import TableFile
-from irregulars.producers.trace.files import find_file, read_file, read_parts
+from irregulars.producers.trace.files import TableFile, find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
 from irregulars.producers.trace.iteration_events import (
     FILE_COLUMNS,
@@ -39,12 +38,9 @@ from irregulars.producers.trace.writer import write_trace
 __all__ = ["Rejected", "Trace", "assemble_trace", "read_trace", "trace_batches", "write_trace"]
 _Check = Callable[[TableFile, JobFile], tuple[Rows, Rejected]]
 _CHECKS: Final[Mapping[str, _Check]] = {
-    "commops": check_commops,
-    "bandwidth": check_bandwidth,
-    "iterations": check_iterations,
-    "audits": check_events,
-    "pauses": check_events,
-}
+    "commops": check_commops, "bandwidth": check_bandwidth, "iterations": check_iterations,
+    "audits": check_events, "pauses": check_events,
+}  # fmt: skip
 _NEVER_NS: Final = np.iinfo(np.int64).max
 
 
@@ -107,9 +103,8 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
             # Names of devices are numbered over the whole file.
             return (read_file(path, schema),) if schema == "bandwidth" else read_parts(path, schema)
         if schema == "commops" and schema not in without:
-            raise InputError(
-                f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them"
-            )
+            rule = "must hold commops.parquet, commops.jsonl or commops.csv"
+            raise InputError(f"{directory}: {rule}; got none of them")
         return ()
 
     return assemble_trace(read_job(directory), read_tables)
@@ -151,9 +146,8 @@ def assemble_trace(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]
                     rule = "numbers of a rank must not go back in one attempt"
                     got = f"iterations: {rule}; got {gone} rows of iterations that were begun again later"
                     order, rejected[schema] = newest, rejected[schema] + Rejected(gone, (got,))
-            is_in_order = len(order) == count and bool(
-                (order == np.arange(count)).all()
-            )  # then nothing needs to move
+            # Rows that are in order already need not move.
+            is_in_order = len(order) == count and (order == np.arange(count)).all()
             batches[schema] = _part_by_rank(rows, None if is_in_order else order, schema, job)
             del rows, order  # before the next file is read
     return Trace(

@@ -18,27 +18,10 @@ from irregulars.errors import InputError
 
 _LOG: Final = logging.getLogger("irregulars.following")
 GZIP_MAGIC: Final = b"\x1f\x8b"
-_ENDINGS: Final = frozenset(
-    {
-        ".bz2",
-        ".err",
-        ".gz",
-        ".json",
-        ".jsonl",
-        ".log",
-        ".out",
-        ".pickle",
-        ".pkl",
-        ".pt",
-        ".tar",
-        ".tgz",
-        ".trace",
-        ".txt",
-        ".xz",
-        ".zip",
-        ".zst",
-    }
-)
+_ENDINGS: Final = frozenset((
+    ".bz2", ".err", ".gz", ".json", ".jsonl", ".log", ".out", ".pickle", ".pkl", ".pt", ".tar", ".tgz", ".trace",
+    ".txt", ".xz", ".zip", ".zst",
+))  # fmt: skip
 # A number at the end of a word, and the word: the rank of rank3_step12 is 3, that of gpu-worker-11_0 is 0.
 _WORD_NUMBER: Final = re.compile(r"(?:([A-Za-z]+)[-_.=]?)?(?<!\d)(\d+)(?![0-9A-Za-z])")
 _OF_ALL: Final = re.compile(r"[-_.]?of[-_.]?\d+$")

@@ -22,9 +22,9 @@ from irregulars.messages.records import (
     UNKNOWN,
     Batch,
     Header,
-    no_numerics,
+    iteration_columns,
 )
-from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.files import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Rows
 from irregulars.producers.trace.rows import ANY_INTEGER, Check, Rejected, iterations_keys
@@ -55,12 +55,8 @@ def check_events(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
             "pause_elapsed_ns": check.integers("elapsed_ns", bounds["pause_elapsed_ns"]),
         }
     rank = check.ranks(job)
-    columns = no_numerics(len(rank)) | {
-        "iteration": iteration,
-        "start_ns": np.full(len(rank), UNKNOWN),
-        "elapsed_ns": np.full(len(rank), np.nan),
-        "phase": np.zeros(len(rank), np.uint8),
-    }
+    unknown_ns = np.full(len(rank), UNKNOWN), np.full(len(rank), np.nan)
+    columns = iteration_columns(iteration, *unknown_ns, np.zeros(len(rank), np.uint8))
     return check.rows(rank, columns | own, iterations_keys, names=lambda _: ())
 
 
@@ -101,12 +97,8 @@ def told_by_operators(operators: Rows) -> Rows | None:
     np.minimum.at(begin_ns, group, start_ns)
     np.maximum.at(end_ns, group, start_ns + np.nan_to_num(elapsed_ns).astype(np.int64))
     is_over = np.bincount(group, np.isnan(elapsed_ns), count) == 0
-    columns = no_numerics(count) | {
-        "iteration": found[1],
-        "start_ns": begin_ns,
-        "elapsed_ns": (end_ns - begin_ns).astype(np.float64),
-        "phase": np.full(count, PHASE_UNKNOWN, np.uint8),
-    }
+    phase = np.full(count, PHASE_UNKNOWN, np.uint8)
+    columns = iteration_columns(found[1], begin_ns, (end_ns - begin_ns).astype(np.float64), phase)
     kept = {name: column[is_over] for name, column in columns.items()}
     return Rows(found[0][is_over].astype(np.int32), kept, iterations_keys, lambda _: ())
 

@@ -91,10 +91,9 @@ def read_job(directory: Path) -> JobFile:
             if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < keys.world_size):
                 raise InputError(f"ranks must be keyed by ranks below {keys.world_size}, as text; got {shown(name)}")
             places[int(name)] = place
-        for list_name, listed in (
-            ("logged_ranks", keys.logged_ranks), ("replicas", tuple(chain.from_iterable(keys.replicas or ())))
-        ):  # fmt: skip
-            _require_ranks(listed or (), keys.world_size, list_name)
+        replicas = tuple(chain.from_iterable(keys.replicas or ()))
+        for list_name, listed in (("logged_ranks", keys.logged_ranks or ()), ("replicas", replicas)):
+            _require_ranks(listed, keys.world_size, list_name)
         job = JobFile(
             job=keys.job, attempt=keys.attempt, world_size=keys.world_size, clock=keys.clock,
             communicators=communicators, places=places,

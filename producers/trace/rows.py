@@ -24,10 +24,10 @@ from irregulars.messages.records import (
     RECV,
     SEND,
     UNKNOWN,
-    no_numerics,
+    iteration_columns,
 )
 from irregulars.producers.publishing.batches import ends_ns
-from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.files import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows
 from irregulars.validation import MAX_NAME_CHARACTERS, shown
@@ -90,12 +90,10 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     rank, iteration = check.ranks(job), check.integers("iteration")
     start_ns, elapsed_ns = check.integers("start_ns"), check.counts("elapsed_ns")
     phase = check.codes("phase", PHASES)
-    columns = no_numerics(len(rank)) | {
-        "iteration": iteration, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
-        "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "tokens": check.counts("tokens"),
-        "not_finite": check.counts("not_finite"),
-        "parameters_checksum": check.checksums("parameters_checksum"),
-    }  # fmt: skip
+    phase = np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8)
+    columns = iteration_columns(iteration, start_ns, elapsed_ns, phase)
+    columns |= {name: check.counts(name) for name in ("tokens", "not_finite")}
+    columns |= {"parameters_checksum": check.checksums("parameters_checksum")}
     columns |= {name: check.numbers(name) for name in NUMERICS[:-2]}
     return check.rows(rank, columns, iterations_keys, names=lambda _: ())
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import TRACE_SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
-from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
+from irregulars.producers.trace.directory import Trace, trace_batches
 
 # Columns that hold ns since the epoch; all others hold lengths of time, or none.
 _TIMES: Final = ("start_ns", "time_ns", "pause_start_ns")
@@ -65,15 +66,73 @@ def moved(trace: Trace, by_ns: int) -> Trace:
     return replace(trace, announcements=tuple(announcements), recorded_until_ns=until_ns, **batches)
 
 
-_POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
+_POSITION: Final = re.compile(r"records=(\d{1,18})", re.ASCII)
+_Timed = tuple[int, Announcement | Batch]  # a record, and the time at which it is due, ns
 
 
-class TraceSource:
+class TimedSource:
+    """Gives records when their time has come. Base of recorded and of simulated jobs as sources.
+
+    `records`: each with its time, in order. `position`: a value that `position` returned: go on after it. Raises
+    InputError if it is none, or behind the last record.
+    """
+
+    def __init__(self, records: Iterator[_Timed], position: str | None) -> None:
+        self._records, self._next = records, next(records, None)
+        self._polled = self._cut = 0  # records and rows so far; rows of the next batch among them
+        found = _POSITION.fullmatch("records=0" if position is None else position)
+        if found is None:
+            raise InputError(f"position must be records=N; got {position!r}")
+        wanted = int(found[1])
+        while self._polled < wanted and self._next is not None:
+            self._take(self._next[1], wanted - self._polled)
+        if self._polled < wanted:
+            has = f"it has {self._polled} records"
+            raise InputError(f"position must lie in the job it was made with; got {position!r}, and {has}")
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Return the next announcements and rows whose time has come; ``()``: nothing yet, or nothing any more."""
+        until_ns, room = self._until_ns(), max_records
+        polled: list[Announcement | Batch] = []
+        while room > 0 and self._next is not None and self._next[0] <= until_ns:
+            before = self._polled
+            polled.append(self._take(self._next[1], room))
+            room -= self._polled - before
+        return tuple(polled)
+
+    def position(self) -> str:
+        """Return where a new source of the same records would go on after the last one polled."""
+        return f"records={self._polled}"
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether everything was polled."""
+        return self._next is None
+
+    def close(self) -> None:
+        """Drop the records that were not polled."""
+        self._next, self._records = None, iter(())
+
+    def _until_ns(self) -> float:
+        """Return the time up to which records are due just now."""
+        raise NotImplementedError
+
+    def _take(self, record: Announcement | Batch, most: int) -> Announcement | Batch:
+        """Take one record, or as many rows of it as there is room for."""
+        length = len(record) if isinstance(record, Batch) else 1
+        first, past = self._cut, min(self._cut + most, length)
+        self._polled += past - first
+        self._cut = past if past < length else 0
+        if past == length:
+            self._next = next(self._records, None)
+        return take_rows(record, first, past) if isinstance(record, Batch) and past - first < length else record
+
+
+class TraceSource(TimedSource):
     """Replays a trace: its announcements at once, then each batch when it was complete in the recorded job.
 
-    `speed`: 1 replays as recorded, 2 twice as fast, 0 as fast as it is polled. `position`: that of an earlier source
-    of the same trace; the pace starts anew there. Raises InputError if `speed` is no number of at least 0, or
-    `position` is of another kind of source, or past the trace's end.
+    `speed`: 1 replays as recorded, 2 twice as fast, 0 as fast as it is polled. `position`: as of `TimedSource`; the
+    pace starts anew there. Raises InputError if `speed` is no number of at least 0 as well.
     """
 
     def __init__(
@@ -88,69 +147,35 @@ class TraceSource:
     ) -> None:
         if not (math.isfinite(speed) and speed >= 0):
             raise InputError(f"speed must be a number of at least 0; got {speed!r}; 0 replays as fast as possible")
-        self._trace, self._speed, self._clock_s = trace, speed, clock_s
-        self._groups: Final = {one.rank: group_of(one.host, one.rank) for one in trace.announcements}
-        self._announced, self._rows = 0, 0
-        self._batches: Iterator[Batch] = trace_batches(trace, max_rows, max_span_s)
-        self._next = next(self._batches, None)
-        if position is not None:
-            match = _POSITION.fullmatch(position)
-            if match is None:
-                raise InputError(f"position must be 'announcements=N rows=N'; got {position!r}")
-            self._announced, rows = int(match[1]), int(match[2])
-            # A batch that was polled in part is cut at the same row.
-            while self._next is not None and self._rows < rows:
-                self._take(self._next, rows - self._rows)
-            if self._rows < rows or self._announced > len(trace.announcements):
-                raise InputError(
-                    f"position must lie within the trace; got {position!r}, and it has {self.position()}"
-                )
-        self._latest_ns = trace.recorded_until_ns or 0
-        self._first_ns = 0 if self._next is None else self._due_ns(self._next)
-        self._started_s: float | None = None
+        self._speed, self._clock_s = speed, clock_s
+        groups = {one.rank: group_of(one.host, one.rank) for one in trace.announcements}
+        batches = _timed(trace, trace_batches(trace, max_rows, max_span_s))
+        first = next(batches, None)
+        begin_ns = 0 if first is None else first[0]
+        records: Iterator[_Timed] = chain(
+            ((begin_ns, one) for one in trace.announcements), filter(None, [first]), batches
+        )
+        super().__init__(((due_ns, _grouped(one, groups)) for due_ns, one in records), position)
+        self._begin_ns = 0 if self._next is None else self._next[0]
+        self._started_s: float | None = None  # at the first poll
 
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Return the records that are due, at most `max_records` announcements and rows."""
-        if self._started_s is None:
-            self._started_s = self._clock_s()
-        polled: list[Announcement | Batch] = [
-            replace(one, group=self._groups[one.rank])
-            for one in self._trace.announcements[self._announced : self._announced + max_records]
-        ]
-        self._announced += len(polled)
-        room = max_records - len(polled)
-        passed_ns = (self._clock_s() - self._started_s) * self._speed * 1e9
-        while room > 0 and self._next is not None:
-            if self._speed and self._due_ns(self._next) - self._first_ns > passed_ns:
-                break
-            batch = self._take(self._next, room)
-            polled.append(batch)
-            room -= len(batch)
-        return polled
+    def _until_ns(self) -> float:
+        now_s = self._clock_s()
+        self._started_s = now_s if self._started_s is None else self._started_s
+        passed_ns = (now_s - self._started_s) * self._speed * 1e9
+        return self._begin_ns + passed_ns if self._speed else math.inf
 
-    def position(self) -> str:
-        """Return where to resume: after the last record polled."""
-        return f"announcements={self._announced} rows={self._rows}"
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the whole trace was polled."""
-        return self._next is None and self._announced == len(self._trace.announcements)
-
-    def close(self) -> None:
-        """Do nothing: the trace is in memory, and its owner's."""
-
-    def _take(self, batch: Batch, most: int) -> Batch:
-        taken = batch if most >= len(batch) else take_rows(batch, 0, most)
-        taken = replace(taken, header=replace(taken.header, group=self._groups.get(taken.header.rank)))
-        rest = len(batch) - len(taken)
-        self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
-        self._rows += len(taken)
-        return taken
-
-    def _due_ns(self, batch: Batch) -> int:
+def _timed(trace: Trace, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
+    latest_ns = trace.recorded_until_ns or 0
+    for batch in batches:
+        due_ns = batch.header.watermark_ns
+        latest_ns = max(latest_ns, due_ns or 0)
         # Operators that never ended have no time of their own: they come when recording stops, or after the rest.
-        if batch.header.watermark_ns is not None:
-            self._latest_ns = max(self._latest_ns, published_ns(batch))
-            return published_ns(batch)
-        return self._latest_ns
+        yield latest_ns if due_ns is None else due_ns, batch
+
+
+def _grouped(record: Announcement | Batch, groups: Mapping[int, str | None]) -> Announcement | Batch:
+    if isinstance(record, Announcement):
+        return replace(record, group=groups[record.rank])
+    return replace(record, header=replace(record.header, group=groups.get(record.header.rank)))

@@ -25,7 +25,7 @@ from irregulars.messages.records import (
     UNKNOWN,
     Batch,
 )
-from irregulars.producers.trace.columns import COLUMNS
+from irregulars.producers.trace.files import COLUMNS
 from irregulars.producers.trace.iteration_events import FILE_COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}

@@ -24,9 +24,16 @@ from irregulars.messages.records import Batch
 from irregulars.producers.simulator.effects import NO_EFFECTS, Faults
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.faults import Fault, parse_fault
-from irregulars.producers.simulator.presets import FIELD, OFF_CLOCKS, with_preset
 from irregulars.producers.simulator.rows import BandwidthSampler, JobRows, Samples
-from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.settings import (
+    FIELD,
+    NS_PER_MS,
+    NS_PER_S,
+    OFF_CLOCKS,
+    RECORDED_START_NS,
+    SimulatorSettings,
+    with_preset,
+)
 from irregulars.producers.simulator.source import sources_of
 from irregulars.producers.simulator.truth import fit, label_of
 from irregulars.producers.trace.writer import write_trace

@@ -37,8 +37,7 @@ from irregulars.kafka.log_reader import LogReader
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.producers.simulator.faults import parse_fault
-from irregulars.producers.simulator.presets import with_preset
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import SimulatorSettings, with_preset
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource, moved, span_ns

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.runs.analysis import analyze
-from irregulars.producers.simulator.presets import PRESETS, SHAPES, with_preset, with_shape
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import PRESETS, SHAPES, SimulatorSettings, with_preset, with_shape
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import read_trace
 

@@ -14,8 +14,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.simulator.faults import parse_fault
-from irregulars.producers.simulator.presets import PRESETS, with_preset
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import PRESETS, SimulatorSettings, with_preset
 from irregulars.producers.simulator.source import SimulatorSource, simulate_trace
 from irregulars.producers.trace.directory import read_trace
 from tests.benchmarks.incidents import Incidents

@@ -10,8 +10,7 @@ from pathlib import Path
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS
 from irregulars.infra.docs_site.made_parts import fill
-from irregulars.producers.simulator.presets import PRESETS, SHAPES
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import PRESETS, SHAPES, SimulatorSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "infra" / "docs"

@@ -185,7 +185,7 @@ def test_a_trace_stands_whole_on_the_topics(trace: Trace, settings: AgentSetting
     assert len(published.heartbeats) == 4
     assert done.delivered_messages == len(published.messages)
     assert (done.reason, done.announcements, done.rows) == ("finished", 4, 4825)
-    assert done.position == "announcements=4 rows=4825"
+    assert done.position == "records=4829"
     assert reports[-1] == done
 
 

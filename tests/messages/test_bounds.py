@@ -9,8 +9,8 @@ import pytest
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.records import AUDIT, BATCH_SCHEMAS, PAUSE, RECV, SCHEMAS, SEND, UNKNOWN, decode_batch
-from irregulars.producers.trace.columns import COLUMNS, TableFile
 from irregulars.producers.trace.directory import assemble_trace
+from irregulars.producers.trace.files import COLUMNS, TableFile
 from irregulars.producers.trace.job_file import JobFile
 from tests.fuzz.mutations import with_column, written
 from tests.messages.column_cases import Case, column_cases

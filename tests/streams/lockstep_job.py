@@ -21,7 +21,7 @@ from irregulars.messages.records import (
     UNKNOWN,
     Batch,
     Header,
-    no_numerics,
+    iteration_columns,
 )
 from irregulars.producers.trace.directory import Trace
 
@@ -193,7 +193,8 @@ def operator_batch(rank: int, rows: Sequence[Mapping[str, Any]], *, sort: bool =
 
 
 def iteration_batch(rank: int, rows: Sequence[Mapping[str, Any]], **header: Any) -> Batch:
-    unknown = {name: column[0] for name, column in no_numerics(1).items()} | {"phase": PHASE_UNKNOWN}
+    columns = iteration_columns(*[np.zeros(1)] * 3, np.full(1, PHASE_UNKNOWN))
+    unknown = {name: column[0] for name, column in columns.items()}
     full = [{**unknown, **row} for row in rows]
     return _batch("iterations", rank, full, [int(row["start_ns"] + row["elapsed_ns"]) for row in full], header)
 

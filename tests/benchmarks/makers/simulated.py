@@ -15,8 +15,7 @@ from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.effects import fault_ranks
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
-from irregulars.producers.simulator.presets import SHAPES, with_shape
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import SHAPES, SimulatorSettings, with_shape
 from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
 from tests.benchmarks.makers.places import Wanted, draw_fault
 

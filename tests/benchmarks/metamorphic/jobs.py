@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from irregulars.producers.simulator.faults import parse_fault
-from irregulars.producers.simulator.presets import OFF_CLOCKS, with_preset
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import OFF_CLOCKS, SimulatorSettings, with_preset
 from irregulars.producers.simulator.source import simulate_trace
 from tests.benchmarks.metamorphic.recording import Recording, read_recording
 

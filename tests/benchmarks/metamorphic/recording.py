@@ -13,8 +13,8 @@ import pyarrow as pa
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S
-from irregulars.producers.trace.columns import COLUMNS, TableFile
 from irregulars.producers.trace.directory import Trace, assemble_trace, read_trace
+from irregulars.producers.trace.files import COLUMNS, TableFile
 from irregulars.producers.trace.job_file import JobFile, read_job
 
 Array = np.ndarray

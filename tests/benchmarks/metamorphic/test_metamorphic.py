@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.simulator.faults import parse_fault
-from irregulars.producers.simulator.presets import with_preset
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import SimulatorSettings, with_preset
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.simulator.truth import calibrated
 from irregulars.producers.trace.directory import read_trace

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN, Batch, Header, no_numerics
+from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN, Batch, Header, iteration_columns
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.writer import write_trace
 from tests.benchmarks.numerics.faults import BEFORE, PLACES, draw_corruption, draw_spike
@@ -70,11 +70,8 @@ def record(directory: Path, iterations: int) -> None:
             "elapsed_ns": np.full(len(both), 1000.0), "size_bytes": np.full(len(both), 8.0), "iteration": both,
         }  # fmt: skip
         batches.append(Batch(Header("commops", "all", 0, rank, names=("world",)), columns))
-        own = no_numerics(iterations) | {
-            "iteration": numbers, "start_ns": START_NS + numbers * STEP_NS,
-            "elapsed_ns": np.full(iterations, STEP_NS - 1.0), "phase": np.zeros(iterations, np.uint8),
-            "loss": numbers.astype(float),
-        }  # fmt: skip
+        times_ns = START_NS + numbers * STEP_NS, np.full(iterations, STEP_NS - 1.0)
+        own = iteration_columns(numbers, *times_ns, np.zeros(iterations, np.uint8)) | {"loss": numbers.astype(float)}
         batches.append(Batch(Header("iterations", "all", 0, rank), own))
     write_trace(directory, announcements, batches)
 

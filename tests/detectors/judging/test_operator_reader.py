@@ -16,8 +16,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.faults import parse_fault
-from irregulars.producers.simulator.presets import OFF_CLOCKS
-from irregulars.producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.settings import OFF_CLOCKS, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.source import Simulation
 from irregulars.producers.simulator.truth import measure
 from irregulars.settings import JudgeSettings

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.producers.simulator import source
-from irregulars.producers.simulator.presets import described_keys, with_preset, with_shape
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import SimulatorSettings, described_keys, with_preset, with_shape
 from irregulars.producers.trace.directory import read_trace
 from tests.infra.conftest import Run, refused
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from irregulars.messages.records import OPERATORS, PATHS, PHASES, SCHEMAS
-from irregulars.producers.trace.columns import COLUMNS
 from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.files import COLUMNS
 from tests.infra.docs.made_parts import DOCS
 
 PAGE = (DOCS / "trace-directory.md").read_text()

@@ -7,14 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import OPERATORS, PHASES, Batch, encode_batch
 from irregulars.producers.importers.ras_answers import RasAway, RasClient, read_answer
+from irregulars.producers.importers.ras_records import JobRun
 from irregulars.producers.importers.ras_source import RasSettings, RasSource, RasWatch, is_this_host
 from irregulars.producers.publishing.sources import Record
 from tests.producers.importers.played_server import PlayedJob, PlayedServer
@@ -26,11 +27,10 @@ START_NS = 1_790_000_000 * S
 class Play:
     """A watch that looks at a played job every ten seconds."""
 
-    def __init__(self, job: PlayedJob, state: dict[str, Any] | None = None, now_ns: int = START_NS) -> None:
+    def __init__(self, job: PlayedJob, restored: JobRun | None = None, now_ns: int = START_NS) -> None:
         self.job, self.now_ns = job, now_ns
-        self.watch = RasWatch(
-            RasSettings(job="j", world_size=job.world_size), lambda host: host == "127.0.0.1", state or {}
-        )
+        settings = RasSettings(job="j", world_size=job.world_size)
+        self.watch = RasWatch(settings, lambda host: host == "127.0.0.1", restored)
 
     def look(self, times: int = 1) -> list[Record]:
         records: list[Record] = []
@@ -129,7 +129,6 @@ def test_a_job_that_ends_while_it_stands_hung_only_if_that_lasted(stands_for: in
     assert [is_ended for *_, is_ended in operators(records)] == ([] if is_hang else [True] * 3)
     assert ended(records) == dict.fromkeys(range(4), "finished")
     assert play.watch.run is None
-    assert play.watch.state() == {}
 
 
 def test_a_moment_without_answer_is_no_end() -> None:
@@ -169,22 +168,15 @@ def test_a_communicator_that_was_made_later_is_announced_before_a_hang_on_it_is_
 
 def test_an_agent_that_restarts_goes_on_with_the_same_run() -> None:
     play, _ = hanging()
-    state = json.loads(json.dumps(play.watch.state()))
-    later = Play(play.job, state, play.now_ns)
-    records = later.look()
     run = play.watch.run
     assert run is not None
+    later = Play(play.job, msgspec.json.decode(run.encode(), type=JobRun), play.now_ns)
+    records = later.look()
     assert {one.attempt for one in announced(records)} == {run.attempt}
     play.job.launch(play.job.world, but=[0, 1, 3])
     records = later.look()
     assert [is_ended for *_, is_ended in operators(records)] == [True] * 3
     assert {one.header.rows_before for one in batches(records, "iterations")} == {run.observed}
-
-
-@pytest.mark.parametrize("state", [{"world": 3}, {"world": "w", "job": "j", "members": 7}, {"told": [[1]]}])
-def test_a_state_that_makes_no_sense_begins_another_attempt(state: dict[str, Any]) -> None:
-    play = Play(PlayedJob(), state)
-    assert len(announced(play.look())) == 4
 
 
 def test_a_job_is_spoken_for_beside_rank_0_alone_and_with_a_communicator_of_all_ranks() -> None:
@@ -272,8 +264,9 @@ def test_garbage_is_named_once_and_the_source_goes_on(caplog: pytest.LogCaptureF
     assert events == [f"event={name}" for name in wanted]
 
 
-def test_a_damaged_state_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "state").write_bytes(b"\xff{")
+@pytest.mark.parametrize("state", [b"\xff{", b'{"world": 3}', b'{"world": "w", "members": 7}', b'{"told": [[1]]}'])
+def test_a_damaged_state_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, state: bytes) -> None:
+    (tmp_path / "state").write_bytes(state)
     source = RasSource(
         PlayedJob().answer, RasSettings(job="j", world_size=4), is_ours=is_this_host, state_path=tmp_path / "state"
     )

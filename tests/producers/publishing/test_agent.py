@@ -87,7 +87,7 @@ def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, no
     with pytest.raises(ServiceUnavailable, match=rf"^Kafka at {nowhere} must answer within 1 s; got .*refused"):
         Agent(source, AgentSettings(nowhere, broker_wait_s=1.0)).run()
     assert source.closes == 1
-    assert source.position() == "announcements=0 rows=0"
+    assert source.position() == "records=0"
 
 
 class Keeps(Publisher):

@@ -161,7 +161,7 @@ BAD_SOURCES: Mapping[type[Spoiled], str] = {
         "position must be one text",
     StartsAgain: r"rows_before must be",
     ResumesTooLate: r"resumed at|rows_before must be",
-    ResumesWithOtherRows: r"resumed at 'announcements=4 rows=\d+', .* got another sequence",
+    ResumesWithOtherRows: r"resumed at 'records=\d+', .* got another sequence",
     DiffersEachTime: "opened twice, the same input; got another size_bytes",
     polling("GoesOnAfterItsEnd", lambda self, most:
             self.trace.announcements[:1] if self.is_exhausted else Spoiled.poll(self, most)):

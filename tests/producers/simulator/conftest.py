@@ -12,8 +12,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import RECV, SEND, Batch
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import parse_fault
-from irregulars.producers.simulator.presets import TIDY
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import TIDY, SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource
 
 Tidy = Callable[..., SimulatorSettings]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from irregulars.messages.records import PHASES, RECV, SEND
 from irregulars.producers.simulator.engine import Engine, others_in_the_way_ns
 from irregulars.producers.simulator.noise import LEAST_TRANSFER_RATIO
-from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.settings import SimulatorSettings, with_preset
 from tests.conftest import examples
 from tests.producers.simulator.conftest import Key, Recorded, Tidy, faulty, record, times_s
 
@@ -293,3 +295,21 @@ def test_checkpoints_lengthen_their_iteration_marked_if_wanted(tidy: Tidy, is_ma
     assert np.flatnonzero(job.iteration_s() > 1.5 * np.median(job.iteration_s())).tolist() == [3, 7]
     phases = job.iterations["phase"][np.isin(job.iterations["iteration"], (3, 7))]
     assert set(phases.tolist()) == {PHASES.index(phase)}
+
+
+SIX: dict[str, Any] = {
+    "dp": 2, "pp": 2, "tp": 2, "cp": 2, "ep": 2, "shards": 2, "rank_order": "tp-cp-ep-pp-dp", "micro_batches": 6,
+    "gpus_per_nic": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("preset", "shape", "second_ns", "fourth_ns"), [
+    ("default", {}, 241703863.0, 243145304.0), ("suite", {}, 249864690.1, 267260610.0),
+    ("untidy", {}, 249561122.5, 262778106.7), ("suite", {"model_chunks": 2, "dp": 2}, 225655978.4, 232859571.1),
+    ("suite", SIX, 173360490.5, 191026022.4),
+])  # fmt: skip
+def test_iterations_take_as_long(preset: str, shape: dict[str, Any], second_ns: float, fourth_ns: float) -> None:
+    """The figures are of the commit before any of `producers.simulator.settings` came."""
+    engine = Engine(with_preset(SimulatorSettings(iterations=4, seed=3, **shape), preset))
+    times_ns = [engine.advance().elapsed_ns for _ in range(4)]
+    assert times_ns[1::2] == pytest.approx([second_ns, fourth_ns], abs=1.0)

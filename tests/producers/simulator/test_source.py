@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.sources import check_source
@@ -59,13 +58,6 @@ def test_closing_ends_it() -> None:
     source.close()
     assert source.is_exhausted
     assert source.poll(10) == ()
-
-
-@pytest.mark.parametrize("position", ["", "records=", "records=-1", "rows=3", "records=x", "records=999999"])
-def test_a_position_of_another_source_or_behind_the_end_is_refused(position: str) -> None:
-    rule = "lie in the job" if "999999" in position else "be records=N"
-    with pytest.raises(InputError, match=f"position must {rule}"):
-        SimulatorSource(SMALL, position=position)
 
 
 def test_a_written_trace_reads_back_complete(tmp_path: Path) -> None:

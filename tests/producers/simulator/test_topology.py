@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from irregulars.errors import InputError
 from irregulars.messages.announcements import decode_announcement, encode_announcement
 from irregulars.messages.records import GROUP_KINDS
+from irregulars.producers.simulator.network import Network, SlowDevice
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import VARYING, Topology
 
@@ -84,16 +85,42 @@ def test_only_the_first_user_of_a_shared_nic_reports_its_traffic() -> None:
 
 
 @pytest.mark.parametrize(("values", "reason"), [
-    ({"dp": 0}, "dp must be above 0; got 0"),
+    ({"dp": 0}, "dp must be an integer of at least 1; got 0"),
     ({"dp": 1, "pp": 1, "tp": 1}, "dp * pp * tp * cp * ep * shards must be 2 or more; got 1"),
-    ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be 0 or more; got -0.1"),
-    ({"forward_ms": float("nan")}, "forward_ms must be 0 or more; got nan"),
+    ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be a number of at least 0; got -0.1"),
+    ({"forward_ms": float("nan")}, "forward_ms must be a number of at least 0; got nan"),
     ({"clock": "gps"}, "clock must be one of shared, per_host; got 'gps'"),
     ({"gradient_sync": "none"}, "gradient_sync must be one of sharded, all_reduce, fsdp; got 'none'"),
     ({"spike_factor_high": 1.0}, "spike_factor_high must be at least spike_factor_low = 3.0; got 1.0"),
-    ({"job": ""}, "job must be a text that is not empty; got ''"),
+    ({"job": ""}, "job must be text that is not empty; got ''"),
 ])  # fmt: skip
 def test_settings_out_of_range_are_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError) as caught:
         SimulatorSettings(**values)  # type: ignore[arg-type]
     assert reason in str(caught.value)
+
+
+WITHOUT_LATENCY = SimulatorSettings(nvlink_latency_us=0.0, network_latency_us=0.0)
+TOPOLOGY = Topology(WITHOUT_LATENCY)
+IDS = [one.id for one in TOPOLOGY.groups.communicators]
+DOWN = len(IDS)
+"""Path of rank 0 as the sender down the pipeline."""
+
+
+def test_bytes_of_a_collective_are_split_between_the_nics_of_a_host_and_inside_one_cross_none() -> None:
+    _, ns_per_byte = Network(TOPOLOGY).path_times()
+    alone = 1e9 / WITHOUT_LATENCY.nic_bytes_per_s
+    # two members on each host: half the bytes over each of two NICs
+    assert ns_per_byte[IDS.index("dp_p1_t1")] == pytest.approx(alone / 2)
+    assert ns_per_byte[DOWN + 1] == pytest.approx(alone)
+    assert ns_per_byte[IDS.index("tp_p0_d0")] == pytest.approx(1e9 / WITHOUT_LATENCY.nvlink_bytes_per_s)
+
+
+def test_faults_on_the_same_path_multiply_and_their_delays_add_up() -> None:
+    network = Network(TOPOLOGY)
+    _, healthy = network.path_times()
+    devices = SlowDevice("nic", (17,), 3.0, 2e6), SlowDevice("link", (1, 17), 2.0, 1e6)
+    latency_ns, slow = network.path_times(devices)
+    assert slow[[DOWN + 1, DOWN + 17]] == pytest.approx(healthy[[DOWN + 1, DOWN + 17]] * [6, 3])
+    assert latency_ns[[DOWN + 1, DOWN + 17]].tolist() == [3e6, 2e6]
+    assert np.flatnonzero(latency_ns).tolist() == np.flatnonzero(slow > healthy * 1.01).tolist()

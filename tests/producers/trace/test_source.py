@@ -65,15 +65,15 @@ def test_what_never_ended_comes_when_recording_stopped(tmp_path: Path) -> None:
 
 def test_the_pace_starts_anew_where_it_resumes(trace: Trace) -> None:
     clock = Clock()
-    source = TraceSource(trace, 1.0, position="announcements=1 rows=2", clock_s=clock)
+    source = TraceSource(trace, 1.0, position="records=3", clock_s=clock)
     assert polled_rows(source) == [2]
     clock.now_s += 10
     assert polled_rows(source) == [3]
 
 
 @pytest.mark.parametrize(("speed", "position", "message"), [
-    *((0, text, "position must") for text in ("", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0")),
-    (0, "announcements=1 rows=5", "got 'announcements=1 rows=5', and it has announcements=1 rows=4"),
+    *((0, text, "position must") for text in ("", "rows=1", "records=-1", "records=x", "records=9")),
+    (0, "records=6", "must lie in the job it was made with; got 'records=6', and it has 5 records"),
     *((speed, None, "speed must be a number of at least 0; got") for speed in (-1.0, math.nan, math.inf)),
 ])  # fmt: skip
 def test_an_odd_speed_or_position_is_refused(trace: Trace, speed: float, position: str | None, message: str) -> None:

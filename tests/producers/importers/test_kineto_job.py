@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.producers.importers.alignment import Series, find_shifts
+from irregulars.producers.importers.kineto_job import Series, find_shifts
 
 CALLS = 120
 
