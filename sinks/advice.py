@@ -401,18 +401,18 @@ RANK_ALONE: Final[NameRank] = "rank {}".format  # where its host is not known
 
 
 def has_healthy_past(verdict: Verdict) -> bool:
-    """Whether the cause was not there from the start."""
+    """Whether the cause was held against the time before it, and not against peers in iterations that all had it."""
     return verdict.explanation is None or verdict.explanation.against == "past"
 
 
 def usual_of(verdict: Verdict) -> str:
-    """Return the time of which `Verdict.delta` is a multiple: a fault without a healthy past has no usual time.
+    """Return the time of which `Verdict.delta` is a multiple: a fault that peers alone show has no usual time.
 
     >>> verdict = Verdict("v", 1, "open", "j", "imbalance", (0, 5), 1.3, 90.0, None, (), "")
     >>> usual_of(verdict)
     'the usual time'
     """
-    return "the usual time" if has_healthy_past(verdict) else "the time without it, from the start"
+    return "the usual time" if has_healthy_past(verdict) else "the time without it"
 
 
 def unended_text(verdict: Verdict) -> str:

@@ -314,7 +314,7 @@ class IterationJudge:
         verdict_ids += strange_in
         # Let the window and the usual values follow the job; suspect iterations show no usual values
         has_open = self._tracker.has_open
-        self._lateness.learn(rows.number, late_ns, has_open=has_open)
+        self._lateness.learn(rows.number, late_ns, float(rows.elapsed_ns), has_open=has_open)
         had_shift = self._window.has_shift
         self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
         self._investigator.learn(rows, is_regular=not suspicion and not has_open)
@@ -432,7 +432,8 @@ class IterationJudge:
         causes, observations = found
         causes = self._review.confirmed(causes, [one for one in causes if self._tracker.is_standing(one)])
         history = self._review.unreviewed(self._lateness.history, regular[-1].number)
-        revisions = self._tracker.review_standing(causes, observations, history, self._topology)
+        elapsed_ns = dict(self._lateness.elapsed_ns)
+        revisions = self._tracker.review_standing(causes, observations, history, self._topology, elapsed_ns)
         self._log.verdicts += self._say.testify(revisions)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:

@@ -7,7 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from types import MappingProxyType
 from typing import Final
+
+import numpy as np
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
@@ -311,16 +314,25 @@ def verdict_on_recurring(
     return verdict
 
 
-def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation], history: History) -> OpenVerdict:
+def verdict_on_standing(
+    name: Name,
+    cause: Cause,
+    reviewed: Sequence[Observation],
+    history: History,
+    elapsed_ns: Mapping[int, float] = MappingProxyType({}),
+) -> OpenVerdict:
     """Begin a verdict on a cause that a review found.
 
     `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so: the
-    verdict begins with the first iteration, or when the rank is late without a break.
+    verdict begins with the first iteration, or when the rank is late without a break, or, where lateness can't tell,
+    when iterations grew longer (`elapsed_ns`).
     """
     late_ns = typical_lateness_ns(cause, history)
-    first = standing_since(cause, late_ns, history)
-    last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
     costs_ns = median(cause.explained_ns.values())
+    first = standing_since(cause, late_ns, history)
+    if math.isnan(late_ns):
+        first = max(first, longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns}))
+    last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
     seen = sum(first <= iteration <= last for iteration, _ in history)
     shown = [o for o in reviewed if o.iteration in cause.explained_ns]
     passed_ns = seen * median(o.elapsed_ns for o in shown)
@@ -403,6 +415,27 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
             break
         first = min(first, iteration)
     return first
+
+
+def longer_since(cause: Cause, costs_ns: float, elapsed_ns: Mapping[int, float]) -> int:
+    """Return the iteration since which iterations take longer by a fault's cost; -1 if they have always done so.
+
+    It is where the sum of what iterations since take beyond half way between the times with and without the fault is
+    largest (Page's cumulative sum). One iteration counts for no more than that half; a few at the begin are chance.
+
+    >>> times = {number: 100.0 if number < 60 else 106.0 for number in range(50, 70)}
+    >>> cause = Cause("slow_nic", (), frozenset(), None, {68: 6.0, 69: 6.0})
+    >>> longer_since(cause, 6.0, times), longer_since(cause, 6.0, {68: 106.0, 69: 106.0})
+    (60, -1)
+    """
+    shown_ns = [elapsed_ns[number] for number in cause.explained_ns if number in elapsed_ns]
+    if not shown_ns:
+        return -1
+    half_ns = costs_ns / 2
+    beyond_ns = np.fromiter(elapsed_ns.values(), np.float64) - (median(shown_ns) - half_ns)
+    sums_ns = np.cumsum(np.clip(beyond_ns, -half_ns, half_ns)[::-1])[::-1]
+    at = int(np.argmax(sums_ns))
+    return list(elapsed_ns)[at] if at >= IRREGULAR.shift_iterations else -1
 
 
 def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:

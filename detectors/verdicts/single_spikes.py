@@ -7,8 +7,9 @@ being late once accuses it of nothing. It is decided some iterations later, when
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_transfers
@@ -33,17 +34,27 @@ class SpikeWatch:
         ratio = None if cause is None else recovered_ratio(cause, [cause], spike, what_if)
         self._waiting.append(replace(spike, recovers_ratio=ratio))
 
-    def take_due(self, newest: int | None) -> Iterator[Observation]:
-        """Take out those that can be decided when an iteration, by its ordinal, was judged; None: all, none follows.
+    def take_due(self, recent: Sequence[Observation] | None) -> Iterator[Observation]:
+        """Take out those that can be decided when these newest iterations were judged; None: all, none follows.
 
-        That is while they are of the recent ones, in which a cause that lasts is seen again.
+        That is while they are of the recent ones, in which a cause that lasts is seen again. One after which the job
+        stayed slower, by less than is looked into, waits for the reviews that find such a fault.
         """
-        while self._waiting and (newest is None or self._waiting[0].ordinal <= newest - IRREGULAR.recent + 1):
-            yield self._waiting.popleft()
+        waiting, self._waiting = self._waiting, deque()
+        for spike in waiting:
+            age = math.inf if recent is None else recent[-1].ordinal - spike.ordinal
+            lasts = recent is not None and age < 2 * IRREGULAR.memory and _stays_slower(spike, recent)
+            if age < IRREGULAR.recent - 1 or lasts:
+                self._waiting.append(spike)
+            else:
+                yield spike
 
-    def forget(self, cause: Cause) -> None:
-        """Drop those that show a cause for which a verdict has opened: it came and went, and was no spike."""
-        self._waiting = deque(one for one in self._waiting if not one.shows(cause))
+    def forget(self, cause: Cause, since: int = -1) -> None:
+        """Drop those that show a cause for which a verdict has opened: it came and went, and was no spike.
+
+        `since`: the verdict's first iteration.
+        """
+        self._waiting = deque(one for one in self._waiting if one.iteration < since or not one.shows(cause))
 
     def state(self) -> tuple[Observation, ...]:
         """Everything that the constructor needs."""
@@ -73,6 +84,12 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
         if slow_transfers(cause, attribution, topology) >= JOB.repeated:
             return cause
     return None
+
+
+def _stays_slower(spike: Observation, recent: Sequence[Observation]) -> bool:
+    """Whether each of the newest iterations stands as clearly out of the noise before a spike as a spike must."""
+    least_ns = 2 * JOB.sigmas * spike.excess_ns / max(spike.sigmas, 1.0)
+    return all(one.elapsed_ns - spike.reference_ns >= least_ns for one in recent if one.ordinal > spike.ordinal)
 
 
 def _is_chore(cause: Cause) -> bool:

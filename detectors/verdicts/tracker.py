@@ -147,7 +147,7 @@ class VerdictTracker:
             if verdict.cause.suspects:
                 self._suspicions.tell(verdict.cause.explained_ns.keys() | {observation.iteration})
         # After verdicts went on and opened: one of them may explain a spike that is due.
-        revisions += self._decide_spikes(observation.ordinal, topology)
+        revisions += self._decide_spikes(self._recent, topology)
         revisions += self._close([one for one in self._open if one.is_over], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
@@ -167,18 +167,25 @@ class VerdictTracker:
             verdict.reported += tuple(sorted(new))
 
     def review_standing(
-        self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology
+        self,
+        causes: Sequence[Cause],
+        reviewed: Sequence[Observation],
+        history: History,
+        topology: Topology,
+        elapsed_ns: Mapping[int, float] = MappingProxyType({}),
     ) -> list[Verdict]:
         """Take in the causes of a review: open verdicts on standing faults, confirm open ones, close the others.
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
+        `elapsed_ns`: how long iterations of it took.
         """
         revisions = self._close(self._unconfirmed(causes, reviewed, history), "recovered", topology)
         corrected = [verdict for verdict in self._open if verdict.standing is not None and verdict.has_changed]
         revisions += [self._revise(verdict, "changed", topology) for verdict in corrected]
         for cause in causes:
             if not self._is_followed(cause):
-                verdict = verdict_on_standing(self._name, cause, reviewed, history)
+                verdict = verdict_on_standing(self._name, cause, reviewed, history, elapsed_ns)
+                self._spikes.forget(cause, verdict.first)
                 self._open.append(verdict)
                 revisions.append(self._revise(verdict, "opened", topology))
         return revisions
@@ -237,10 +244,10 @@ class VerdictTracker:
         ratio = self._recoveries.typical(cause)
         return ratio is not None and ratio < JOB.most
 
-    def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
+    def _decide_spikes(self, recent: Sequence[Observation] | None, topology: Topology) -> list[Verdict]:
         """Open verdicts on single iterations that are due, clear, and in no verdict, and on those since like them."""
         revisions = []
-        for spike in self._spikes.take_due(newest):
+        for spike in self._spikes.take_due(recent):
             cause = self._cause_of_spike(spike, topology)
             if cause is None:
                 continue

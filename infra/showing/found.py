@@ -24,6 +24,7 @@ from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
     gpu_hours_per_hour,
+    has_healthy_past,
     name_device,
     runbook_of,
     share_lost,
@@ -207,7 +208,8 @@ def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[I
     """Mark the irregular iterations before a verdict opened as its own: they were judged when it had no id yet."""
 
     def is_first(one: Iteration) -> bool:
-        is_seen = one.is_irregular or verdict.kind == "custom"  # a detector sees what costs nothing as well
+        # A detector sees what costs nothing as well, and a review what no iteration shows by itself.
+        is_seen = one.is_irregular or verdict.kind == "custom" or not has_healthy_past(verdict)
         return bool(is_seen) and verdict.iterations[0] <= one.iteration < opened
 
     opened = min((one.iteration for one in iterations if one.has_cause), default=verdict.iterations[1])

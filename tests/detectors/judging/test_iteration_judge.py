@@ -215,11 +215,14 @@ def test_a_changed_delta_holds_for_iterations_of_an_open_verdict_at_once() -> No
     assert {number for number, is_so in is_long.items() if is_so} == {*range(30, 45), *range(50, 60)}
 
 
-def test_a_standing_fault_is_no_older_than_the_last_review_that_found_nothing() -> None:
-    """The link costs 5 %, so that reviews alone find it: at 50 nothing, at 100 it waits, at 110 it is told."""
+@pytest.mark.parametrize(("begin", "first_factor"), [(80, 3), (80, 7), (52, 3)])
+def test_a_fault_that_reviews_alone_find_begins_where_iterations_grew_longer(begin: int, first_factor: int) -> None:
+    """The link costs 5 %: at 50 a review finds nothing, at 100 it waits, at 110 it is told, no spike besides."""
     job = EightRanks()
-    job.slow = lambda number, ranks: 3 if ranks == (1, 5) and number >= 80 else 1
-    assert blame(job.trace(115)) == [("slow_link", "link", (1, 5), (50, 115))]
+    factors = {begin: first_factor}
+    job.slow = lambda number, ranks: factors.get(number, 3) if ranks == (1, 5) and number >= begin else 1
+    # A few iterations since the review that found nothing are no evidence of a begin
+    assert blame(job.trace(115)) == [("slow_link", "link", (1, 5), (begin if begin > 54 else 50, 115))]
 
 
 def test_operators_of_irregular_iterations_are_kept() -> None:

@@ -305,9 +305,14 @@ def test_spikes_are_told_when_they_are_known() -> None:
     watch = SpikeWatch()
     for number in (3, 4):
         watch.add(spike(number), TOPOLOGY)
-    assert list(watch.take_due(7)) == []
-    assert [one.iteration for one in watch.take_due(8)] == [3]
-    assert [one.iteration for one in watch.take_due(None)] == [4]
+    assert list(watch.take_due([observation(7)])) == []
+    # One that the job stays slower after waits for reviews
+    slower = replace(observation(8), elapsed_ns=240 * MS)
+    assert list(watch.take_due([slower])) == []
+    assert [one.iteration for one in watch.take_due([observation(8)])] == [3]
+    assert [one.iteration for one in watch.take_due([replace(slower, iteration=104)])] == [4]
+    watch.add(spike(5), TOPOLOGY)
+    assert [one.iteration for one in watch.take_due(None)] == [5]
     # A snapshot forgets no spike
     watch = SpikeWatch()
     for number in range(3):
