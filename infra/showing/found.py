@@ -203,17 +203,6 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
 
 
-def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Mark the irregular iterations before a verdict opened as its own: they were judged when it had no id yet."""
-
-    def is_first(one: Iteration) -> bool:
-        is_seen = one.is_irregular or verdict.kind == "custom"  # a detector sees what costs nothing as well
-        return bool(is_seen) and verdict.iterations[0] <= one.iteration < opened
-
-    opened = min((one.iteration for one in iterations if one.has_cause), default=verdict.iterations[1])
-    return [one._replace(has_cause=True) if is_first(one) else one for one in iterations]
-
-
 def _numbers(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
