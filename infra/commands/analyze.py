@@ -165,7 +165,7 @@ def show_analysis(analysis: Analysis) -> None:
         console.print(f"Nobody to blame{why}.")
     # A cause that was seen in more regular iterations than irregular ones has become usual for the window.
     seen = [one for one in analysis.iterations if one.verdict_ids]
-    if sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen):
+    if sum(one.is_irregular is False for one in seen) > sum(one.is_irregular is True for one in seen):
         console.print(
             "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
             "longer than the job's noise explains, against the time before the verdict."

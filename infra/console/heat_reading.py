@@ -40,7 +40,7 @@ _WINDOW: Final = """
 SELECT iteration, elapsed_ns, ifNull(reference_ns, nan) AS reference_ns, phase,
     toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular,
     ranks_reported, verdict_ids, toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
-FROM iterations FINAL
+FROM judged_iterations
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration <= {last:Int64}
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""

@@ -109,12 +109,15 @@ def timeline_of(
         again = f" ({times:,} times until {newest_at:%H:%M:%S})" if times > 1 else ""
         where = " on ".join(one for one in (device, host) if one)
         found.append(Moment(seconds(first_at), "device", f"{where}: {what}{again}"))
-    revisions = sorted(named(history), key=lambda row: row["revision"])
+    revisions, before = sorted(named(history), key=lambda row: row["revision"]), ("", "", "")
     for revision, rows in groupby(revisions, lambda row: row["revision"]):
         own = list(rows)
         event, severity, lost = (own[0][name] for name in ("event", "severity", "gpu_hours_lost"))
         suspects = [f"{row['device']}, {percent(row['probability'])}" for row in own if row["device"] is not None]
         facts = ["; or ".join(suspects[:_SUSPECTS]) or "no device is accused"]
+        if (event, severity, facts[0]) == before:  # it goes on as before: the newest says it
+            found.pop()
+        before = event, severity, facts[0]
         facts += [] if lost is None else [f"{amount(lost)} GPU-hours lost until then"]
         head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
         kind = "alert" if gives_alert(event, severity, least_severity) else "verdict"

@@ -19,11 +19,12 @@ from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import ServiceError
 from irregulars.infra.console.rendering import NAME, Console, console_of, is_part, named, render, seconds, table_of
-from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
+from irregulars.infra.showing.found import BINS, WORK_KINDS, Cell, Iteration, median_of
 from irregulars.infra.showing.from_database import CELLS, read_cells
 from irregulars.infra.showing.html_page import extremes_of, heat_map, numerics_charts, small_line, times_chart
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, Band
 from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import counted
 from irregulars.sinks.investigations import Answer, run
 from irregulars.words import duration
@@ -40,7 +41,7 @@ JobStart = tuple[str, int]  # a job and its attempt
 _NEWEST: Final = """
 SELECT job, attempt, iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
     toBool(notEmpty(verdict_ids))
-FROM iterations FINAL
+FROM judged_iterations
 WHERE (job, attempt) IN {starts:Array(Tuple(String, Int64))} AND phase = 'train'
 ORDER BY job, attempt, iteration DESC
 LIMIT {each:UInt32} BY job, attempt"""
@@ -122,6 +123,7 @@ class Pace:
     usual_ns: float  # mean of the window before; NaN where not known
     line: Markup  # the drawing
     text: str  # both in words, for people who do not see it
+    stands: bool  # its newest iteration does not end
 
     @property
     def ratio(self) -> float:
@@ -129,17 +131,21 @@ class Pace:
         return self.now_ns / self.usual_ns if self.usual_ns > 0 else math.nan
 
 
-def pace_of(iterations: Sequence[Iteration]) -> Pace | None:
-    """Return how fast a job is, by its newest iterations; None: it has none."""
+def pace_of(iterations: Sequence[Iteration], *, stands: bool = False) -> Pace | None:
+    """Return how fast a job is, by its newest iterations; None: it has none. `stands`: a hang is open."""
     if not iterations:
         return None
-    now_ns = median_of([one.elapsed_ns for one in iterations[-_NOW:]])
+    ended = iterations
+    if stands and iterations[-1].has_cause:  # it is stored as far as it came: the shortest of all
+        ended = iterations[:-1] or iterations
+        iterations = [*iterations[:-1], iterations[-1]._replace(elapsed_ns=max(one.elapsed_ns for one in ended))]
+    now_ns = median_of([one.elapsed_ns for one in ended[-_NOW:]])
     known = [one.reference_ns for one in iterations if one.reference_ns is not None]
     usual_ns = known[-1] if known else math.nan
     irregular = sum(one.is_irregular is True for one in iterations)
     newest = f"of the newest {len(iterations)}, {irregular} irregular"
-    text = f"{duration(now_ns)} now, usual {duration(usual_ns)}; {newest}"
-    return Pace(now_ns, usual_ns, Markup(small_line(iterations, usual_ns, text)), text)
+    text = f"{'stands still' if stands else f'{duration(now_ns)} now'}, usual {duration(usual_ns)}; {newest}"
+    return Pace(now_ns, usual_ns, Markup(small_line(iterations, usual_ns, text)), text, stands)
 
 
 async def job_page(request: Request) -> Response:
@@ -161,13 +167,17 @@ async def job_page(request: Request) -> Response:
     charts = {} if is_part(request) else await _charts(console, start, times, chosen["gpus"])
     charts["numerics"] = await _numerics(console, start, chosen["gpus"])
     return render(
-        request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
+        request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:], stands=any(
+            one["kind"] in STANDSTILLS and one["state"] == "open" for one in named(blamed)
+        )),
         verdicts=table_of(blamed, _VERDICT_COLUMNS),
         # Changes when a verdict comes or is revised: charts then ask for their marks again.
         blamed=f"{zlib.crc32(repr(blamed.rows).encode()):08x}",
         # A verdict has a row for each of its suspects.
         verdict_count=len({row[blamed.columns.index("verdict_id")] for row in blamed.rows}),
         irregular=table_of(irregular),
+        # Of these the heat map would point at innocents.
+        elsewhere=[one for one in named(blamed) if one["state"] == "open" and one["kind"] not in WORK_KINDS][:1],
         is_running=chosen is attempts[0]
         and (chosen["last_s"] is None or time.time() - chosen["last_s"] < console.silence_s), **charts,
     )  # fmt: skip
@@ -313,7 +323,8 @@ def now_of(
     open_ones = named(incidents)
     lines = []
     for row in named(jobs):
-        pace, seen_s = pace_of(newest.get((row["job"], row["attempt"]), ())), seconds(row["last_seen_at"])
+        own = newest.get((row["job"], row["attempt"]), ())
+        pace, seen_s = pace_of(own, stands=row.get("kind") in STANDSTILLS), seconds(row["last_seen_at"])
         late_s = _LATE_S if pace is None else max(_LATE_S, _LATE_ITERATIONS * pace.now_ns / 1e9)
         state = (
             "ended" if row.get("end_reason")

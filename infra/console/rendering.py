@@ -322,6 +322,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
         ("gpu_hours_lost", "gpu_hours_per_hour", "expected_gpu_hours_lost"), lambda value: amount(float(value))
     ),
     **dict.fromkeys(("attempt", "rank", "iteration", "gpu"), str),
+    "kinds": lambda value: ", ".join(map(name_kind, value)),
     "xids": lambda value: ", ".join(map(str, value)),
 }
 _KINDS: Final[Mapping[str, Callable[[Any], str]]] = {

@@ -26,7 +26,7 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.trace_reports import LateRank, arrivals_of, late_ranks
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership
-from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict, with_first_names
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import OPERATORS, P2P, UNKNOWN, UNNUMBERED
@@ -103,8 +103,6 @@ class Analysis:
     unjudged_reason: str | None = None
     late_ranks: list[LateRank] = field(default_factory=list)  # where nothing could be judged: who was last
     lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source reports them; no zeros
-    # Iterations of each verdict's first revision: those before it opened were judged when it had no name yet
-    opened_by: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -121,8 +119,7 @@ class Analysis:
             return []
         groups: dict[str | None, IrregularPart] = {}
         for one in self.iterations:
-            is_told = one.verdict_ids or any(first <= one.iteration < past for first, past in self.opened_by)
-            if one.is_irregular and not is_told:
+            if one.is_irregular and not one.verdict_ids:
                 step = one.part
                 name = None if step is None else name_step(step)
                 groups.setdefault(name, IrregularPart()).add(one.iteration, step)
@@ -200,7 +197,6 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
         unjudged,
         late,
         {one.rank: one.lost_rows for one in trace.announcements if one.lost_rows},
-        [verdict.iterations for verdict in judgements.verdicts if verdict.revision == 1],
     )
 
 
@@ -241,7 +237,9 @@ def judge_trace(
         fills_columns=fills_columns,
     )
     pipeline = LocalPipeline(trace.job, settings)
-    return judge_whole(pipeline, trace), pipeline.refused_rows
+    judgements = judge_whole(pipeline, trace)
+    iterations = with_first_names(judgements.iterations, judgements.verdicts)
+    return replace(judgements, iterations=iterations), pipeline.refused_rows
 
 
 def order(verdict: Verdict) -> tuple[bool, float, str]:

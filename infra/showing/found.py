@@ -24,7 +24,6 @@ from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
     gpu_hours_per_hour,
-    has_healthy_past,
     name_device,
     runbook_of,
     share_lost,
@@ -202,18 +201,6 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     seen = [one.iteration for one in own if one.has_cause]
     before = [one.iteration for one in usual_ones([one for one in iterations if one.iteration < first])]
     return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
-
-
-def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Mark the irregular iterations before a verdict opened as its own: they were judged when it had no id yet."""
-
-    def is_first(one: Iteration) -> bool:
-        # A detector sees what costs nothing as well, and a review what no iteration shows by itself.
-        is_seen = one.is_irregular or verdict.kind == "custom" or not has_healthy_past(verdict)
-        return bool(is_seen) and verdict.iterations[0] <= one.iteration < opened
-
-    opened = min((one.iteration for one in iterations if one.has_cause), default=verdict.iterations[1])
-    return [one._replace(has_cause=True) if is_first(one) else one for one in iterations]
 
 
 def _numbers(values: Sequence[int]) -> Ints:

@@ -36,7 +36,6 @@ from irregulars.infra.showing.found import (
     periods_of,
     sampled_spans,
     span_of,
-    with_first_ones,
 )
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, Band, bands_of
 from irregulars.infra.showing.transfers import (
@@ -103,7 +102,7 @@ ORDER BY position"""
 _ITERATIONS: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
     toBool(has(verdict_ids, {verdict_id:String}))
-FROM iterations FINAL
+FROM judged_iterations
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
     AND (phase = 'train' OR iteration = {opened:Int64}) -- an error may be found in an evaluation
 ORDER BY iteration < {begun:Int64} DESC, iteration DESC
@@ -252,7 +251,7 @@ class _Reader:
         # Its begin must be among them, and what was before it, however long it has lasted.
         rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN, opened=first,
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
-        iterations = with_first_ones(verdict, [Iteration(*row) for row in sorted(rows, key=itemgetter(0))])
+        iterations = [Iteration(*row) for row in sorted(rows, key=itemgetter(0))]
         periods = periods_of(verdict, iterations)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, clock = self._places()
@@ -398,7 +397,7 @@ _COLUMNS: Final = {"sent": "tx_bytes_per_s", "received": "rx_bytes_per_s"}
 
 def found_in_recording(directory: str, trace: Trace, judgements: Judgements, verdict: Verdict) -> Found:
     """Gather the facts about one verdict of a judged recording."""
-    iterations = with_first_ones(verdict, _iterations(judgements, verdict))
+    iterations = _iterations(judgements, verdict)
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations
     newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}

@@ -194,7 +194,7 @@ def ways_chart(ways: Sequence[Way]) -> str:
     """Draw how long transfers took on each way, against the usual time of ways of its kind; a column an iteration."""
     columns = sorted({iteration for way in ways for iteration in way.took_ns})
     tall, wide = 16.0, _WIDTH / len(columns)
-    high = max(_FULL_RATIO, *(ns / way.usual_ns for way in ways if way.usual_ns for ns in way.took_ns.values()))
+    high = max(_FULL_RATIO, *(way.ratio for way in ways))  # a single stall would leave no colour for the others
     parts, labels = [], []
     for row, way in enumerate(ways):
         labels.append((row * tall + 12, "strong" if way.is_accused else "note", f"{'▸ ' * way.is_accused}{way.name}"))
@@ -206,7 +206,7 @@ def ways_chart(ways: Sequence[Way]) -> str:
                 parts.append(_rect(at * wide, row * tall, wide, tall, f"heat{level}", title))
     below = (f"iteration {columns[0]}", str(columns[-1]))
     chart = _plot(len(ways) * tall, "Transfers by way and iteration", parts, labels, below)
-    return chart + _colour_scale("as usual", f"{high:.1f} times that")
+    return chart + _colour_scale("as usual", f"{high:.1f} times that or more")
 
 
 def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
@@ -387,7 +387,7 @@ def _answer(screen: Screen) -> Iterator[str]:
         texts = [printable(one) for one in path_texts(reasons, names_of(screen))]
         yield f"<h2>Who waited for whom</h2><p class='dim'>{_safe(head_text(reasons).capitalize())}</p>"
         yield f"{chain_list(texts)}\n"
-    if not (reasons and reasons.path) or screen.device is not None:  # else the device's line has said it
+    if screen.device is not None:  # else the device's line has said it
         yield f"<h2>Evidence</h2><p>{_safe(screen.verdict.evidence)}</p>\n"
     others = alternatives_of(screen.verdict, names_of(screen))
     if rows := [f"<dt>{_safe(what)}?</dt><dd>{_safe(text)}</dd>" for what, text in others]:
@@ -395,10 +395,12 @@ def _answer(screen: Screen) -> Iterator[str]:
 
 
 def _charts(screen: Screen) -> Iterator[str]:
-    """Yield the charts that fit the verdict: standing, times, numbers, transfers, or ranks' own work."""
+    """Yield the charts that fit the verdict: standing or numbers, times, transfers or ranks' own work."""
     verdict = screen.verdict
     if screen.standing:
         yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
+    for title, chart, legend in numerics_charts(screen.numerics, [(verdict.iterations[0], verdict.kind)]):
+        yield _section(title, chart, legend)
     if screen.iterations:
         hang = verdict if verdict.kind in STANDSTILLS else None
         told = times_text(screen)
@@ -406,11 +408,9 @@ def _charts(screen: Screen) -> Iterator[str]:
         if median := told.partition("; median ")[2]:
             told = f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {median}"
         yield _section("Iteration times", times_chart(screen.iterations, hang), f"{told}.")
-    for title, chart, legend in numerics_charts(screen.numerics, [(verdict.iterations[0], verdict.kind)]):
-        yield _section(title, chart, legend)
     if screen.ways:
         crossing = " ▸: through the accused device." if any(way.is_accused for way in screen.ways) else ""
-        legend = f"How long transfers took, all partners being there, against all ways of the same kind.{crossing}"
+        legend = f"How long transfers took, all partners being there, against other ways of the same kind.{crossing}"
         yield _section("Transfers, way by iteration", ways_chart(screen.ways), legend)
     if screen.cells:
         chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
@@ -425,7 +425,8 @@ def _charts(screen: Screen) -> Iterator[str]:
         first = screen.verdict.suspects[0]
         kind, own = first.traits, f"of {name_ranks(first.traits.senders(first.ranks))}"
         accused = f"the accused {kind.noun}" if kind.identity[-1:] == ("nic",) else f"the NICs {own}"
-        legend = f"Red: {accused}; blue: the median of all others, within their least and most."
+        beside = any(math.isfinite(one.others_median) for one in screen.rate_samples)
+        legend = f"Red: {accused}{'; blue: the median of all others, within their least and most' * beside}."
         lines = "line: where it began" if is_open else "lines: where it began and ended"
         legend += f" Yellow {lines}." if 'class="odd"' in chart else ""
         legend += f" {screen.nic}." if screen.nic else ""

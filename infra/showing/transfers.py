@@ -1,7 +1,7 @@
 """Transfers of the iterations in which a verdict's cause was seen: a row for each way that bytes took, for a map.
 
 A way is a communicator, or the way from one rank to another on one. Ways of communicators of one kind carry the same,
-so each is held against the median of its kind.
+so each is held against the median of those that no accused device is in: of a switch, half of all may be slow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Members = Mapping[str, tuple[str, Sequence[int]]]  # of a communicator: its kind
 
 
 class Way(NamedTuple):
-    """A row of the map: times of one way by iteration, ns, and the median of all ways of its kind."""
+    """A row of the map: times of one way by iteration, ns, and the median of its kind, accused ways aside."""
 
     name: str
     is_accused: bool
@@ -77,8 +77,9 @@ def ways_of(transfers: Iterable[Sequence[Any]], members: Members, suspect: Suspe
     found: list[Way] = []
     for own in times.values():
         accused = [_is_through(way, members, suspect) for way in own]
-        usual_ns = float(np.median([took_ns for took in own.values() for took_ns in took.values()]))
         if len(own) > 1 and (suspect is None or len(set(accused)) > 1):
+            innocent = [took for took, is_own in zip(own.values(), accused, strict=True) if not is_own]
+            usual_ns = float(np.median([took_ns for took in innocent for took_ns in took.values()]))
             found += [Way(way[0] if way[1] is None else f"rank {way[1]} to {way[2]}", is_own, usual_ns, took)
                       for (way, took), is_own in zip(own.items(), accused, strict=True)]  # fmt: skip
     found.sort(key=lambda way: (-way.ratio, way.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, Final
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.kinds import CAUSES, LAYERS, VERDICT_KINDS, DeviceKind, device_kind
+from irregulars.messages.kinds import CAUSES, LAYERS, STANDSTILLS, VERDICT_KINDS, DeviceKind, device_kind
 from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
@@ -248,6 +248,24 @@ class JudgedIteration:
     # The rank that worked longest beyond the others of its stage, and how much longer, ns; None: not known
     last_rank: int | None = None
     last_ns: float | None = None
+
+
+def with_first_names(iterations: Iterable[JudgedIteration], revisions: Iterable[Verdict]) -> list[JudgedIteration]:
+    """Name verdicts in the irregular iterations that they opened from: these were judged when they had no name yet.
+
+    Their first revisions span them; a detector's verdict, or one that peers show, opens from regular ones as well, a
+    hang from one that is not judged. In the database, the view `judged_iterations` does the same.
+    """
+
+    def spans_any(one: Verdict) -> bool:
+        return one.kind in ("custom", *STANDSTILLS) or (one.explanation is not None and one.explanation.against != "past")
+
+    first = [(one.verdict_id, range(*one.iterations), spans_any(one)) for one in revisions if one.revision == 1]
+
+    def names(one: JudgedIteration) -> Iterator[str]:
+        return (name for name, own, is_any in first if one.iteration in own and (one.is_irregular or is_any))
+
+    return [replace(one, verdict_ids=tuple(dict.fromkeys([*one.verdict_ids, *names(one)]))) for one in iterations]
 
 
 Columns = Mapping[str, np.ndarray]

@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from irregulars.infra.console.heat_reading import Start, read_window
+from irregulars.infra.console.jobs import newest_iterations
 from irregulars.infra.console.stacks import read_looks
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.runs.trace_reports import measure_trace
 from irregulars.infra.showing.from_database import find_verdict
 from irregulars.messages.device_events import DeviceEvent, batch_of
-from irregulars.messages.judgements import Judgements, Suspect, Verdict
+from irregulars.messages.judgements import JudgedIteration, Judgements, Suspect, Verdict, with_first_names
 from irregulars.messages.records import NUMERICS, UNKNOWN, Header
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
@@ -30,11 +32,13 @@ from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples,
 from irregulars.streams.local_pipeline import LocalPipeline
 from tests.conftest import ClickHouseAddress
 from tests.detectors.numerics.test_numerics_judge import CASES, WRONG
+from tests.infra.grafana.macros import View, expand
+from tests.infra.grafana.queries import query
 from tests.integration.pipelines import own_database, store
 from tests.integration.sql_page import PAGE, RECORDED, renewed
 from tests.integration.test_clickhouse import answer
 from tests.sinks import made_up_job
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import judged, rows_of_recording
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -250,6 +254,28 @@ def test_the_slowest_iterations_are_those_that_took_longest(recorded: Client) ->
     rows = answer(recorded, "slowest_iterations", job=NIC, limit=7)
     assert [row["iteration"] for row in rows] == told["iteration"][slowest].tolist()
     assert [row["elapsed_s"] for row in rows] == np.round(told["elapsed_ns"][slowest] / 1e9, 4).tolist()
+
+
+def test_an_irregular_iteration_that_a_verdict_opened_from_is_without_one_nowhere(recorded: Client) -> None:
+    told = judged(NIC)
+
+    def without(iterations: Sequence[JudgedIteration]) -> set[int]:
+        return {one.iteration for one in iterations if one.is_irregular and not one.verdict_ids}
+
+    wanted = without(with_first_names(told.iterations, told.verdicts))
+    assert wanted < without(told.iterations), "stored when the verdict had no name"
+    asked = answer(recorded, "irregular_iterations", job=NIC, limit=1000)
+    assert {row["iteration"] for row in asked if not row["verdict_ids"]} == wanted
+    assert sum(row["without_verdict"] for row in answer(recorded, "irregular_parts", job=NIC)) == len(wanted)
+    begin, end = (datetime.fromtimestamp(at, UTC) for at in (0, 4e9))
+    sql = expand(query("irregular_moments"), View(begin, end, 1.0, {"job": NIC, "attempt": "0"}))
+    moments = recorded.query(sql).named_results()
+    assert {row["title"] for row in moments if row["tags"] == "no verdict"} == {f"iteration {at}" for at in wanted}
+    lines = newest_iterations(recorded, [(NIC, 0)], 1000)[NIC, 0]
+    assert {one.iteration for one in lines if one.is_irregular and not one.has_cause} == wanted
+    window = read_window(recorded, Start(NIC, 0), 0, 10**6)
+    named = zip(window.iterations.tolist(), window.is_irregular, window.verdict_ids, strict=True)
+    assert {iteration for iteration, is_irregular, ids in named if is_irregular and not len(ids)} == wanted
 
 
 # --- devices and hosts ----------------------------------------------------------------------------------------------

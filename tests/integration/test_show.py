@@ -10,20 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irregulars.infra.runs.analysis import judge_trace
 from irregulars.infra.showing.found import Found, Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.numerics import bands_of
 from irregulars.infra.showing.text_page import lines_of
 from irregulars.messages.judgements import Judgements
-from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.tables import table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.infra.conftest import Run, run
-from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in
+from tests.infra.showing.made_up_verdicts import found_in
 from tests.integration.pipelines import own_database, store
 from tests.sinks import made_up_job
+from tests.sinks.recorded_jobs import rows_of_recording
 
 __all__ = ["run"]  # the fixture
 pytestmark = pytest.mark.integration
@@ -36,15 +35,8 @@ NOW_NS = 1_795_300_000 * 10**9
 def stored(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database with two recordings, judged as the worker does."""
     with own_database(clickhouse) as own:
-        for recording in NAMES:
-            trace = read_trace(RECORDINGS / recording)
-            store(own, tables_of(judged(trace)), {"bandwidth": table_of_samples(list(trace.bandwidth.values()))})
+        store(own, *map(rows_of_recording, NAMES))
         yield own
-
-
-def judged(trace: Trace) -> Judgements:
-    judgements, _ = judge_trace(trace, fills_columns=True)
-    return replace(judgements, announcements=trace.announcements)
 
 
 def read(settings: DatabaseSettings, which: str) -> Found:

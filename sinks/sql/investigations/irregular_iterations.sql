@@ -1,8 +1,7 @@
 -- title: Irregular iterations of a job
 -- theme: an iteration
 -- description: Which iterations took too long, by how much (times_usual), and which verdicts explain them.
---     One without a verdict passed before that opened (see its first_iteration), or nobody was to blame; part is what on its
---     critical path took most beyond its usual time.
+--     Without a verdict nobody was to blame; part is what on its critical path took most beyond its usual time.
 -- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
@@ -19,7 +18,7 @@ SELECT
     round(part_ns / 1e9, 4) AS part_s,
     round(part_usual_ns / 1e9, 4) AS part_usual_s,
     last_rank
-FROM iterations FINAL
+FROM judged_iterations
 WHERE job = {job:String}
     AND attempt = ifNull(
         {attempt:Nullable(Int64)},

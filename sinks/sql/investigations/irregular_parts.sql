@@ -6,27 +6,15 @@
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 50 | groups at most
-WITH (
-    -- Those before a verdict opened were stored when it had no name: its first revision has them.
-    SELECT groupArray((verdicts.first_iteration, opened.past_last_iteration))
-    FROM verdicts FINAL
-    INNER JOIN verdict_revisions AS opened
-        ON opened.job = verdicts.job AND opened.verdict_id = verdicts.verdict_id AND opened.revision = 1
-    WHERE verdicts.job = {job:String} AND verdicts.attempt = ifNull(
-        {attempt:Nullable(Int64)},
-        (SELECT attempt FROM iterations WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
-    )
-) AS opened_by
 SELECT
     part,
     count() AS iterations,
-    countIf(empty(verdict_ids) AND NOT arrayExists(one -> iteration >= one.1 AND iteration < one.2, opened_by))
-        AS without_verdict,
+    countIf(empty(verdict_ids)) AS without_verdict,
     round(min(part_ns) / 1e9, 4) AS shortest_s,
     round(max(part_ns) / 1e9, 4) AS longest_s,
     round(median(part_usual_ns) / 1e9, 4) AS usual_s,
     round(sum(elapsed_ns - reference_ns) / 1e9, 3) AS lost_s
-FROM iterations FINAL
+FROM judged_iterations
 WHERE job = {job:String}
     AND attempt = ifNull(
         {attempt:Nullable(Int64)},

@@ -17,7 +17,7 @@ SELECT
     is_irregular,
     ranks_reported,
     verdict_ids
-FROM iterations FINAL
+FROM judged_iterations
 WHERE job = {job:String}
     AND attempt = ifNull(
         {attempt:Nullable(Int64)},

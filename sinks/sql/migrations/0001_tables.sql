@@ -539,6 +539,35 @@ FROM newest AS known
 LEFT JOIN seen ON seen.job = known.job AND seen.verdict_id = known.verdict_id
 LEFT JOIN opened ON opened.job = known.job AND opened.verdict_id = known.verdict_id;
 
+-- Iterations as they were judged last. `verdict_ids` also holds verdicts that opened from an irregular iteration: it was stored
+-- when they had no name yet, and their first revision spans it. A detector's verdict, or one that peers show, opens from regular
+-- ones as well, a hang from one that is not judged. For recordings `with_first_names` in irregulars/messages/judgements.py does it.
+CREATE VIEW IF NOT EXISTS judged_iterations AS
+SELECT
+    times.* EXCEPT (verdict_ids),
+    arrayDistinct(arrayConcat(
+        times.verdict_ids,
+        arrayMap(one -> one.1, arrayFilter(
+            one -> iteration >= one.2 AND iteration < one.3 AND (ifNull(is_irregular, false) OR one.4), opened.spans
+        ))
+    )) AS verdict_ids
+FROM (SELECT *, stored_at FROM iterations FINAL) AS times
+LEFT JOIN
+(
+    SELECT
+        known.job AS job,
+        known.attempt AS attempt,
+        groupArray((
+            known.verdict_id, known.first_iteration, first.past_last_iteration,
+            known.kind IN ('custom', 'hang', 'mismatch')
+                OR JSONExtractString(ifNull(known.explanation, ''), 'against') NOT IN ('', 'past')
+        )) AS spans
+    FROM (SELECT * FROM verdicts FINAL) AS known
+    INNER JOIN verdict_revisions AS first
+        ON first.job = known.job AND first.verdict_id = known.verdict_id AND first.revision = 1
+    GROUP BY job, attempt
+) AS opened ON opened.job = times.job AND opened.attempt = times.attempt;
+
 -- Verdicts in their newest revision, each with whom it accuses now, a row per suspect; verdicts that accuse nobody have
 -- none.
 CREATE VIEW IF NOT EXISTS accused AS

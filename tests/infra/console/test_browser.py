@@ -131,9 +131,20 @@ HARD_TO_READ = """() => {
     if (contrast < 4.5) found.add(`contrast ${contrast.toFixed(1)}: ${text}`);
   }
   if (document.documentElement.scrollWidth > innerWidth) found.add("the page scrolls sideways");
-  return [...found];
+  for (const one of document.querySelectorAll(".it-plot, main section > div, main section > p")) {
+    if (one.scrollHeight > one.clientHeight + 2) found.add(`spills over: ${one.textContent.slice(0, 40)}`);
+  }
+  return [...found, ...[...(window.smallInk ?? [])].map((text) => `small in a drawing: ${text}`)];
 }"""
-BESIDE = """[...document.querySelectorAll('.scroll:has(.stacked)')]
+# What scripts draw is no text of the page: its size is noted while it is drawn.
+SMALL_INK = r"""window.smallInk = new Set();
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+  if (parseFloat(this.font.match(/([\d.]+)px/)[1]) < 12 * devicePixelRatio) window.smallInk.add(text);
+  return write.call(this, text, ...at);
+}"""
+FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+BESIDE = """[...document.querySelectorAll('.scroll:has(.stacked), .hm-scroll')]
   .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => `scrolls: ${one.textContent.slice(0, 40)}`)"""
 OTHER_KINDS = {
     "bench/tp2pp2dp2-spine": "tp2pp2dp2-spine:0:24:0", "bench/tp2pp2dp2-stage": "tp2pp2dp2-stage:0:46:0",
@@ -154,11 +165,15 @@ def test_all_can_be_read_on_any_screen(scheme: str, clickhouse: ClickHouseAddres
         fill(own)
         store(own, *map(rows_of_recording, OTHER_KINDS))
         page = open_page(scheme=scheme, at=console)
+        page.add_init_script(SMALL_INK)
         hard: dict[tuple[str, int], list[str]] = {}
         for path in (*PAGES, *MORE_PAGES):
             page.goto(console.url + path)
+            if page.locator("[data-chart=heat_map]").count():
+                page.wait_for_selector(PAINTED)
             for width in (1440, 1024, 390):
                 page.set_viewport_size({"width": width, "height": 900})
+                page.evaluate(FRAMES)  # charts follow the width
                 found = page.evaluate(HARD_TO_READ)
                 # Tables are cards on a phone: nothing lies out of sight at their side
                 found += page.evaluate(BESIDE) if width == 390 else []
@@ -201,6 +216,13 @@ def test_the_tabs_title_counts_what_is_open(open_page: OpenPage) -> None:
     assert page.title().startswith("2 open incidents, 1 page, 2 jobs heard")
     page = open_page("/incidents/gloo-slow-nic:0:60:0")
     assert page.title() == "Open: slow NIC in gloo-slow-nic: NIC eth0 on node-1 (rank 1) · Irregulars"
+
+
+def test_an_iteration_that_never_ended_has_no_time_and_its_job_stands_still(open_page: OpenPage) -> None:
+    page = open_page("/jobs/pp4dp2-hang-inside")
+    page.wait_for_selector("[data-chart=iteration_times][data-state=painted]")
+    assert page.locator(".u-legend").inner_text().startswith("iteration40took–")
+    assert "stands still" in page.locator(".facts").inner_text()
 
 
 def test_the_link_that_was_printed_logs_in_also_in_a_tab_that_shows_the_login(

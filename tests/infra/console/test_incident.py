@@ -120,6 +120,12 @@ def test_of_many_revisions_the_newest_are_told_and_alerts_as_the_workers_give_th
     assert console_settings_of(settings, policy, reads_kafka=False).least_severity == "page"
 
 
+def test_revisions_that_only_go_on_are_one_line() -> None:
+    goes_on = [(number, at(10 * number), "continued", *HISTORY.rows[3][3:]) for number in (3, 4, 5)]
+    told = incident.timeline_of(made_up_job.verdict(2), Answer(COLUMNS, (*HISTORY.rows[:2], *goes_on)), (), ())
+    assert [one.time_s for one in told] == [at(10).timestamp(), at(50).timestamp()]
+
+
 def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_seen() -> None:
     moments = [(1, "opened", at(0) + timedelta(minutes=10)), (2, "closed", at(0) + timedelta(minutes=40))]
     history = Answer(COLUMNS, tuple(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.console.jobs import Now, now_of
+from irregulars.infra.console.jobs import Now, now_of, pace_of
 from irregulars.infra.showing.found import Iteration
 from irregulars.sinks.investigations import Answer
 
@@ -58,3 +58,11 @@ def test_what_is_open_stays_in_sight_though_its_job_is_over() -> None:
     page = now(("hung", 900, 1, None))
     assert [one.row["job"] for one in page.heard] == ["hung"]
     assert page.over("silent") == []
+
+
+def test_a_job_that_hangs_stands_still_and_its_last_bar_is_as_tall_as_any() -> None:
+    times = [Iteration(at, 0, 200 + at, 200.0, False, False) for at in range(9)]
+    pace = pace_of([*times, Iteration(9, 0, 1, None, None, True)], stands=True)
+    assert pace is not None
+    assert (pace.stands, pace.now_ns, pace.text.partition(",")[0]) == (True, 206, "stands still")
+    assert "v-28.0" in pace.line.partition("bar-cause")[2]

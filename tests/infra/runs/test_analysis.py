@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from irregulars.infra.runs.analysis import Analysis, analyze, join_ranges, order
-from irregulars.messages.judgements import JudgedIteration
+from irregulars.messages.judgements import JudgedIteration, with_first_names
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -187,7 +187,7 @@ def test_the_file_and_the_stream_judge_alike() -> None:
     for name in FAULTS:
         analysis, outcome = analysed(name), judged(name)
         assert {v.verdict_id: v for v in analysis.verdicts} == outcome.verdicts
-        assert analysis.iterations == outcome.iterations
+        assert analysis.iterations == with_first_names(outcome.iterations, outcome.revisions)
 
 
 # --- what analyze says of the whole job -----------------------------------------------------------------------------
@@ -237,9 +237,10 @@ def test_most_training_time_lost_comes_first_and_the_end_of_the_trace_closes_a_v
 
 
 def test_no_iteration_from_which_a_verdict_opened_is_said_to_be_without_one() -> None:
-    analysis = analyze(lockstep({n: {2: 20 * MS} for n in range(50, 60)}))
+    trace = lockstep({n: {2: 20 * MS} for n in range(50, 60)})
+    analysis = analyze(trace)
     (verdict,) = analysis.verdicts
-    unnamed = {one.iteration for one in analysis.iterations if one.is_irregular and not one.verdict_ids}
+    unnamed = {one.iteration for one in judge_trace(trace).iterations if one.is_irregular and not one.verdict_ids}
     assert unnamed
     assert unnamed <= set(range(*verdict.iterations))  # they were judged before it opened
     assert analysis.parts == []

@@ -34,7 +34,7 @@ class Database:
             error.code = self.code  # type: ignore[attr-defined]
             raise error
         rows: list[tuple[Any, ...]] = []
-        if "FROM iterations" in question:
+        if "FROM judged_iterations" in question:
             assert "ORDER BY iteration < {begun:Int64} DESC, iteration DESC" in question
             rows = sorted(iterations(self.lasts_s), key=lambda row: (row[0] >= parameters["begun"], -row[0]))
         return SimpleNamespace(result_rows=rows[: parameters.get("limit")], column_names=())

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.showing.found import Found, Iteration, gather, periods_of, with_first_ones
+from irregulars.infra.showing.found import Found, gather, periods_of
+from irregulars.messages.judgements import JudgedIteration, with_first_names
 from tests.infra.showing.made_up_verdicts import found_in, iterations_of, verdict_of
 
 
@@ -36,9 +38,14 @@ def test_what_it_costs_an_hour_is_the_share_of_the_time_that_was_lost() -> None:
     assert cost.gpu_hours_per_hour == pytest.approx(2.0)
 
 
-def test_a_detector_s_verdict_is_marked_from_its_first_iteration_though_none_was_irregular() -> None:
-    regular = [Iteration(at, at, 10, 10.0, False, at >= 63) for at in range(55, 70)]
-    marked = with_first_ones(verdict_of(kind="custom", iterations=(60, 70)), regular)
-    assert [one.iteration for one in marked if one.has_cause] == list(range(60, 70))
-    marked = with_first_ones(verdict_of(iterations=(60, 70)), regular)
-    assert [one.iteration for one in marked if one.has_cause] == list(range(63, 70))
+@pytest.mark.parametrize(("kind", "begun"), [("custom", 60), ("hang", 60), ("slow_nic", 63)])
+def test_a_detector_s_verdict_is_marked_from_its_first_iteration_though_none_was_irregular(
+    kind: str, begun: int
+) -> None:
+    opened = verdict_of(kind=kind, iterations=(60, 64))
+    regular = [
+        JudgedIteration("j", 0, at, at, 10, 10.0, "train", False, 4, ("v",) * (at >= 63)) for at in range(55, 70)
+    ]
+    marked = with_first_names(regular, [replace(opened, verdict_id="v", revision=1)])
+    assert [one.iteration for one in marked if one.verdict_ids] == list(range(begun, 70))
+    assert all(len(one.verdict_ids) <= 1 for one in marked)

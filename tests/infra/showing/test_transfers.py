@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
+
 from irregulars.infra.runs.analysis import judge_trace
 from irregulars.infra.showing.found import Found, Iteration, Standing, gather
 from irregulars.infra.showing.from_database import found_in_recording
-from irregulars.infra.showing.html_page import page_of, small_line, times_chart
+from irregulars.infra.showing.html_page import page_of, small_line, times_chart, ways_chart
 from irregulars.infra.showing.text_page import headline, lines_of
 from irregulars.infra.showing.transfers import ways_of
 from irregulars.messages.judgements import Suspect
@@ -30,10 +32,10 @@ def transfers() -> list[tuple[int, str, int | None, int | None, float]]:
 def test_accused_ways_stand_first_and_are_held_against_those_of_their_kind() -> None:
     found = ways_of(transfers(), MEMBERS, NIC)
     assert [(one.name, one.is_accused) for one in found] == [
-        ("rank 0 to 2", True), ("dp0", True), ("rank 1 to 3", False), ("rank 3 to 1", False), ("dp1", False),
+        ("dp0", True), ("rank 0 to 2", True), ("dp1", False), ("rank 1 to 3", False), ("rank 3 to 1", False),
     ]  # fmt: skip
-    assert [round(one.ratio, 2) for one in found] == [5.0, 1.82, 1.0, 1.0, 0.18]
-    assert found[1].took_ns == {7: 30 * MS, 8: 30 * MS}
+    assert [round(one.ratio, 2) for one in found] == [10.0, 5.0, 1.0, 1.0, 1.0]
+    assert found[0].took_ns == {7: 30 * MS, 8: 30 * MS}
 
 
 def test_a_link_accuses_one_direction_of_one_pair_and_a_map_of_one_colour_is_left_out() -> None:
@@ -42,6 +44,17 @@ def test_a_link_accuses_one_direction_of_one_pair_and_a_map_of_one_colour_is_lef
     assert ways_of(transfers()[:1], MEMBERS, NIC) == []  # nothing to compare it with
     everybody = {name: (kind, (0,)) for name, (kind, _) in MEMBERS.items()}
     assert ways_of(transfers()[:2], everybody, NIC) == []
+
+
+def test_slow_ways_stand_out_though_half_of_all_are_slow_and_one_transfer_stalled() -> None:
+    switch = Suspect("switch", 0, (0, 1), 0.9, switch="leaf-0")
+    members = {f"dp{at}": ("dp", (at,) if at < 2 else ()) for at in range(4)}
+    slow = [(at, f"dp{own}", None, None, (30 if own < 2 else 3) * MS) for at in range(9) for own in range(4)]
+    ways = ways_of([*slow, (9, "dp3", None, None, 900 * MS)], members, switch)
+    assert [(one.name, one.ratio) for one in ways] == [("dp0", 10.0), ("dp1", 10.0), ("dp2", 1.0), ("dp3", 1.0)]
+    drawn = re.findall(r'class="heat(\d)"><title>(dp\d), iteration (\d)', ways_chart(ways))
+    assert {level for level, name, _ in drawn if name in ("dp0", "dp1")} == {"5"}
+    assert [one[1:] for one in drawn if one[0] != "0" and one[1] > "dp1"] == [("dp3", "9")]
 
 
 def test_a_page_draws_transfers_for_a_link_and_work_for_a_slow_rank_alone() -> None:

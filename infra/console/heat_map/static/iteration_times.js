@@ -108,7 +108,10 @@ class Times {
     if (this.data) this.status.setAttribute("aria-live", "off");
     this.data = data;
     this.x = numbers(data.iterations);
-    this.elapsed = Float64Array.from(data.elapsed_us, (us) => us / 1e3);
+    // One that never ended is stored as far as it came: it has no time.
+    const unended = data.marks.filter(({ kind }) => kind === "hang" || kind === "mismatch");
+    const isUnended = (iteration) => unended.some(({ first, past }) => iteration >= first && iteration < past);
+    this.elapsed = data.elapsed_us.map((us, at) => (isUnended(this.x[at]) ? null : us / 1e3));
     this.reference = data.reference_us.map((us) => (us === null ? null : us / 1e3));
     this.all.hidden = this.wanted === FEW && this.x.length < FEW;
     this.all.textContent = this.wanted === FEW ? "all iterations" : `the newest ${FEW.toLocaleString("en")}`;
@@ -118,7 +121,8 @@ class Times {
 
   summary() {
     const longest = this.elapsed.reduce((best, value, at) => (value > this.elapsed[best] ? at : best), 0);
-    const middle = Float64Array.from(this.elapsed).sort()[this.elapsed.length >> 1];
+    const ended = Float64Array.from(this.elapsed.filter((value) => value !== null)).sort();
+    const middle = ended[ended.length >> 1] ?? 0;
     return `${count(this.x.length, "iteration")}, ${this.data.irregular.length.toLocaleString("en")} irregular; median `
       + `${duration(middle * 1e6)}, longest ${duration(this.elapsed[longest] * 1e6)} (iteration ${this.x[longest].toLocaleString("en")}).`;
   }
@@ -128,13 +132,13 @@ class Times {
     const isOpen = this.table.querySelector("details")?.open;
     const rows = longest.map((at) => make("tr", {},
       make("th", { scope: "row" }, this.x[at].toLocaleString("en")),
-      make("td", {}, duration(this.elapsed[at] * 1e6)),
-      make("td", {}, this.reference[at] === null ? "none yet" : duration(this.reference[at] * 1e6)),
-      make("td", {}, this.verdictsIn(this.x[at]).join(", ") || "none"),
+      make("td", { "data-label": "took" }, duration(this.elapsed[at] * 1e6)),
+      make("td", { "data-label": "usual" }, this.reference[at] === null ? "none yet" : duration(this.reference[at] * 1e6)),
+      make("td", { "data-label": "verdicts" }, this.verdictsIn(this.x[at]).join(", ") || "none"),
       make("td", {}, make("button", { type: "button", onclick: () => tellIteration(this.element, this.x[at], true) }, "in the heat map"))));
     const head = ["iteration", "took", "usual", "verdicts", ""].map((text) => make("th", { scope: "col" }, text));
     this.table.replaceChildren(...(rows.length ? [make("details", { open: isOpen }, make("summary", {}, "The longest irregular iterations"),
-      make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)))] : []));
+      make("table", { class: "stacked" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)))] : []));
   }
 
   // Verdicts whose cause was seen in an iteration, by the devices that they accuse first.
@@ -146,7 +150,7 @@ class Times {
     this.chart?.destroy();
     const style = (name) => colour(this.element, `--hm-${name}`);
     this.colours = { odd: style("odd"), accused: style("accused"), dim: style("dim"), line: style("line"), bg: style("bg") };
-    const axis = { stroke: style("dim"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") }, font: "11px system-ui, sans-serif" };
+    const axis = { stroke: style("dim"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") }, font: "12px system-ui, sans-serif" };
     // Where nobody points at an iteration, the legend has the newest.
     const told = (write) => (chart, value, series, at) => {
       const one = at === null || at === undefined ? chart.data[series].at(-1) : value;
@@ -235,7 +239,8 @@ class Times {
     this.isTold = false;
     if (!speaks) return;
     const odd = this.data.irregular.includes(at) ? ", irregular" : "";
-    this.status.textContent = `Iteration ${this.x[at].toLocaleString("en")} took ${duration(this.elapsed[at] * 1e6)}${odd}.`;
+    const took = this.elapsed[at] === null ? "does not end" : `took ${duration(this.elapsed[at] * 1e6)}`;
+    this.status.textContent = `Iteration ${this.x[at].toLocaleString("en")} ${took}${odd}.`;
   }
 
   nearest(iteration) {

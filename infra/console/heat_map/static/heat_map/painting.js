@@ -5,7 +5,7 @@ import { MARGIN } from "./view.js";
 import { colour, shown } from "./shared.js";
 
 const STOPS = 6;
-const FONT = "11px system-ui, sans-serif";
+const FONT = "12px system-ui, sans-serif";
 
 export function paletteOf(element) {
   const stops = Array.from({ length: STOPS }, (_, at) => rgb(colour(element, `--hm-${at}`)));
@@ -186,7 +186,7 @@ function drawAccused(context, map) {
 }
 
 function drawStrangest(context, { view, strangest, colours }) {
-  context.font = "bold 10px system-ui, sans-serif";
+  context.font = "bold 12px system-ui, sans-serif";
   context.textAlign = "left";
   context.textBaseline = "middle";
   const drawn = []; // one ring for those that lie on one another

@@ -65,21 +65,19 @@ export function showStrangest(parts, map) {
     parts.table.replaceChildren(make("p", { class: "hm-help" }, `No rank is beyond ${shown(low, quantity.unit)} in this window.`));
     return;
   }
+  const head = ["rank", "in iteration", quantity.title, `above ${shown(low, quantity.unit)} in`, ""];
   const rows = cells.map((one, number) => {
     const go = () => {
       map.goTo(one.column, one.row);
       parts.over.focus();
     };
+    const cells = [map.iterations[one.column].toLocaleString("en"), shown(one.value, quantity.unit), `${one.times.toLocaleString("en")} of ${count(one.present, "iteration")}`];
     return make("tr", {},
-      make("td", {}, String(number + 1)),
-      make("th", { scope: "row" }, map.placeOf(one.row)),
-      make("td", {}, map.iterations[one.column].toLocaleString("en")),
-      make("td", {}, shown(one.value, quantity.unit)),
-      make("td", {}, `${one.times.toLocaleString("en")} of ${count(one.present, "iteration")}`),
+      make("th", { scope: "row" }, `${number + 1}: ${map.placeOf(one.row)}`),
+      ...cells.map((text, at) => make("td", { "data-label": head[at + 1] }, text)),
       make("td", {}, make("button", { type: "button", onclick: go, "aria-label": `Show rank ${one.rank}` }, "show")));
   });
-  const head = ["", "rank", "in iteration", quantity.title, `above ${shown(low, quantity.unit)} in`, ""];
-  parts.table.replaceChildren(make("table", {},
+  parts.table.replaceChildren(make("table", { class: "stacked" },
     make("caption", {}, `The ${count(cells.length, "rank")} furthest or most often beyond usual, each in its worst iteration`),
     make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))),
     make("tbody", {}, ...rows)));
