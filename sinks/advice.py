@@ -15,7 +15,7 @@ from typing import Final
 
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, STANDSTILLS, VERDICT_KINDS, layer_of
-from irregulars.messages.reasons import Considered, Reasons, Step
+from irregulars.messages.reasons import Considered, Reasons, Reported, Step
 from irregulars.words import duration, name_kind, name_ranks
 
 _NO_HOST: Final = "a host that is not announced"
@@ -246,14 +246,18 @@ _BY_CAUSE: Final = {
     "gpu_idle": "drain nothing: the GPU of {ranks} waited for launches; see what its CPU did then (py-spy record), "
     "and take synchronizations, collections and logging out of the step",
     "io_wait": "drain nothing yet: {ranks} waited for a disk of {host}; see what else uses it, and how it does",
+    "host": "drain nothing yet: {ranks} waited for processors, a quota or disks of {host}; see what else runs on it, "
+    "and which limits are set",
 }
 """The next step where the cause of the lost time is known."""
 
 
 def _by_cause(verdict: Verdict, ranks: str, host: str) -> str | None:
     """Return the next step where the cause of the lost time is known; None: it is not."""
-    # A host itself reports lack of memory alone.
-    cause = verdict.cause or ("memory_pressure" if _layer(verdict) == "host" else "")
+    cause = verdict.cause or ""
+    if not cause and _layer(verdict) == "host":
+        is_short = any(one.kind == "out_of_memory" for one in _reported(verdict))
+        cause = "memory_pressure" if is_short else "host"
     if cause in _BY_CAUSE:
         return _BY_CAUSE[cause].format(ranks=ranks, host=host)
     if not cause or cause == "gpu_kernels" or _drains(verdict):
@@ -261,13 +265,16 @@ def _by_cause(verdict: Verdict, ranks: str, host: str) -> str | None:
     return f"drain nothing: {name_kind(cause)} took the time of {ranks}"
 
 
+def _reported(verdict: Verdict) -> tuple[Reported, ...]:
+    return () if verdict.explanation is None else verdict.explanation.reported
+
+
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
     known = _by_cause(verdict, name_ranks(suspect.ranks), host)
     if known is not None:
         return known
     if _drains(verdict):
-        reported = () if verdict.explanation is None else verdict.explanation.reported
-        is_throttled = any(one.kind == "throttle" for one in reported)
+        is_throttled = any(one.kind == "throttle" for one in _reported(verdict))
         then = ", then check its cooling, power and clocks (nvidia-smi -q -d PERFORMANCE)" if is_throttled else ""
         return f"cordon {host} and drain it at the next checkpoint{then}"
     is_gpu = verdict.cause == "gpu_kernels"

@@ -20,6 +20,7 @@ _WAITED: Final = PAUSES.index("cpu_wait")
 _RAN: Final = PAUSES.index("cpu_time")
 # Of what the program itself does, one thing runs within another; waits for the host may coincide with any of it.
 _OF_PROGRAM: Final = tuple(at for at, name in enumerate(PAUSES) if CAUSES.get(name, "host") != "host")
+_OF_HOST: Final = [at for at, name in enumerate(PAUSES) if CAUSES.get(name) == "host"]
 _MOST_KEPT: Final = 64  # of one iteration: a pause that makes it irregular is among its longest
 
 
@@ -99,21 +100,29 @@ def time_apart(group: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
 
 
 class CoveredBy(NamedTuple):
-    """The cause that covers most of some ranks' excess work, and which share of it."""
+    """The cause that covers most of some ranks' excess work, and which share of it.
 
-    cause: str  # of `PAUSES`
+    Where none alone covers enough: all their waits for the host together, which do not overlap.
+    """
+
+    cause: str | None  # of `PAUSES`
     share: float  # 0 to 1
+
+    @property
+    def layer(self) -> str:
+        """Where it lies, one of `LAYERS`."""
+        return "host" if self.cause is None else CAUSES[self.cause]
 
 
 def covering_cause(ranks: Collection[int] | None, observations: Sequence[Observation]) -> CoveredBy | None:
-    """Return the cause that covers most of the excess work of an accused device's ranks; None: none covers enough.
+    """Return what covers most of the excess work of an accused device's ranks; None: nothing covers enough.
 
     In each iteration a pause counts up to the excess of its rank's gaps, against the usual ones and those of its
     peers. Waiting that no pause records is covered by none.
 
     `ranks`: of the accused device; None, where ranks are late in turn: the one that each iteration lost most to.
     """
-    gaps_ns, covered_ns = 0.0, np.zeros(len(PAUSES))
+    gaps_ns, host_ns, covered_ns = 0.0, 0.0, np.zeros(len(PAUSES))
     for one in observations:
         if one.attribution is None or one.pauses is None:
             continue
@@ -131,15 +140,22 @@ def covering_cause(ranks: Collection[int] | None, observations: Sequence[Observa
             if pause.rank not in own_ns:
                 over_ns = pause.excess_ns - max(late_ns.get(pause.rank, 0.0) - typical_ns, 0.0)
                 harmless.setdefault(pause.cause, []).append(max(over_ns, 0.0))
+        excess_ns = {rank: np.zeros(len(PAUSES)) for rank in own_ns}
         for pause in one.pauses:
             if pause.rank in own_ns:
-                excess_ns = pause.excess_ns - median(harmless.get(pause.cause, (0.0,)))
-                covered_ns[pause.cause] += min(max(excess_ns, 0.0), own_ns[pause.rank])
+                over_ns = pause.excess_ns - median(harmless.get(pause.cause, (0.0,)))
+                excess_ns[pause.rank][pause.cause] += max(over_ns, 0.0)
+        for rank, by_cause_ns in excess_ns.items():
+            covered_ns += np.minimum(by_cause_ns, own_ns[rank])
+            host_ns += min(by_cause_ns[_OF_HOST].sum(), own_ns[rank])
     best = int(np.argmax(covered_ns))
-    if gaps_ns <= 0 or covered_ns[best] < JOB.nearly_all * gaps_ns:
+    least_ns = JOB.nearly_all * gaps_ns
+    if gaps_ns <= 0 or max(covered_ns[best], host_ns) < least_ns:
         return None
+    if covered_ns[best] < least_ns:
+        return CoveredBy(None, float(host_ns / gaps_ns))
     if best in _OF_PROGRAM:
         # Of two that each cover enough, the shorter one ran within the other: a collection while data were loaded.
-        enough = [at for at in _OF_PROGRAM if covered_ns[at] >= JOB.nearly_all * gaps_ns]
+        enough = [at for at in _OF_PROGRAM if covered_ns[at] >= least_ns]
         best = min(enough, key=lambda at: covered_ns[at])
     return CoveredBy(PAUSES[best], float(covered_ns[best] / gaps_ns))

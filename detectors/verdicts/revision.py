@@ -42,7 +42,7 @@ def revision_of(
     named = None if covered is None else covered.cause
     text = _text(verdict, topology)
     if covered is not None:
-        text += f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
+        text += f"; {covered.share:.0%} of what was longer was {name_kind(named or 'waits for the host')}"
     if ratio is not None:
         elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
         text += f"; {recovery_text(ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
@@ -67,9 +67,9 @@ def revision_of(
         recovers_ratio=None if ratio is None else round(ratio, 3),
         lasted_s=round(verdict.lasted_ns / 1e9, 6),
         explanation=reasons_of(verdict, topology),
-        layer=layer_of(cause.kind, named),
+        layer=layer_of(cause.kind) if covered is None else covered.layer,
         cause=named,
-        cause_share=None if covered is None else round(covered.share, 4),
+        cause_share=None if covered is None or named is None else round(covered.share, 4),
     )
 
 

@@ -16,6 +16,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 _DELAYS: Final = 39  # place of delayacct_blkio_ticks in ``stat``, counted behind the name
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _LOOK_NS: Final = 1_000_000_000  # until the group's quota is read again, where it had none
+_WAITED_NS: Final = 100_000  # or until the thread waited so long for a processor: it may have a quota since
 _BYTES: Final = 512  # of a file: more than any of them has in the lines that count
 PRICE_SHARE: Final = 0.001
 """Share of a thread's time that readings may take: after one of 15 µs the next waits for 15 ms."""
@@ -46,7 +47,7 @@ class HostWaits:
             _Stall(_opened(proc / "pressure" / "io"), _opened(own / "stat")),
             _Stall(_opened(proc / "pressure" / "memory"), None),
         ]
-        self._has_quota, self._throttled_ns, self._look_ns = False, 0, 0
+        self._has_quota, self._throttled_ns, self._look_ns, self._queued_ns = False, 0, 0, 0  # as of the last look
         self._before = self._read()
         self._price_ns = 0  # of one reading
 
@@ -63,12 +64,14 @@ class HostWaits:
         # The least so far: a reading that was itself held up must not put off the next.
         self._price_ns = min(self._price_ns or self._before.now, self._before.now - begun_ns)
         wall, ran, queued, throttled, blocks, faults = map(sub, self._before, before)
-        throttled = min(throttled, wall)  # a group of several threads loses more than the wall shows
+        # Of a group of several threads, those that this one waits for may be throttled: but not while it ran itself.
+        idle = max(wall - ran, 0)
+        throttled = min(throttled, idle)
         waits = {"cpu_throttled": throttled}
         if queued > throttled:  # kernels differ in whether a throttled thread is queued
             waits |= {"cpu_wait": queued - throttled, "cpu_time": ran}
         # A thread waits for a disk or memory while it neither runs nor is ready to run: for this long at most.
-        asleep = max(wall - ran - queued, 0)
+        asleep = max(idle - queued, 0)
         for name, stall, moved in zip(("io_wait", "memory_pressure"), self._stalls, (blocks, faults), strict=True):
             waits[name] = min(stall.take(is_own=moved > 0), asleep)
         return self._before.now, waits
@@ -88,7 +91,8 @@ class HostWaits:
         ran, queued = _content(self._schedstat).split()[:2] or (b"0", b"0")
         now_ns = time.monotonic_ns()
         # Without a quota the count of throttling stays 0: then one reading a second is enough.
-        if self._has_quota or now_ns >= self._look_ns:
+        if self._has_quota or int(queued) - self._queued_ns >= _WAITED_NS or now_ns >= self._look_ns:
+            self._queued_ns = int(queued)
             cpu = _content(self._cpu_stat)
             self._has_quota = _after(cpu, b"nr_periods ") > 0
             # Version 2 of cgroups counts µs, version 1 ns under another name.

@@ -56,10 +56,11 @@ def test_the_host_at_fault_is_to_be_cordoned_and_no_other(kind: str) -> None:
         assert "cordon" not in text.lower()
 
 
-@pytest.mark.parametrize("cause", [one for one, layer in CAUSES.items() if layer != "unknown"])
+@pytest.mark.parametrize("cause", [one for one, layer in CAUSES.items() if layer != "unknown"] + [None])
 @pytest.mark.parametrize("state", ["open", "closed"])
-def test_nobody_is_told_to_drain_for_what_a_program_its_data_or_its_host_did(cause: str, state: str) -> None:
-    verdict = replace(VERDICT, state=state, cause=cause, cause_share=0.9, layer=layer_of("slow_rank", cause))
+def test_nobody_is_told_to_drain_for_what_a_program_its_data_or_its_host_did(cause: str | None, state: str) -> None:
+    layer = "host" if cause is None else layer_of("slow_rank", cause)
+    verdict = replace(VERDICT, state=state, cause=cause, cause_share=cause and 0.9, layer=layer)
     assert plan_of(verdict).actions == ()
     assert not {"cordon", "drain it"} & set(re.findall("cordon|drain it", advise(verdict)))
     assert "is not known" not in advise(verdict)

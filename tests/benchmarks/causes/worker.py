@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from irregulars import torch_comms  # noqa: E402
 from tests.benchmarks.causes.trials import WRITTEN_BYTES_PER_S, Trial  # noqa: E402
 
 WIDTH = 96
+ONE_PROCESSOR = {min(os.sched_getaffinity(0))}
 RIVALS = 6  # busy processes that share a processor with one rank
 DEVICE_S = 0.012  # of a step in which the device would compute: the processor sleeps
 
@@ -55,7 +57,13 @@ class Fault:
     def __init__(self, trial: Trial, samples: Samples, scratch: Path) -> None:
         self._trial, self._samples, self._scratch = trial, samples, scratch
         self._kept: list[Any] = []
+        # Started and ended outside of the steps: that would be work of this rank.
         self._rivals: list[subprocess.Popen[bytes]] = []
+        self._is_on = False
+        if trial.kind == "cpu_wait" and distributed.get_rank() in trial.ranks:
+            os.sched_setaffinity(0, ONE_PROCESSOR)
+            self._rivals = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(RIVALS)]
+            self._share_a_processor(is_on=False)
         self._written = torch.ones(round(trial.extra_s * 100e6) if trial.kind == "checkpoint_write" else 0)
         self._file = None
         if trial.kind == "io_wait":  # past the page cache, as a quota of the group's writes holds back nothing else
@@ -64,25 +72,22 @@ class Fault:
 
     def before_loading(self, is_on: bool) -> None:
         """Set what lasts: how slow rows are, and the quota."""
+        if is_on == self._is_on:
+            return  # a quota that is set anew may be spent anew
+        self._is_on = is_on
         kind, seconds = self._trial.kind, self._trial.extra_s
         self._samples.each_s = seconds / 8 if is_on and kind == "data_loader" else 0.0
         if kind == "cpu_throttled" and self._group is not None:
             quota_us = int(100_000 * self._trial.share) if is_on else -1
             (self._group / "cpu.cfs_quota_us").write_text(str(quota_us))
-        if kind == "cpu_wait" and is_on != bool(self._rivals):
+        if kind == "cpu_wait":
             self._share_a_processor(is_on)
 
     def _share_a_processor(self, is_on: bool) -> None:
         """Let this thread and some busy processes have one processor, or end that."""
-        if is_on:
-            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-            self._rivals = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(RIVALS)]
-            return
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        os.sched_setaffinity(0, ONE_PROCESSOR if is_on else range(os.cpu_count() or 1))
         for one in self._rivals:
-            one.kill()
-            one.wait()
-        self._rivals = []
+            one.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
 
     def within_step(self) -> None:
         """Do what takes longer, once a step."""
@@ -103,6 +108,9 @@ class Fault:
         if self._file is not None:
             os.close(self._file)
         self.before_loading(is_on=False)
+        for one in self._rivals:
+            one.kill()
+            one.wait()
 
 
 def compute(seconds: float) -> None:
@@ -139,8 +147,8 @@ def run_trial(trial: Trial, out: Path | None, agent: Path | None) -> None:
             loss = (model(rows) - rows.sum(1, keepdim=True)).square().mean()
             loss.backward()
             optimizer.step()
+        torch_comms.stop()
         fault.end()
-    torch_comms.stop()
     distributed.barrier()
 
 

@@ -90,6 +90,15 @@ def test_of_two_that_cover_the_gap_the_one_within_the_other_is_the_cause() -> No
     assert covering_cause((2,), [disk]) == ("data_loader", 0.98)
 
 
+def test_waits_for_the_host_that_cover_the_gap_together_are_no_cause_and_its_layer() -> None:
+    throttled = PAUSES.index("cpu_throttled")
+    found = covering_cause((2,), [observation({2: 100.0}, (2, WAIT, 45.0), (2, throttled, 40.0), (1, WAIT, 90.0))])
+    assert (found, present(found).layer) == ((None, 0.85), "host")
+    assert covering_cause((2,), [observation({2: 100.0}, (2, WAIT, 45.0), (2, COLLECTION, 40.0))]) is None
+    apart = [observation({2: 100.0}, (2, WAIT, 150.0)), observation({2: 100.0}, (2, throttled, 50.0))]
+    assert covering_cause((2,), apart) is None
+
+
 def by_peers(one: Observation) -> Observation:
     return replace(one, attribution=replace(present(one.attribution), is_by_peers=True))
 

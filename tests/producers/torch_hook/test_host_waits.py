@@ -17,14 +17,14 @@ from irregulars.producers.torch_hook.host_waits import HostWaits
 V1, V2 = "4:cpu,cpuacct:/jobs/a\n", "0::/jobs/a\n"
 
 
-def write(proc: Path, cgroups: Path, groups: str, *, queued: int = 0, throttled: str = "") -> None:
+def write(proc: Path, cgroups: Path, groups: str, *, ran: int = 0, queued: int = 0, throttled: str = "") -> None:
     own = proc / "self" / "task" / str(threading.get_native_id())
     own.mkdir(parents=True, exist_ok=True)
-    (own / "schedstat").write_text(f"0 {queued} 9\n")
+    (own / "schedstat").write_text(f"{ran} {queued} 9\n")
     (proc / "self" / "cgroup").write_text(groups)
     place = cgroups / ("cpu,cpuacct/jobs/a" if groups == V1 else "jobs/a")
     place.mkdir(parents=True, exist_ok=True)
-    (place / "cpu.stat").write_text(f"nr_periods 1\n{throttled}\n")
+    (place / "cpu.stat").write_text(f"nr_periods {bool(throttled):d}\n{throttled}\n")
 
 
 @pytest.fixture
@@ -44,13 +44,29 @@ def test_quotas_of_both_kinds_of_cgroups_are_read(roots: tuple[Path, Path], grou
     assert (waits["cpu_throttled"], waits["cpu_wait"]) == (4_000_000, 1_000_000)
 
 
-def test_nobody_waits_for_a_quota_longer_than_the_time_that_passed(roots: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(("ran", "most"), [(0, 60e9), (999_999_999_999, 0)])
+def test_nobody_waits_for_a_quota_longer_than_the_time_without_it(
+    roots: tuple[Path, Path], ran: int, most: float
+) -> None:
     write(*roots, V2, throttled="throttled_usec 0")
     own = HostWaits(*roots)
-    write(*roots, V2, throttled="throttled_usec 999999999")  # a group of many threads
+    write(*roots, V2, ran=ran, throttled="throttled_usec 999999999")  # a group of many threads
     _, waits = own.take()
     own.close()
-    assert 0 < waits["cpu_throttled"] < 60e9
+    assert waits["cpu_throttled"] <= most
+    assert (waits["cpu_throttled"] > 0) == (most > 0)
+
+
+@pytest.mark.parametrize(("queued", "is_seen"), [(5_000_000, True), (50_000, False)])
+def test_a_quota_that_is_set_later_is_looked_for_as_soon_as_the_thread_waits(
+    roots: tuple[Path, Path], queued: int, is_seen: bool
+) -> None:
+    write(*roots, V2)
+    own = HostWaits(*roots)
+    time.sleep(0.01)
+    write(*roots, V2, queued=queued, throttled="throttled_usec 4000")
+    assert (own.take()[1]["cpu_throttled"] == 4_000_000) == is_seen
+    own.close()
 
 
 def test_a_machine_that_offers_nothing_has_no_waits(tmp_path: Path) -> None:
