@@ -258,7 +258,8 @@ def with_first_names(iterations: Iterable[JudgedIteration], revisions: Iterable[
     """
 
     def spans_any(one: Verdict) -> bool:
-        return one.kind in ("custom", *STANDSTILLS) or (one.explanation is not None and one.explanation.against != "past")
+        is_by_peers = one.explanation is not None and one.explanation.against != "past"
+        return is_by_peers or one.kind in ("custom", *STANDSTILLS)
 
     first = [(one.verdict_id, range(*one.iterations), spans_any(one)) for one in revisions if one.revision == 1]
 
