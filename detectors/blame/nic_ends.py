@@ -60,7 +60,7 @@ def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -
     kept = {
         end: is_low and (typical_swing(end, lane.first, by_place) or 0.0) <= JOB.most for end, is_low in low.items()
     }
-    return kept if any(kept.values()) else {}
+    return kept if any(kept.values()) == any(low.values()) else {}
 
 
 def is_capped(nic: Device, lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> bool:

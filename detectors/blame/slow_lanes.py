@@ -30,11 +30,11 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
     Of a slow lane it is the ratio of its excess to the least one that is noticed, cut to a power of two, up to
     `_MOST_TIMES`.
 
-    A lane is held against the excess that it would have if it were slowed as the accused one is. Where that would be
-    noticed, it is slow, less slow (`_LESS_SLOW`) or normal. Where it would not, looking normal is no evidence, and it
-    is left out unless it is slower by more than waiting behind the accused one's traffic explains: a barrier of a few
-    bytes waits behind all other traffic. A lane in which a single transfer of several hung is not slow: the others
-    passed as always.
+    A lane is held against the excess that it would have if it were slowed as the accused one is. Where it surely
+    lacks that, it is normal; where that would be noticed, slow or less slow (`_LESS_SLOW`). Else it is no evidence,
+    and is left out unless it is slower by more than waiting behind the accused one's traffic explains: a barrier of
+    a few bytes waits behind all other traffic. A lane in which a single transfer of several hung is not slow: the
+    others passed as always.
 
     Both pairs usually take 10 ms, give or take 0.1 ms. From 1 to 5 it takes 30 ms longer, from 1 to 3 nothing:
 
@@ -144,15 +144,16 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     by_time_ns = nothing_ns if accused is None else _by_time_ns(lanes, accused)
     # Excess from waiting behind the accused lane's traffic alone
     queued_ns = np.maximum(BLAME.queue_ns * lanes.transfers, JOB.alike * by_time_ns)
-    is_stray = (lanes.transfers > 1) & (lanes.slow_transfers < JOB.stray_transfers)
     noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
-    is_over = (lanes.excess_ns > noticed_ns) & ~is_stray
+    stands_out = lanes.excess_ns > noticed_ns
+    is_over = stands_out & ((lanes.transfers <= 1) | (lanes.slow_transfers >= JOB.stray_transfers))
     slow = np.exp2(np.floor(np.log2(np.clip(lanes.excess_ns / np.maximum(noticed_ns, 1.0), 1.0, _MOST_TIMES))))
     slow = np.where(lanes.excess_ns > JOB.most * expected_ns, slow, _LESS_SLOW)
     if_expected = np.where(is_over & (lanes.excess_ns > JOB.alike * expected_ns), slow, _NORMAL)
     if_not = np.where(is_over & (lanes.excess_ns > queued_ns), slow, _TELLS_NOTHING)
-    # One standard error more than is slow: five in six would be noticed.
-    would_be_noticed = expected_ns > (1 + 1 / JOB.sigmas) * noticed_ns
+    # A single transfer that hung is not held against a lane that would be slow.
+    missing_ns = expected_ns - np.where(stands_out, 0.0, np.maximum(lanes.excess_ns, 0.0))
+    would_be_noticed = missing_ns > noticed_ns
     told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
 

@@ -23,7 +23,7 @@ the slower the lane is (`transfer_causes._chance`):
 
 **A new kind of suspect** is one more class in `TRANSFER_SUSPECTS`, with its prior in `likelihoods.py` and its rows
 here. The kind of verdict that accuses it is its `accusation`; `messages.kinds` lists both. In reviews of large jobs
-the lanes beside NICs and switches alone are read (`judging.review_candidates`).
+the lanes beside NICs and switches alone are known (`judging.review_candidates`).
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def rank_devices(
 ) -> Ranked:
     """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were."""
     low = _telling_ends(lane, attributions, topology, times_slow)
-    has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
+    has_moving_nics = any(low.values()) and passes_nics(lane, attributions, topology)
     scene = Scene(lane, times_slow, topology, has_moving_nics)
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
     orders = _log_odds_of_order(attributions, topology)
@@ -156,8 +156,8 @@ def _telling_ends(
     ]
     for other in asked[1:]:
         low = telling_ends(other, attributions, topology) | low
-    if not low:
-        return {}
+    if not any(low.values()):
+        return low
     sampled = {rank for a in attributions for rank in a.rates}
     nics = {topology.nic(rank) for one in asked for rank in topology.lane_ranks(one) if rank in sampled}
     return {(nic, way): False for nic in nics for way in (0, 1)} | low

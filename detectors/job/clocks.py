@@ -300,7 +300,7 @@ def _ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> list[_Way
     )
 
 
-def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> dict[tuple[int, int], float]:
+def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> dict[tuple[int, int], float]:
     """Return for pairs of hosts the shortest time from the start of a new send to the end of its recv, ns."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
     # A send and its recv have one key: communicator, sender, receiver, sequence.

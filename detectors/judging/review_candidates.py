@@ -25,7 +25,7 @@ from irregulars.detectors.path.ranks_to_read import (
     lane_sums,
     lanes_by_role,
     may_be_slow,
-    pairs_beside,
+    others_beside,
 )
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
@@ -61,7 +61,7 @@ def ranks_to_review(
     # In turns: none of the lists may crowd out the others.
     turns = chain.from_iterable(zip_longest(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology)))
     oddest = list(dict.fromkeys(one for one in turns if one is not None))[: IRREGULAR.most_ranks]
-    beside = _often_slow([pairs_beside(slow, own, alike, topology) for own, alike in zip(sums, roles, strict=True)])
+    beside = _often_slow([others_beside(slow, own, alike, topology) for own, alike in zip(sums, roles, strict=True)])
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
 

@@ -20,7 +20,7 @@ from irregulars.detectors.judging.review_candidates import ToReview, late_of, ra
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
 from irregulars.detectors.path.microbatch_work import microbatch_work_ns
-from irregulars.detectors.path.ranks_to_read import accused_lanes, ends_of, may_be_slow, narrow_groups, pairs_beside
+from irregulars.detectors.path.ranks_to_read import accused_lanes, ends_of, may_be_slow, narrow_groups, others_beside
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.detectors.verdicts.open_verdict import History
@@ -122,7 +122,7 @@ def review_regular(
         if not found.is_odd and not has_standing:
             return [], []
         rows, reviewed = _hold_some_against_peers(rows, found, delta, reader, read_back)
-        reviewed = _with_pairs_beside(reviewed, found, reader.topology)
+        reviewed = _with_others_beside(reviewed, found, reader.topology)
     observations = [
         Observation(
             one.number,
@@ -171,11 +171,11 @@ def read_paths(
     return [one.only(ranks) for one in rows], columns
 
 
-def _with_pairs_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: Topology) -> list[Reviewed]:
-    """Add the unread pairs beside slow collectives of which summaries show that they were not slow."""
+def _with_others_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: Topology) -> list[Reviewed]:
+    """Add the unread lanes beside slow ones of which summaries show that they were not slow."""
     more = []
     for one, sums, roles in zip(reviewed, found.sums, found.roles, strict=True):
-        pairs = pairs_beside(accused_lanes(one.attribution, topology), sums, roles, topology)
+        pairs = others_beside(accused_lanes(one.attribution, topology), sums, roles, topology)
         normal = {lane: pair for lane, pair in pairs.items() if not may_be_slow(pair)}
         more.append(replace(one, attribution=replace(one.attribution, lanes={**normal, **one.attribution.lanes})))
     return more

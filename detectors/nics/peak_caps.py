@@ -69,7 +69,7 @@ def peak_if_capped(slowdown: float) -> float:
 def capped_ends(
     ranks: Iterable[int], rates: Sequence[Rates], topology: Topology, at_most: float | None = None
 ) -> dict[End, bool]:
-    """Return of each end of a slow transfer whether its peak is among the lowest; empty if no peak is a cap.
+    """Return of each end of a slow transfer whether its peak is among the lowest; empty if the peaks show nothing.
 
     `ranks`: those that take part in the transfer. `rates`: peaks of some iterations in which it was slow. `at_most`:
     the lowest peak is a cap if it is no higher (`peak_if_capped`); default: `JOB.nearly_all`.
@@ -84,8 +84,10 @@ def capped_ends(
     peaks = peaks[known]
     ends = [(nics[at // 2], at % 2) for at in known.tolist()]
     typical = nan_medians(peaks)
-    if typical.min() > (JOB.nearly_all if at_most is None else at_most):
-        return {}
+    cap = JOB.nearly_all if at_most is None else at_most
+    if typical.min() > cap:
+        # No end is capped where a cap would have shown in spite of flattened samples.
+        return dict.fromkeys(ends, False) if cap < JOB.nearly_all <= typical.min() else {}
     low = as_low(peaks, typical)
     return dict(zip(ends, low.tolist(), strict=True)) if low.mean() <= JOB.most else {}
 

@@ -295,19 +295,23 @@ def lanes_beside(
     return quick, [lane for _, lane in sorted(slow)[: IRREGULAR.most_ranks]]
 
 
-def pairs_beside(
+def others_beside(
     lanes: Iterable[Lane], sums: LaneSums, roles: Sequence[Sequence[Lane]], topology: Topology
 ) -> dict[Lane, LaneExcess]:
-    """Return the pairs that members of these collectives send or receive on, each held against its role.
+    """Return the lanes of the other kind that share a rank with these, over the network, each against its role.
 
-    They cost next to nothing. But of all members of a slow collective the one with a slow NIC alone has slow
-    pairs, so they show whose NIC it is.
+    Pairs cost next to nothing. But of all members of a slow collective the one with a slow NIC alone has slow pairs,
+    so they show whose NIC it is. Beside a slow pair a wide collective, of which no member need be read, shows whether
+    it is a NIC at all.
     """
-    members = {rank for lane in lanes if lane.kind == "collective" for rank in topology.lane_ranks(lane)}
+    ends: dict[str, set[int]] = {"collective": set(), "pair": set()}  # of the lanes beside, by their kind
+    for lane in lanes:
+        ends["pair" if lane.kind == "collective" else "collective"].update(topology.lane_ranks(lane))
     found: dict[Lane, LaneExcess] = {}
-    for role in roles if members else ():
-        own = [lane for lane in role if lane.kind == "pair" and not members.isdisjoint((lane.first, lane.second))]
-        found |= against_role(own, role, sums)
+    for role in roles:
+        ranks = ends[role[0].kind]  # a role is of one kind
+        own = [lane for lane in role if ranks and not ranks.isdisjoint(topology.lane_set(lane))]
+        found |= against_role([lane for lane in own if topology.crosses_network(lane)], role, sums)
     return found
 
 

@@ -23,6 +23,7 @@ from irregulars.detectors.path.ranks_to_read import (
     lane_sums,
     lanes_beside,
     lanes_by_role,
+    others_beside,
     path_rows,
     usual_sums,
     wanted_ranks,
@@ -160,6 +161,23 @@ def test_which_slow_lanes_are_read_first() -> None:
     now = lane_sums(summaries(recv(0, 1, 500.0), recv(0, 2, 40.0)))
     usual = {waiting: (100.0, 50.0), own: (10.0, 0.1)}
     assert lanes_beside(now, usual, {0}, JOB)[1] == [own, waiting]
+
+
+def test_beside_a_slow_pair_its_ends_collectives_are_asked_beside_a_slow_collective_its_members_pairs() -> None:
+    inside, far, apart = (0, 1), (0, 5), (20, 30)
+    known = summaries(
+        *(wide(rank, 20.0) for rank in MANY), *(recv(two, one, 9.0) for one, two in (inside, far, apart))
+    )
+    sums = lane_sums(known)
+    roles = [[lane] for lane in sums.mean_ns]
+
+    def found(lane: Lane) -> list[Lane]:
+        return list(others_beside([lane], sums, roles, JOB))
+
+    assert found(Lane("pair", *far)) == [Lane("collective", 0)]
+    assert found(Lane("collective", 1)) == [Lane("pair", *far)]
+    assert found(Lane("collective", 2)) == [Lane("pair", *far)]
+    assert others_beside([], sums, roles, JOB) == {}
 
 
 # --- against plain words --------------------------------------------------------------------------------------------
