@@ -161,7 +161,7 @@ class IterationWindow:
         """Whether the newest iterations took longer together."""
         return self._shifted is not None
 
-    def _watch_shift(self) -> None:
+    def _watch_shift(self, *, has_open: bool) -> None:
         """Record when a shift begins or ends.
 
         A shift begins when the median of the newest iterations exceeds the level before them by `worth_ns`, and also
@@ -176,7 +176,7 @@ class IterationWindow:
         if self._shifted is not None:
             level_ns, age = self._shifted
             is_over = medians_ns[-1] <= self.shifted_ns or age >= self.window
-            self._shifted = None if is_over else (level_ns, age + 1)
+            self._shifted = None if is_over else (level_ns, age + (not has_open))
             # A shift that fills the window is the new level: the mean takes its times unclipped, at once.
             if age >= self.window:
                 self._clipped = deque((ns for ns, _ in self._all), maxlen=self.window)
@@ -211,8 +211,11 @@ class IterationWindow:
         limit_ns = self.limit_ns
         return None if math.isnan(limit_ns) else elapsed_ns > limit_ns
 
-    def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
-        """Let an iteration enter the window, with the answer that `judge` gave for it."""
+    def learn(self, elapsed_ns: float, *, is_irregular: bool | None, has_open: bool = False) -> None:
+        """Let an iteration enter the window, with the answer that `judge` gave for it.
+
+        `has_open`: whether a verdict is open: a shift under it grows no older, as it is not the job's new level.
+        """
         is_last_of_first = len(self._all) == IRREGULAR.min_iterations - 1
         has_window = len(self._clipped) >= IRREGULAR.min_iterations
         clip_ns = self.delta * math.fsum(self._clipped) / len(self._clipped) if has_window else math.inf
@@ -224,7 +227,7 @@ class IterationWindow:
         if not is_irregular:
             self._regular.append(elapsed_ns)
             self._levels = None
-        self._watch_shift()
+        self._watch_shift(has_open=has_open)
 
     def _clip_first(self) -> None:
         """Clip the first iterations, which had no window, at δ times their median: in warm-up some are long.

@@ -316,7 +316,7 @@ class IterationJudge:
         has_open = self._tracker.has_open
         self._lateness.learn(rows.number, late_ns, float(rows.elapsed_ns), has_open=has_open)
         had_shift = self._window.has_shift
-        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
+        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular, has_open=has_open)
         self._investigator.learn(rows, is_regular=not suspicion and not has_open)
         if self._window.has_shift and not had_shift:
             self._investigator.unlearn(self._window.shifted_ns, IRREGULAR.shift_iterations)

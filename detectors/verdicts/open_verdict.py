@@ -173,8 +173,9 @@ class OpenVerdict:
                 # Its usual lateness and half of the fault's: from there on lateness alone shows the cause.
                 usual_ns = max(own_late_ns - explained_ns(self.cause, observation.attribution), 0.0)
                 self.late_ns.append(usual_ns + JOB.most * (own_late_ns - usual_ns))
-            # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this.
-            attributions = [o.attribution for o in self.kept if o.attribution is not None]
+            # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this. One
+            # that was taken for like another is no further evidence: its lanes would be the other's, noise included.
+            attributions = [o.attribution for o in self.kept if o.attribution is not None and not o.is_carried]
             found = find_causes(attributions, topology, self.first_device, working)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
             # Two slow NICs share a group: the other one is another verdict's, however much more it costs.

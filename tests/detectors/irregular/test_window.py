@@ -131,6 +131,11 @@ def test_shifts() -> None:
     window, _ = fed(noisy(100.0, 40) + noisy(115.0, 60, seed=3))
     assert math.isinf(window.shifted_ns)
     assert window.mean_ns == pytest.approx(115.0, abs=1.0)
+    # While a verdict is open it is that fault's, and no new level, however long it stays
+    window, _ = fed(noisy(100.0, 40))
+    for time in noisy(115.0, 120, seed=3):
+        window.learn(time, is_irregular=False, has_open=True)
+    assert 100.0 < window.shifted_ns < 110.0
 
 
 @pytest.mark.parametrize("longer_ns", [120.0, 140.0, 200.0])
