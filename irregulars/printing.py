@@ -60,7 +60,7 @@ def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
     # `shutil` asks the variable COLUMNS first, by which people choose the width themselves.
     width = max(_NARROWEST, shutil.get_terminal_size((own or _USUAL, 0)).columns)
     whole = _NUMBER.sub("\\1\N{NO-BREAK SPACE}", text)  # a number stays with its unit
-    lines = textwrap.wrap(whole, width, initial_indent=text[: len(text) - len(text.lstrip())],
+    lines = textwrap.wrap(whole.lstrip(), width, initial_indent=text[: len(text) - len(text.lstrip())],
                           subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)  # fmt: skip
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 

@@ -532,4 +532,5 @@ def considered_text(one: Considered, name: NameRank = RANK_ALONE) -> str:
 
 
 def _longer(excess_ns: float) -> str:
-    return f"{duration(abs(excess_ns))} {'less' if excess_ns < 0 else 'longer'} than usual"
+    # Where ranks wait for a slow one they seem to work less, by times that say nothing
+    return "no longer than usual" if excess_ns <= 0 else f"{duration(excess_ns)} longer than usual"

@@ -95,7 +95,9 @@ def decode_alert(value: bytes | None) -> dict[str, Any]:
 def summarise(verdict: Verdict) -> str:
     """Return one line: the event, its urgency, the suspect, the slow-down, the cost and the next step."""
     title = f"{verdict.event.upper()} {name_cause(verdict)} in {verdict.job}"
-    remarks = [one for one in (verdict.severity, verdict.close_reason) if one]
+    # A note gives no alert by default: then what raised it is the first
+    urgency = f"now a {verdict.severity}" if verdict.event == "raised" and verdict.severity else verdict.severity
+    remarks = [one for one in (urgency, verdict.close_reason) if one]
     title += f" ({', '.join(remarks)})" if remarks else ""
     facts = "; ".join(fact for fact in (_who(verdict), _how_slow(verdict), _cost(verdict)) if fact)
     return one_line(f"{title}: {facts}. Next: {advise(verdict)}.")

@@ -149,5 +149,8 @@ def test_one_line_is_broken_between_words_on_a_terminal_alone(monkeypatch: pytes
     assert broken(text, io.StringIO()) == text
     assert broken(text, Terminal()).split("\n") == ["irregulars: worker-3", "  must run; it ended by", "  SIGKILL"]
     assert broken("x" * 30, Terminal()) == "x" * 30
+    assert broken("  took 3.4 ms after both had arrived", Terminal(), "    ").split("\n") == [
+        "  took 3.4 ms after both", "    had arrived",
+    ]  # fmt: skip
     monkeypatch.setenv("COLUMNS", "1")
     assert "\n" not in broken("a b c", Terminal())

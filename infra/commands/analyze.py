@@ -201,9 +201,11 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times {usual_of(verdict)}"
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
     urgency = f" ({verdict.severity})" if verdict.severity else ""
-    console.print(f"\n[bold red]{verdict.kind}[/bold red] in {span(verdict.iterations)}{times}{lost}{urgency}")
+    head = broken(f"{verdict.kind} in {span(verdict.iterations)}{times}{lost}{urgency}", sys.stdout, "  ")
+    console.print(f"\n[bold red]{verdict.kind}[/bold red]{head.removeprefix(verdict.kind)}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
-        console.print(f"  {percent(suspect.probability):>4}  {plain(name_device(suspect))}")
+        device = printable(name_device(suspect))
+        print(broken(f"  {percent(suspect.probability):>4}  {device}", sys.stdout, " " * 8))
     print(broken(f"  {printable(verdict.evidence)}", sys.stdout, "    "))
 
 

@@ -167,7 +167,7 @@ def open_console(*, is_error: bool = False) -> Console:
 
     stream = sys.stderr if is_error else sys.stdout
     # Without a terminal Rich assumes 80 columns, and would wrap the lines of a file or pipe.
-    return SafeConsole(stderr=is_error, width=None if stream.isatty() else 400, highlight=False)
+    return SafeConsole(stderr=is_error, width=None if stream.isatty() else 100_000, highlight=False)
 
 
 class PlainValue:

@@ -64,7 +64,7 @@ def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do()
 
 
 @pytest.mark.parametrize(("verdict", "text"), [
-    (replace(OPENED, event="raised"), "RAISED slow NIC in llama (page): "),
+    (replace(OPENED, event="raised"), "RAISED slow NIC in llama (now a page): "),
     (replace(OPENED, severity=None), "OPENED slow NIC in llama: "),
     (replace(OPENED, recovers_ratio=0.874), "on 64 GPUs, 12.3 so far, 87% of it through that device. Next"),
     (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs, 12.3 so far. Next"),
