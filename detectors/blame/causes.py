@@ -15,7 +15,6 @@ from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unex
 from irregulars.detectors.blame.likelihoods import Suspects
 from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import is_carried
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.transfer_causes import explain_by_bandwidth, explain_transfers
 from irregulars.detectors.blame.work_causes import explain_work, latest_rank
 from irregulars.detectors.job.lanes import Lane
@@ -62,10 +61,7 @@ def find_causes(
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
     works_ns = [attribution.held_against_ns(is_work=True) for attribution in attributions]
     causes = []
-    for _ in range(BLAME.max_causes):
-        lane = _costliest(unexplained.path_excess_ns, weights)
-        if lane is None:
-            break
+    while (lane := _costliest(unexplained.path_excess_ns, weights)) is not None:
         found = _explain(lane, unexplained, accused)
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns

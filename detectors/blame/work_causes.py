@@ -15,7 +15,6 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.thresholds import JOB
@@ -39,7 +38,7 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     late = _late_as(lane.first, attributions, JOB.most)
     known = {rank for attribution in attributions for rank in attribution.work_excess_ns}
     # Nearly all ranks are late alike: the job changed, as with longer batches.
-    if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
+    if len(late) > 1 and len(late) >= JOB.nearly_all * len(known):
         return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
                                                if one.kind == "work"))  # fmt: skip
     device = _shared_by(lane.first, late, attributions, topology)
@@ -98,7 +97,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         len(lost) >= JOB.often
         and own_ns >= JOB.nearly_all * all_ns > 0
         and (own_ns >= JOB.nearly_all * works_ns or _are_others_on_time(ranks, unexplained.attributions))
-        and max(by_rank) <= BLAME.clearly_most * own_ns  # one rank takes no turns
+        and max(by_rank) <= JOB.most * own_ns  # one rank takes no turns
         and taking >= (1 - JOB.part) * len(ranks)
     )
     if not take_turns or not _are_all_late(ranks, unexplained.attributions):
@@ -179,7 +178,7 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
     each iteration, and summed up these may be those of one host by chance.
     """
-    found, nearest = Device(GPU, (rank,)), max(BLAME.clearly_most, 1 / len(late))
+    found, nearest = Device(GPU, (rank,)), max(JOB.most, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or topology.logged_share(device) == 1:
             continue
@@ -213,7 +212,7 @@ def owner(late: set[int], attributions: Sequence[Attribution], topology: Topolog
     if not late:
         return None
     device = _shared_by(min(late), late, attributions, topology)
-    is_one = device.kind != STAGE and _likeness(late, device, topology) > BLAME.clearly_most
+    is_one = device.kind != STAGE and _likeness(late, device, topology) > JOB.most
     return device if is_one else None
 
 

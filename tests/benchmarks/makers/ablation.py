@@ -115,8 +115,8 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "veto: not half of the excess": (
         Seam(observation.Observation, "is_mainly", lambda _own: observation.Observation.shows),
     ),
-    "veto: 7 % suffice for mainly": (
-        _limits(observation.Observation, "is_mainly", observation, slow_phase_share=_INFINITE),
+    "veto: a tenth suffices for mainly": (
+        _limits(observation.Observation, "is_mainly", observation, alike=_INFINITE),
     ),
     "veto: within noise": (Seam(observation.Observation, "is_beyond_noise", _always(True)),),
     "veto: others as often": (Seam(Evidence, "_is_one_of_few", _always(True)),),
@@ -128,7 +128,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     ),
     "veto: unsure": _everywhere("is_sure", _always(True)),
     "veto: unlogged ranks": (Seam(Topology, "hides_late_ranks", _always(False)),),
-    "veto: everybody late": (_limits(causes, "explain_work", work_causes, everybody_share=_INFINITE),),
+    "veto: everybody late": (_limits(causes, "explain_work", work_causes, nearly_all=_INFINITE),),
     "veto: unconfirmed review": (
         Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, *_args, **_named: found),
     ),
@@ -150,7 +150,9 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
         Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
     ),
     "long iterations weigh less": _search(twice=_INFINITE),
-    "second and third cause": _search(max_causes=1),
+    "second and third cause": _everywhere(
+        "find_causes", lambda own: lambda *given, **named: own(*given, **named)[:1]
+    ),
     "like the one that was read": (Seam(Investigator, "_carry_over", _always(None)),),
     "odds of the first suspect times 3": (Seam(revision, "calibrated", lambda _own: tuple),),
 }

@@ -87,7 +87,7 @@ def blamed(attributions: Sequence[Attribution], topology: Topology = OF_EIGHT) -
 @pytest.mark.parametrize(("late", "device"), [
     pytest.param((0, 1, 2, 3, 4), "host", id="5 of 8"),
     pytest.param((0, 1, 2, 8), "gpu", id="3 of 9: one is of another host"),
-    pytest.param((0, 1, 2, 3, 4, 8), None, id="5 of 9"),
+    pytest.param((0, 1, 2, 3, 8), None, id="4 of 9"),
 ])  # fmt: skip
 def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[int], device: str | None) -> None:
     assert blamed(late_by(dict.fromkeys(late, 50.0))) == device
@@ -150,9 +150,9 @@ def test_a_rank_that_is_late_with_many_of_other_hosts_is_not_blamed(late: int, i
     assert blamed(late_by(dict.fromkeys(range(late), 50.0)), apart) == ("gpu" if is_blamed else None)
 
 
-@pytest.mark.parametrize(("known", "device"), [(9, "host"), (8, None)])
-def test_where_seven_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
-    """The six ranks of a host are two thirds of all, or three quarters."""
+@pytest.mark.parametrize(("known", "device"), [(8, "host"), (7, None)])
+def test_where_eight_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
+    """The six ranks of a host are three quarters of all, or six sevenths."""
     topology = Topology(known, {rank: Place("h0" if rank < 6 else f"h{rank}", rank) for rank in range(known)}, {})
     assert blamed(late_by(dict.fromkeys(range(6), 50.0), known), topology) == device
 
@@ -221,9 +221,9 @@ def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None
     assert turns([0, 1, 2, 3, 4, 5], {5: few_ms}) == device
 
 
-@pytest.mark.parametrize(("most_ms", "device"), [(560.0, "host"), (700.0, None)])
+@pytest.mark.parametrize(("most_ms", "device"), [(400.0, "host"), (460.0, None)])
 def test_a_rank_that_has_most_of_it_is_slow_by_itself(most_ms: float, device: str | None) -> None:
-    """560 of 980 ms are 0.57, 700 of 1,120 ms 0.63."""
+    """400 of 820 ms are 0.49, 460 of 880 ms 0.52."""
     assert turns(range(8), {0: most_ms}) == device
 
 
