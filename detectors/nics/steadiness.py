@@ -103,7 +103,7 @@ def steady_ends(
         return (_typical(end, communicator, by_place, _RATIO) or 0.0) <= JOB.nearly_all
 
     steady = {end: swing <= 1 / NICS.flattened * middle and is_capped(end) for end, swing in known.items()}
-    return steady if middle > NICS.bursts and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
+    return steady if middle > JOB.part and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
 
 
 def by_places(swings: Sequence[Sequence[Swing]]) -> list[Swings]:

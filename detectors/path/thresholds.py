@@ -12,16 +12,6 @@ from irregulars.thresholds import threshold
 class PathThresholds:
     """The limits of the walk from the symptom to the first cause."""
 
-    # Rows that were lost
-    most_lost_ratio: float = threshold(0.1, "share of the members of a collective or message",
-        "If more lost their row, the transfer is not held against what is usual.",
-        "chosen: one lost row of twenty most likely leaves the last arriver; one of two does not")  # fmt: skip
-
-    # Lanes beside a slow transfer, in jobs too large to read whole
-    most_candidates: int = threshold(8, "ranks",
-        "Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",
-        "chosen: a host's GPUs, whose ranks are mostly late together")  # fmt: skip
-
     # An iteration that is judged by another one of the same incident
     like_ratio: float = threshold(0.6, "ratio of the smaller excess to the larger",
         "Two iterations whose excesses differ more are not of one incident.",
