@@ -18,12 +18,6 @@ class JudgingThresholds:
         "chosen: above the five that a standing cause is judged by, so that single ones weigh little")  # fmt: skip
 
     # Hangs
-    most_lost_share: float = threshold(0.02, "share of a rank's rows",
-        "A missing row of a rank that lost more does not say that the rank did not arrive.",
-        "chosen: with 2 % lost, the row that matters is lost in one of fifty hangs")  # fmt: skip
-    most_apart: int = threshold(16, "iterations",
-        "Most iterations that are kept to search for a hang.",
-        "chosen by hand: ranks are a few iterations apart")  # fmt: skip
 
     # Which jobs are read as a whole
     whole_ranks: int = threshold(512, "ranks",

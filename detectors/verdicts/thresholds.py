@@ -28,9 +28,5 @@ class VerdictThresholds:
 
     # --- detectors with a say (`custom_verdicts.py`, `strange_ranks.py`) --------------------------------------------
 
-    custom_open: int = threshold(8, "verdicts of one detector at a time",
-        "While as many are open, further strange ranks join the newest.",
-        "chosen: whoever finds more things strange at once says something of the job, not of a device")  # fmt: skip
-
 
 VERDICTS: Final = VerdictThresholds()
