@@ -44,7 +44,7 @@ class Evidence:
 
     def find(self, imbalance: Sequence[Cause] = ()) -> list[Cause]:
         """Find causes, seen often enough or not; `imbalance`: uneven data, if that is news."""
-        return [*find_causes(_attributions(self.recent), self.topology, working=self.working), *imbalance]
+        return [*find_causes(_attributions(self.recent), self.topology, self.working), *imbalance]
 
     def late_beside(self, cause: Cause) -> list[Cause]:
         """Return the ranks that the recent iterations show as late as those that a cause accuses of their work.

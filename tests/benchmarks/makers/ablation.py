@@ -146,9 +146,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     ),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
     "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
-    "accused stays accused": (
-        Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
-    ),
     "long iterations weigh less": _search(twice=_INFINITE),
     "second and third cause": _everywhere(
         "find_causes", lambda own: lambda *given, **named: own(*given, **named)[:1]

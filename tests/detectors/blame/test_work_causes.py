@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.blame.causes import find_causes, is_sure
 from irregulars.detectors.blame.work_causes import are_in_step, starved_ranks
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.lost_time import APART, MS, TWO_EACH, WORK, always, named, seen
 
@@ -93,17 +93,10 @@ def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[
     assert blamed(late_by(dict.fromkeys(late, 50.0))) == device
 
 
-@pytest.mark.parametrize(("late_ms", "accused", "device"), [
-    pytest.param(23.0, None, "gpu", id="less than half as late"),
-    pytest.param(27.0, None, "host", id="half as late"),
-    pytest.param(13.5, TWO_EACH.host(2), "host", id="an accused host stays so to a quarter"),
-    pytest.param(11.5, TWO_EACH.host(2), "gpu", id="less than a quarter"),
-    pytest.param(20.0, TWO_EACH.host(4), "gpu", id="another host is accused"),
-    pytest.param(20.0, Device("gpu", (3,)), "gpu", id="its GPU is accused"),
-])  # fmt: skip
-def test_ranks_of_a_slow_host_are_about_equally_late(late_ms: float, accused: Device | None, device: str) -> None:
+@pytest.mark.parametrize(("late_ms", "device"), [(23.0, "gpu"), (27.0, "host")])
+def test_ranks_of_a_slow_host_are_about_equally_late(late_ms: float, device: str) -> None:
     some = always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0})
-    (cause,) = find_causes(some, TWO_EACH, accused)
+    (cause,) = find_causes(some, TWO_EACH)
     assert cause.suspects[0][0].kind == device
 
 
