@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes, work_causes
+from irregulars.detectors.blame import causes, observation, standing_causes, transfer_causes, work_causes
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.blame.slow_lanes import SeenLanes
@@ -140,7 +140,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "stray transfers": (Seam(LaneExcess, "is_stray", lambda _own: property(lambda _self: False)),),
     # Who is to blame
     "NIC rates": (Seam(investigation, "with_rates", _as_given), Seam(standing_review, "with_rates", _as_given)),
-    "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),
     "how slow lanes were": (
         Seam(SeenLanes, "observe", lambda own: lambda *args: {one: min(t, 1.0) for one, t in own(*args).items()}),
     ),
