@@ -28,6 +28,10 @@ class JudgingThresholds:
         "With more, operators are not judged one by one.",
         "chosen: above it the replay takes as long as finding the culprit; verdicts do not need it")  # fmt: skip
 
+    like_ratio: float = threshold(0.6, "ratio of the smaller excess to the larger",
+        "Iterations of a large job whose excesses differ more are not of one incident: each is read.",
+        "chosen: what a fault costs varies from iteration to iteration by up to a third or so")  # fmt: skip
+
     # How far the path of a large job is followed
     most_rounds: int = threshold(12, "rounds",
         "Most times that more ranks are read to follow a path.", "chosen by hand, on simulated jobs")  # fmt: skip

@@ -1,6 +1,6 @@
 """When a cause was seen often enough to accuse.
 
-Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
+Any of these rules suffices; the numbers are those of `JOB`:
 
 | seen | which cause | and besides |
 |---|---|---|

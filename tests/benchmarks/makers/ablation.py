@@ -52,7 +52,7 @@ def _as_given(_own: Any) -> Any:
 
 def _limits(owner: Any, name: str, module: ModuleType, **limits: Any) -> Seam:
     """Let one function judge by other thresholds; the functions that share them keep their own."""
-    sets = (name for name in ("VERDICTS", "BLAME", "JOB") if hasattr(module, name))
+    sets = (name for name in ("BLAME", "JOB") if hasattr(module, name))
     thresholds = next(name for name in sets if all(hasattr(getattr(module, name), one) for one in limits))
 
     def instead(own: Any) -> Any:
