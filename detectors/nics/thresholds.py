@@ -8,7 +8,6 @@ from typing import Final
 from irregulars.thresholds import threshold
 
 _EROICA_LOCALIZATION: Final = "EROICA (NSDI 2026), localization"
-_FIGURES: Final = "chosen: by EROICA's figures 3 to 5, simulated in tests/benchmarks/bench_ring.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,7 @@ class Summaries(NamedTuple):
 
     def take(self, rows: Flags) -> Summaries:
         """Return some of them."""
-        return Summaries(
-            rank=self.rank[rows],
-            communicator=self.communicator[rows],
-            operator=self.operator[rows],
-            peer=self.peer[rows],
-            counts=self.counts[rows],
-            shortest_ns=self.shortest_ns[rows],
-        )
+        return Summaries._make(column[rows] for column in self)
 
 
 class LaneSums(NamedTuple):
