@@ -15,7 +15,6 @@ from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unex
 from irregulars.detectors.blame.likelihoods import Suspects
 from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import is_carried
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.transfer_causes import explain_by_bandwidth, explain_transfers
 from irregulars.detectors.blame.work_causes import explain_work, latest_rank
 from irregulars.detectors.job.lanes import Lane
@@ -43,15 +42,11 @@ class Cause:
 def find_causes(
     attributions: Sequence[Attribution],
     topology: Topology,
-    accused: Device | None = None,
     working: frozenset[Device] = frozenset(),
 ) -> list[Cause]:
     """Find the causes of the excess of irregular iterations, the largest first.
 
     The excess of one cause is taken away before the next is looked for, so that two faults at once are two causes.
-
-    `accused`: the device that a verdict accuses so far. A host or stage stays accused while its ranks are nearly as
-    late.
 
     `working`: devices known to work longer though their transfers are as always: slow transfers are none of theirs.
     """
@@ -62,11 +57,8 @@ def find_causes(
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
     works_ns = [attribution.held_against_ns(is_work=True) for attribution in attributions]
     causes = []
-    for _ in range(BLAME.max_causes):
-        lane = _costliest(unexplained.path_excess_ns, weights)
-        if lane is None:
-            break
-        found = _explain(lane, unexplained, accused)
+    while (lane := _costliest(unexplained.path_excess_ns, weights)) is not None:
+        found = _explain(lane, unexplained)
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns
         # The costliest lane explains too little, so no other one is tried.
@@ -84,21 +76,21 @@ def find_causes(
     return causes
 
 
-def _explain(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
+def _explain(lane: Lane, unexplained: Unexplained) -> Explanation:
     """Return the explanation of a lane's excess; without a kind where one rank alone is logged, of several."""
     topology = unexplained.topology
     if topology.unlogged and len(topology.logged) < 2:
         # Nothing shows whether the others worked as long, came late, or waited for this one.
         return Explanation(None, (), frozenset([lane]))
     if lane.kind == "work":
-        return explain_work(lane, unexplained, accused)
+        return explain_work(lane, unexplained)
     if lane.kind == "nic":
         return explain_by_bandwidth(lane, unexplained)
-    late = _late_work(unexplained, accused) if topology.hides_late_ranks(lane) else None
+    late = _late_work(unexplained) if topology.hides_late_ranks(lane) else None
     return late or explain_transfers(lane, unexplained)
 
 
-def _late_work(unexplained: Unexplained, accused: Device | None) -> Explanation | None:
+def _late_work(unexplained: Unexplained) -> Explanation | None:
     """Accuse a rank that worked longer by as much as ranks without a log may have come late: they waited for it."""
     path = {lane for one in unexplained.path_excess_ns for lane in one}
     hidden = frozenset(lane for lane in path if unexplained.topology.hides_late_ranks(lane))
@@ -106,7 +98,7 @@ def _late_work(unexplained: Unexplained, accused: Device | None) -> Explanation 
     # No transfer makes the gaps between operators longer, so work comes before a NIC.
     if late_ns < JOB.most * median(unexplained.own_ns(hidden)):
         return None
-    work = explain_work(Lane("work", rank), unexplained, accused)
+    work = explain_work(Lane("work", rank), unexplained)
     if work.kind is None:
         return None
     lanes = work.lanes | hidden

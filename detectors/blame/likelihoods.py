@@ -55,6 +55,15 @@ class Likelihoods:
 
     low_by_chance: float = 1 - JOB.sure  # in a ring the neighbour of a capped NIC has the same peak, one of ten ends
 
+    # --- hangs (`verdicts.revision`) --------------------------------------------------------------------------------
+
+    hang_probability: float = threshold(0.96, "probability",
+        "The suspect of a hang for which the one below does not hold.",
+        "computed: (14 + 1/2) / 15, since 14 of 14 in recordings and drawn jobs were right")  # fmt: skip
+    silent_hang_probability: float = threshold(0.7, "probability",
+        "The suspect of a hang whose members that log nothing are accused.",
+        "chosen: one of the others may have stopped inside, and those may wait themselves")  # fmt: skip
+
     # --- what devices reported (`reported.py`) ---------------------------------------------------------------------
 
     reported_error: float = threshold(10.0, "times as likely",

@@ -17,7 +17,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import CARRIERS, Device, Topology
 from irregulars.detectors.nics.peak_caps import End, capped_ends, peak_if_capped
-from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
+from irregulars.detectors.nics.steadiness import WHOLE, Swing, steady_ends
 from irregulars.detectors.path.critical_path import Attribution, Piece
 
 
@@ -37,8 +37,7 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
         low = low or steady_ends(communicator, ranks, swings, topology)
     known = [a.lanes[lane] for a in slow if lane in a.lanes]
     slowdown = median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in known) if known else 1.0
-    low = low or capped_ends(ranks, rates, topology, peak_if_capped(slowdown))
-    return _held(low, lane, swings)
+    return low or capped_ends(ranks, rates, topology, peak_if_capped(slowdown))
 
 
 def _was_slow(lane: Lane, attribution: Attribution) -> bool:
@@ -46,21 +45,6 @@ def _was_slow(lane: Lane, attribution: Attribution) -> bool:
     beside = attribution.lanes.get(lane)
     on_path_ns = attribution.path_excess_ns.get(lane, 0.0)
     return on_path_ns > 0 or (beside is not None and beside.excess_ns > beside.most_ns)
-
-
-def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -> dict[End, bool]:
-    """Leave out ends that burst and idle while the lane's operators run, as far as that is known.
-
-    An end that is held back by its own rate moves bytes all the time. One that idles in between waits for another:
-    its peaks are lower than usual only since fewer of its bytes fall into one sample.
-    """
-    if lane.kind != "collective":
-        return low
-    by_place = by_places(swings)
-    kept = {
-        end: is_low and (typical_swing(end, lane.first, by_place) or 0.0) <= JOB.most for end, is_low in low.items()
-    }
-    return kept if any(kept.values()) == any(low.values()) else {}
 
 
 def is_capped(nic: Device, lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from irregulars.detectors.blame.causes import Cause
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import EVERYBODY
 from irregulars.detectors.job.thresholds import JOB
@@ -77,7 +76,7 @@ class Observation:
         if self.attribution is None:
             return False
         half_ns = self.attribution.held_against_ns(is_work=cause.is_of_work) / 2
-        return explained_ns(cause, self.attribution) >= min(half_ns, BLAME.slow_phase_share * self.reference_ns)
+        return explained_ns(cause, self.attribution) >= min(half_ns, JOB.alike * self.reference_ns)
 
     @property
     def has_late_rank(self) -> bool:

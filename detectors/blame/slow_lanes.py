@@ -142,8 +142,8 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     nothing_ns: Floats = np.zeros(len(lanes.excess_ns))
     expected_ns = nothing_ns if accused is None else _expected_excess_ns(lanes, accused)
     by_time_ns = nothing_ns if accused is None else _by_time_ns(lanes, accused)
-    # Excess from waiting behind the accused lane's traffic alone
-    queued_ns = np.maximum(BLAME.queue_ns * lanes.transfers, JOB.alike * by_time_ns)
+    # Excess from waiting behind the accused lane's traffic alone; within the error of clocks a transfer shows nothing
+    queued_ns = np.maximum(JOB.clock_error_ns * lanes.transfers, JOB.alike * by_time_ns)
     noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
     stands_out = lanes.excess_ns > noticed_ns
     is_over = stands_out & ((lanes.transfers <= 1) | (lanes.slow_transfers >= JOB.stray_transfers))

@@ -28,7 +28,6 @@ from irregulars.detectors.blame.suspects import (
     chance_in,
     is_carried,
 )
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import are_in_step, owner, starved_ranks
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
@@ -98,7 +97,7 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     lanes = frozenset(one for one in may_be if is_carried(device, one, lane, topology)) | {lane}
     if accusation is None:
         return Explanation("slow_communicator", (), lanes)
-    named = [(one, p) for one, p in ranked if TRANSFER_SUSPECTS[one.kind].accusation and p >= BLAME.min_alternative]
+    named = [(one, p) for one, p in ranked if TRANSFER_SUSPECTS[one.kind].accusation and p >= JOB.least_share]
     return Explanation(accusation, tuple(named[:_MOST_SUSPECTS]), lanes)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
-from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.thresholds import JOB
@@ -25,27 +24,21 @@ from irregulars.dtypes import Floats, Ints
 from irregulars.messages.kinds import GPU, STAGE
 
 
-def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
-    """Explain the excess of one rank's own work.
-
-    `accused`: the device that a verdict accuses so far; it stays accused while its ranks are nearly as late.
-    """
+def explain_work(lane: Lane, unexplained: Unexplained) -> Explanation:
+    """Explain the excess of one rank's own work."""
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
     host = _host_in_turns(unexplained)
     if host is not None:
         return _blame(host, unexplained)
     attributions, topology = unexplained.attributions, unexplained.topology
-    late = _late_as(lane.first, attributions, JOB.most)
+    late = _late_as(lane.first, attributions)
     known = {rank for attribution in attributions for rank in attribution.work_excess_ns}
     # Nearly all ranks are late alike: the job changed, as with longer batches.
-    if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
+    if len(late) > 1 and len(late) >= JOB.nearly_all * len(known):
         return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
                                                if one.kind == "work"))  # fmt: skip
     device = _shared_by(lane.first, late, attributions, topology)
-    if accused is not None and device.kind == GPU:
-        still_late = _late_as(lane.first, attributions, JOB.most / 2)
-        device = accused if _shared_by(lane.first, still_late, attributions, topology) == accused else device
     # Most of the late ranks are elsewhere: the device is late with them, by chance.
     if len(late.intersection(device.ranks)) < JOB.part * len(late):
         return Explanation(None, (), _works(late))
@@ -98,13 +91,13 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         len(lost) >= JOB.often
         and own_ns >= JOB.nearly_all * all_ns > 0
         and (own_ns >= JOB.nearly_all * works_ns or _are_others_on_time(ranks, unexplained.attributions))
-        and max(by_rank) <= BLAME.clearly_most * own_ns  # one rank takes no turns
+        and max(by_rank) <= JOB.most * own_ns  # one rank takes no turns
         and taking >= (1 - JOB.part) * len(ranks)
     )
     if not take_turns or not _are_all_late(ranks, unexplained.attributions):
         return None
     # Of a stage on several hosts the path may pass one alone.
-    late = _late_as(ranks[0], unexplained.attributions, JOB.most)
+    late = _late_as(ranks[0], unexplained.attributions)
     shared = _shared_by(ranks[0], late, unexplained.attributions, unexplained.topology)
     return shared if shared.kind == STAGE else host
 
@@ -135,13 +128,13 @@ def _are_all_late(ranks: Collection[int], attributions: Sequence[Attribution]) -
 # --- ranks that are late together -----------------------------------------------------------------------------------
 
 
-def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> set[int]:
+def _late_as(rank: int, attributions: Sequence[Attribution]) -> set[int]:
     """Return the ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
     parts = [attribution.work_columns for attribution in attributions]
     ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
     late_ns = np.zeros(len(ranks))
     np.add.at(late_ns, own, np.concatenate([late_ns for _, late_ns in parts]))
-    return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, share)
+    return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, JOB.most)
 
 
 def latest_rank(attributions: Sequence[Attribution]) -> tuple[int, float]:
@@ -161,7 +154,7 @@ def late_beside(ranks: Collection[int], attributions: Sequence[Attribution]) -> 
 
     One that pauses once beside ranks that are late in each iteration is not among them.
     """
-    late = (_late_as(rank, attributions, JOB.most) for rank in ranks)
+    late = (_late_as(rank, attributions) for rank in ranks)
     return set.intersection(*late).difference(ranks)
 
 
@@ -179,7 +172,7 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
     each iteration, and summed up these may be those of one host by chance.
     """
-    found, nearest = Device(GPU, (rank,)), max(BLAME.clearly_most, 1 / len(late))
+    found, nearest = Device(GPU, (rank,)), max(JOB.most, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or topology.logged_share(device) == 1:
             continue
@@ -213,7 +206,7 @@ def owner(late: set[int], attributions: Sequence[Attribution], topology: Topolog
     if not late:
         return None
     device = _shared_by(min(late), late, attributions, topology)
-    is_one = device.kind != STAGE and _likeness(late, device, topology) > BLAME.clearly_most
+    is_one = device.kind != STAGE and _likeness(late, device, topology) > JOB.most
     return device if is_one else None
 
 

@@ -21,7 +21,8 @@ class IrregularThresholds:
         "coarse")  # fmt: skip
     level_iterations: int = threshold(20, "iterations",
         "The newest regular ones, whose median is the job's level. While a verdict on a standing fault is open, a "
-        "review is due as often. In the first ones, and after a change of level, no number is a spike.",
+        "review is due as often. As many are kept to search for a hang. In the "
+        "first ones, and after a change of level, no number is a spike.",
         "chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along")  # fmt: skip
 
     memory: int = threshold(50, "iterations",
@@ -37,12 +38,11 @@ class IrregularThresholds:
     # A rank that stands out by its own work
     most_ranks: int = threshold(16, "ranks",
         "The latest of an iteration, whose lateness is kept; the odd ones, and peers of each stage, that a review of "
-        "a large job begins to read.",
+        "a large job begins to read; those read next that may have arrived last; verdicts of one detector at a time.",
         "chosen: more than the ranks of one host, all of which a fault of the host makes late")  # fmt: skip
-    recent: int = threshold(6, "judged iterations",
-        "The newest ones, in which recurring causes and lasting lateness are looked for; of each window of a large "
-        "job, as many as these may be read though the budget is spent.",
-        "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
+    # The newest judged iterations, in which recurring causes and lasting lateness are looked for; of each window of a
+    # large job, as many as these may be read though the budget is spent. A fault may leave every second one alone.
+    recent: int = 2 * JOB.repeated
     least_lasting_sigma_ratio: float = threshold(1 / 6, "share of the usual lasting lateness",
         "The standard deviation of lasting lateness counts as this at least.",
         "chosen: above JOB.least_share, since windows overlap: 20 iterations hold hardly 4 that do "

@@ -74,6 +74,11 @@ class JobThresholds:
         "Offsets that moved by less did not drift.",
         "chosen: members of a collective leave it within some microseconds of each other")  # fmt: skip
 
+    # Metrics of ranks, from traces of their GPUs
+    metric_least_count: int = threshold(10, "kernels, or multiplications of a kind",
+        "With fewer, the distribution of a rank is not compared: their times may be a few µs, counted in whole ones.",
+        "chosen: roundings by half a µs of calls of 5 µs then differ by 3% at the mean")  # fmt: skip
+
     # Lanes
     stray_transfers: float = threshold(1.5, "transfers (participation number)",
         "If the excess of a lane of several transfers is spread over fewer, one of them hung.",

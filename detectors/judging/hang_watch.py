@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, join_rows
 from irregulars.detectors.judging.operator_reader import OperatorReader
-from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.find_hang import Hang, find_hang, lost_shares
 from irregulars.dtypes import Column
 from irregulars.messages.judgements import Verdict
@@ -37,7 +37,7 @@ class HangWatch:
         """Take in the next iteration."""
         self.newest.append(rows)
         # A rank that left the job never gets newer iterations: then the bound alone drops the oldest.
-        while len(self.newest) > JUDGING.most_apart or self._is_past():
+        while len(self.newest) > IRREGULAR.level_iterations or self._is_past():
             self.newest.popleft()
 
     def _is_past(self) -> bool:
@@ -98,7 +98,7 @@ class HangWatch:
             for rank, one in announced.items()
             if one.is_logged
         }
-        trusted = {rank for rank, share in lost.items() if share <= JUDGING.most_lost_share}
+        trusted = {rank for rank, share in lost.items() if share <= JOB.negligible}
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
         if hang is None:
             return None

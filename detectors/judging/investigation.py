@@ -20,7 +20,6 @@ from irregulars.detectors.judging.reading_budget import Need, ReadingBudget
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.path.thresholds import PATH
 
 
 class Source(Enum):
@@ -199,7 +198,7 @@ def carry_over(
     `work_excess_ns`: how much longer the iteration to judge took, and how much longer each of its ranks worked than
     usual.
     """
-    if min(read_excess_ns, excess_ns) < PATH.like_ratio * max(read_excess_ns, excess_ns) or excess_ns <= 0:
+    if min(read_excess_ns, excess_ns) < JUDGING.like_ratio * max(read_excess_ns, excess_ns) or excess_ns <= 0:
         return None
     late = _late(read.work_excess_ns, read_excess_ns)
     if late != _late(work_excess_ns, excess_ns):

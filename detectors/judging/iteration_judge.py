@@ -36,7 +36,6 @@ from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
-from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.numerics.numerics_judge import NumericsJudge, NumericsState
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
@@ -443,7 +442,7 @@ class IterationJudge:
         """
         # Where no source gave the end of its recording, no hang "began before" it (a time below 0).
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
-        stood_since_ns = (until_ns or 0) - JUDGING.most_apart * self._window.mean_ns
+        stood_since_ns = (until_ns or 0) - IRREGULAR.level_iterations * self._window.mean_ns
         found = self._hangs.look(self._reader, read_back, math.inf if reason == "silent" else stood_since_ns)
         if found is None:
             return []

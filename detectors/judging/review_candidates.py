@@ -27,7 +27,6 @@ from irregulars.detectors.path.ranks_to_read import (
     may_be_slow,
     others_beside,
 )
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
 
 
@@ -228,7 +227,7 @@ def lanes_of_slow_switch(
     if slowest is None or typical[slowest] < math.log(JOB.twice):
         return []
     by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
-    own = list(dict.fromkeys([*by_ratio[: IRREGULAR.most_ranks], *by_ratio[-PATH.most_candidates :]]))
+    own = list(dict.fromkeys([*by_ratio[: IRREGULAR.most_ranks], *by_ratio[-IRREGULAR.most_ranks :]]))
     others = sorted(topology.switches(rank for lane in own for rank in topology.lane_ranks(lane)) - {slowest})
     below = set(by_ratio)
     beside = {switch: [lane for lane in passing[switch] if lane not in below] for switch in others}

@@ -18,12 +18,6 @@ class JudgingThresholds:
         "chosen: above the five that a standing cause is judged by, so that single ones weigh little")  # fmt: skip
 
     # Hangs
-    most_lost_share: float = threshold(0.02, "share of a rank's rows",
-        "A missing row of a rank that lost more does not say that the rank did not arrive.",
-        "chosen: with 2 % lost, the row that matters is lost in one of fifty hangs")  # fmt: skip
-    most_apart: int = threshold(16, "iterations",
-        "Most iterations that are kept to search for a hang.",
-        "chosen by hand: ranks are a few iterations apart")  # fmt: skip
 
     # Which jobs are read as a whole
     whole_ranks: int = threshold(512, "ranks",
@@ -33,6 +27,10 @@ class JudgingThresholds:
     most_replayed_rows: int = threshold(100_000, "operators of an iteration",
         "With more, operators are not judged one by one.",
         "chosen: above it the replay takes as long as finding the culprit; verdicts do not need it")  # fmt: skip
+
+    like_ratio: float = threshold(0.6, "ratio of the smaller excess to the larger",
+        "Iterations of a large job whose excesses differ more are not of one incident: each is read.",
+        "chosen: what a fault costs varies from iteration to iteration by up to a third or so")  # fmt: skip
 
     # How far the path of a large job is followed
     most_rounds: int = threshold(12, "rounds",

@@ -176,10 +176,7 @@ class _Overlaps(NamedTuple):
 
     def only(self, is_kept: Flags) -> _Overlaps:
         kept = np.flatnonzero(is_kept)
-        if len(kept) == len(is_kept):
-            return self
-        execution, group, rate, own_ns, share = self
-        return _Overlaps(execution[kept], group[kept], rate[kept], own_ns[kept], share[kept])
+        return self if len(kept) == len(is_kept) else _Overlaps._make(column[kept] for column in self)
 
 
 class _Samples(NamedTuple):

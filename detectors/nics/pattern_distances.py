@@ -40,10 +40,7 @@ class Patterns(NamedTuple):
 
     def only(self, rows: Ints) -> Patterns:
         """Return the patterns of some rows."""
-        return Patterns(
-            self.rank[rows], self.communicator[rows], self.operator[rows], self.share[rows], self.tx_mean[rows],
-            self.tx_deviation[rows], self.rx_mean[rows], self.rx_deviation[rows],
-        )  # fmt: skip
+        return Patterns._make(column[rows] for column in self)
 
 
 class Judged(NamedTuple):

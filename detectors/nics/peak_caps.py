@@ -63,7 +63,7 @@ def peak_if_capped(slowdown: float) -> float:
     bursts, so that the peak falls by less than that, but a peak of two thirds is no cap: bursts vary by as much on
     their own.
     """
-    return min(JOB.nearly_all, max(NICS.least_capped_ratio, NICS.flattened / max(slowdown, 1.0)))
+    return min(JOB.nearly_all, max(1 / NICS.flattened, NICS.flattened / max(slowdown, 1.0)))
 
 
 def capped_ends(

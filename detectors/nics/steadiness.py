@@ -90,10 +90,10 @@ def steady_ends(
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
     if len(ends) < 2 * JOB.repeated:
         return {}
-    by_place = by_places(swings)
+    by_place = [{(one.communicator, one.rank): one for one in own} for own in swings]
     known: dict[End, float] = {}
     for end in ends:
-        swing = typical_swing(end, communicator, by_place)
+        swing = _typical(end, communicator, by_place, _SWING)
         if swing is None:
             return {}  # mostly the first one: of few communicators there are patterns
         known[end] = swing
@@ -103,17 +103,7 @@ def steady_ends(
         return (_typical(end, communicator, by_place, _RATIO) or 0.0) <= JOB.nearly_all
 
     steady = {end: swing <= 1 / NICS.flattened * middle and is_capped(end) for end, swing in known.items()}
-    return steady if middle > NICS.bursts and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
-
-
-def by_places(swings: Sequence[Sequence[Swing]]) -> list[Swings]:
-    """Index the swings of each iteration by communicator and rank."""
-    return [{(one.communicator, one.rank): one for one in own} for own in swings]
-
-
-def typical_swing(end: End, communicator: int, swings: Sequence[Swings]) -> float | None:
-    """Median over the iterations of the deviation of an end's rate over its mean; None if not known."""
-    return _typical(end, communicator, swings, _SWING)
+    return steady if middle > JOB.part and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
 
 
 def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swing]]) -> str | None:

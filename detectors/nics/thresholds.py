@@ -8,7 +8,6 @@ from typing import Final
 from irregulars.thresholds import threshold
 
 _EROICA_LOCALIZATION: Final = "EROICA (NSDI 2026), localization"
-_FIGURES: Final = "chosen: by EROICA's figures 3 to 5, simulated in tests/benchmarks/bench_ring.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,8 @@ class NicThresholds:
         _EROICA_LOCALIZATION)  # fmt: skip
 
     # Who is capped: at the peak, and on average
-    least_capped_ratio: float = threshold(0.3, "ratio to the NIC's usual peak",
-        "A lowest peak up to this may be a cap.",
-        "chosen: below the third to which samples of 10 ms flatten usual bursts")  # fmt: skip
     flattened: float = threshold(3.0, "times",
-        "Divided by the slow-down of a transfer, this is the highest peak of a cap, between least_capped_ratio and "
+        "Divided by the slow-down of a transfer, this is the highest peak of a cap, between a third and "
         "JOB.nearly_all. An end that swings less than the middle one by as many times is steady.",
         "chosen: samples of 10 ms flatten usual bursts to about a third; EROICA's figures 3 to 5")  # fmt: skip
 
@@ -44,9 +40,6 @@ class NicThresholds:
         "chosen: other transfers of the same NIC mostly reach their usual peak")  # fmt: skip
 
     # Who is steady
-    bursts: float = threshold(0.2, "swing (σ / μ)",
-        "If the middle swing of all ends is not larger, no end is steady.",
-        _FIGURES)  # fmt: skip
     window_samples: int = threshold(50, "samples",
         "Without iterations, a window of time is at least so long.",
         "chosen: half a second at 10 ms a sample, which holds several bursts")  # fmt: skip

@@ -28,7 +28,6 @@ from irregulars.detectors.arrays.row_keys import (
 from irregulars.detectors.arrays.runs import places_in_runs, starts_of
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_classes import is_p2p, senders_and_receivers
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Column, Flags, Ints
 
 
@@ -76,7 +75,7 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
     stream_of_instance = stream_id[first_of_instance]
     logged = np.bincount(instance_id, minlength=len(first_of_instance))
     missing = counts[stream_of_instance] - logged
-    is_partial = (missing > PATH.most_lost_ratio * (logged + missing))[instance_id]
+    is_partial = (missing > JOB.least_share * (logged + missing))[instance_id]
     is_incomplete = missing > 0
     incomplete = np.flatnonzero(is_incomplete)
     # A pair of instance and rank for each member that an incomplete instance should have

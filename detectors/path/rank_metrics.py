@@ -23,7 +23,6 @@ from irregulars.detectors.arrays.grouped_medians import median
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.thresholds import NICS
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.device_events import (
@@ -115,7 +114,7 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
     owners: dict[tuple[int, str], list[int]] = {}
     for rank, metrics in ranks.items():
         for name, one in metrics.items():
-            if one.count >= (1 if name in _PER_STEP else PATH.metric_least_count):
+            if one.count >= (1 if name in _PER_STEP else JOB.metric_least_count):
                 owners.setdefault((stages[rank], name), []).append(rank)
     found = []
     for (_, name), peers in owners.items():

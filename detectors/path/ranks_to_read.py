@@ -25,7 +25,6 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import CARRIERS, Topology
 from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.records import RECV
 
@@ -49,14 +48,7 @@ class Summaries(NamedTuple):
 
     def take(self, rows: Flags) -> Summaries:
         """Return some of them."""
-        return Summaries(
-            rank=self.rank[rows],
-            communicator=self.communicator[rows],
-            operator=self.operator[rows],
-            peer=self.peer[rows],
-            counts=self.counts[rows],
-            shortest_ns=self.shortest_ns[rows],
-        )
+        return Summaries._make(column[rows] for column in self)
 
 
 class LaneSums(NamedTuple):
@@ -160,7 +152,7 @@ def _may_be_last(
     likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")]
     # Of 100,000 members a few are asked for: no set of all that are missing is made for each operator on the path.
     missing = (rank for rank in summaries.rank[likeliest].tolist() if rank in members and rank in unread)
-    return set(islice(missing, PATH.most_candidates))
+    return set(islice(missing, IRREGULAR.most_ranks))
 
 
 # --- lanes beside a slow transfer -----------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, Count
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import GPU
 from irregulars.settings import SeverityLimits
@@ -168,7 +167,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         newest = own[-1] if own else None
         # Ranks that become strange soon after the first ones are of one cause with them; later ones join as well
         # where as many verdicts are open as may be.
-        if newest is None or (newest.judged > IRREGULAR.recent and len(own) < VERDICTS.custom_open):
+        if newest is None or (newest.judged > IRREGULAR.recent and len(own) < IRREGULAR.most_ranks):
             newest = self._begin(name, news)
             self._open.append(newest)
         else:

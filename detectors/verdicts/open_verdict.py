@@ -176,7 +176,7 @@ class OpenVerdict:
             # Look for the cause again in all kept iterations; take over a sure one that shares lanes with this. One
             # that was taken for like another is no further evidence: its lanes would be the other's, noise included.
             attributions = [o.attribution for o in self.kept if o.attribution is not None and not o.is_carried]
-            found = find_causes(attributions, topology, self.first_device, working)
+            found = find_causes(attributions, topology, working)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
             # Two slow NICs share a group: the other one is another verdict's, however much more it costs.
             own = [one for one in about if one.suspects and one.suspects[0][0] == self.first_device and is_sure(one)]

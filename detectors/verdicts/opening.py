@@ -1,6 +1,6 @@
 """When a cause was seen often enough to accuse.
 
-Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
+Any of these rules suffices; the numbers are those of `JOB`:
 
 | seen | which cause | and besides |
 |---|---|---|
@@ -44,7 +44,7 @@ class Evidence:
 
     def find(self, imbalance: Sequence[Cause] = ()) -> list[Cause]:
         """Find causes, seen often enough or not; `imbalance`: uneven data, if that is news."""
-        return [*find_causes(_attributions(self.recent), self.topology, working=self.working), *imbalance]
+        return [*find_causes(_attributions(self.recent), self.topology, self.working), *imbalance]
 
     def late_beside(self, cause: Cause) -> list[Cause]:
         """Return the ranks that the recent iterations show as late as those that a cause accuses of their work.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from irregulars.detectors.blame.likelihoods import SUREST, Suspects, calibrated
+from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.own_time import covering_cause
 from irregulars.detectors.job.lanes import Lane
@@ -18,7 +18,6 @@ from irregulars.detectors.path.find_hang import Hang, Standing
 from irregulars.detectors.path.find_mismatch import Mismatch, Side
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
-from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, PROGRAM, SWITCH, layer_of
 from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS, number_of
@@ -86,7 +85,7 @@ def hang_verdict(
     """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     device = Device(PROGRAM if hang.is_program_error else GPU, hang.accused)
-    probability = VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
+    probability = LIKELIHOODS.silent_hang_probability if hang.silent else LIKELIHOODS.hang_probability
     suspects = (suspect_of(device, probability, topology),) if hang.accused else ()
     return Verdict(
         verdict_id=verdict_id,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes, work_causes
+from irregulars.detectors.blame import causes, observation, standing_causes, transfer_causes, work_causes
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.blame.slow_lanes import SeenLanes
@@ -52,7 +52,7 @@ def _as_given(_own: Any) -> Any:
 
 def _limits(owner: Any, name: str, module: ModuleType, **limits: Any) -> Seam:
     """Let one function judge by other thresholds; the functions that share them keep their own."""
-    sets = (name for name in ("VERDICTS", "BLAME", "JOB") if hasattr(module, name))
+    sets = (name for name in ("BLAME", "JOB") if hasattr(module, name))
     thresholds = next(name for name in sets if all(hasattr(getattr(module, name), one) for one in limits))
 
     def instead(own: Any) -> Any:
@@ -115,8 +115,8 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "veto: not half of the excess": (
         Seam(observation.Observation, "is_mainly", lambda _own: observation.Observation.shows),
     ),
-    "veto: 7 % suffice for mainly": (
-        _limits(observation.Observation, "is_mainly", observation, slow_phase_share=_INFINITE),
+    "veto: a tenth suffices for mainly": (
+        _limits(observation.Observation, "is_mainly", observation, alike=_INFINITE),
     ),
     "veto: within noise": (Seam(observation.Observation, "is_beyond_noise", _always(True)),),
     "veto: others as often": (Seam(Evidence, "_is_one_of_few", _always(True)),),
@@ -128,7 +128,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     ),
     "veto: unsure": _everywhere("is_sure", _always(True)),
     "veto: unlogged ranks": (Seam(Topology, "hides_late_ranks", _always(False)),),
-    "veto: everybody late": (_limits(causes, "explain_work", work_causes, everybody_share=_INFINITE),),
+    "veto: everybody late": (_limits(causes, "explain_work", work_causes, nearly_all=_INFINITE),),
     "veto: unconfirmed review": (
         Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, *_args, **_named: found),
     ),
@@ -140,17 +140,15 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "stray transfers": (Seam(LaneExcess, "is_stray", lambda _own: property(lambda _self: False)),),
     # Who is to blame
     "NIC rates": (Seam(investigation, "with_rates", _as_given), Seam(standing_review, "with_rates", _as_given)),
-    "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),
     "how slow lanes were": (
         Seam(SeenLanes, "observe", lambda own: lambda *args: {one: min(t, 1.0) for one, t in own(*args).items()}),
     ),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
     "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
-    "accused stays accused": (
-        Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
-    ),
     "long iterations weigh less": _search(twice=_INFINITE),
-    "second and third cause": _search(max_causes=1),
+    "second and third cause": _everywhere(
+        "find_causes", lambda own: lambda *given, **named: own(*given, **named)[:1]
+    ),
     "like the one that was read": (Seam(Investigator, "_carry_over", _always(None)),),
     "odds of the first suspect times 3": (Seam(revision, "calibrated", lambda _own: tuple),),
 }

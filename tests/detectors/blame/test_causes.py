@@ -128,10 +128,6 @@ def test_what_explains_less_than_a_quarter_of_all_is_no_cause(own_ms: float, cau
     assert len(find_causes(some, APART)) == causes
 
 
-def test_at_most_three_causes_are_looked_for() -> None:
-    assert len(find_causes(always(5, dict.fromkeys(WORK[:4], 25.0)), APART)) == 3
-
-
 @pytest.mark.parametrize(("others", "causes"), [(5, 2), (7, 1)])
 def test_an_iteration_counts_for_no_more_than_two_typical_ones(others: int, causes: int) -> None:
     """Rank 2 hung for a second, which counts for 120 ms beside iterations of 60 ms: 29 % of all, or 22 %."""
@@ -325,7 +321,7 @@ EVERYBODYS = Lane("collective", 0)
     ({work(1): 5.0}, True),  # nothing beside it
     ({work(1): 5.0, EVERYBODYS: 4.9}, True),
     ({work(1): 5.0, EVERYBODYS: 5.1}, False), ({work(1): 5.0, EVERYBODY: 5.1}, False),
-    ({work(1): 6.9, EVERYBODYS: 15.0}, False), ({work(1): 7.1, EVERYBODYS: 15.0}, True),  # of 100 ms that are usual
+    ({work(1): 9.9, EVERYBODYS: 15.0}, False), ({work(1): 10.1, EVERYBODYS: 15.0}, True),  # of 100 ms that are usual
     ({work(1): 5.0, EVERYBODYS: -20.0}, True),  # what was quicker is no cause beside it
     ({EVERYBODYS: 15.0}, False),
 ])  # fmt: skip

@@ -70,13 +70,6 @@ def test_capped_nics_and_pairs() -> None:
     assert sorted(standing_out(pair, Lane("pair", 1, 0))) == [(0, 1), (1, 0)]
 
 
-@pytest.mark.parametrize(("swing", "is_held"), [(0.45, True), (0.55, False)])
-def test_a_nic_is_held_by_its_own_rate_if_that_varies_by_less_than_half(swing: float, is_held: bool) -> None:
-    others = tuple(Swing(0, rank, 0.7, 0.8, 1e7, 1e7, 0.1, 0.1) for rank in RANKS)
-    one = (*others[:1], others[1]._replace(tx=swing), *others[2:])
-    assert (standing_out(replace(SLOW, swings=one)) == [(1, 0)]) == is_held
-
-
 @pytest.mark.parametrize(("ratio", "passes"), [(0.045, False), (0.055, True)])
 def test_acknowledgements_alone_are_no_bytes(ratio: float, passes: bool) -> None:
     moving = (*PATTERNS[:3], PATTERNS[3]._replace(rx_ratio=ratio))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.blame.causes import find_causes, is_sure
 from irregulars.detectors.blame.work_causes import are_in_step, starved_ranks
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.lost_time import APART, MS, TWO_EACH, WORK, always, named, seen
 
@@ -87,23 +87,16 @@ def blamed(attributions: Sequence[Attribution], topology: Topology = OF_EIGHT) -
 @pytest.mark.parametrize(("late", "device"), [
     pytest.param((0, 1, 2, 3, 4), "host", id="5 of 8"),
     pytest.param((0, 1, 2, 8), "gpu", id="3 of 9: one is of another host"),
-    pytest.param((0, 1, 2, 3, 4, 8), None, id="5 of 9"),
+    pytest.param((0, 1, 2, 3, 8), None, id="4 of 9"),
 ])  # fmt: skip
 def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[int], device: str | None) -> None:
     assert blamed(late_by(dict.fromkeys(late, 50.0))) == device
 
 
-@pytest.mark.parametrize(("late_ms", "accused", "device"), [
-    pytest.param(23.0, None, "gpu", id="less than half as late"),
-    pytest.param(27.0, None, "host", id="half as late"),
-    pytest.param(13.5, TWO_EACH.host(2), "host", id="an accused host stays so to a quarter"),
-    pytest.param(11.5, TWO_EACH.host(2), "gpu", id="less than a quarter"),
-    pytest.param(20.0, TWO_EACH.host(4), "gpu", id="another host is accused"),
-    pytest.param(20.0, Device("gpu", (3,)), "gpu", id="its GPU is accused"),
-])  # fmt: skip
-def test_ranks_of_a_slow_host_are_about_equally_late(late_ms: float, accused: Device | None, device: str) -> None:
+@pytest.mark.parametrize(("late_ms", "device"), [(23.0, "gpu"), (27.0, "host")])
+def test_ranks_of_a_slow_host_are_about_equally_late(late_ms: float, device: str) -> None:
     some = always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0})
-    (cause,) = find_causes(some, TWO_EACH, accused)
+    (cause,) = find_causes(some, TWO_EACH)
     assert cause.suspects[0][0].kind == device
 
 
@@ -150,9 +143,9 @@ def test_a_rank_that_is_late_with_many_of_other_hosts_is_not_blamed(late: int, i
     assert blamed(late_by(dict.fromkeys(range(late), 50.0)), apart) == ("gpu" if is_blamed else None)
 
 
-@pytest.mark.parametrize(("known", "device"), [(9, "host"), (8, None)])
-def test_where_seven_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
-    """The six ranks of a host are two thirds of all, or three quarters."""
+@pytest.mark.parametrize(("known", "device"), [(8, "host"), (7, None)])
+def test_where_eight_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
+    """The six ranks of a host are three quarters of all, or six sevenths."""
     topology = Topology(known, {rank: Place("h0" if rank < 6 else f"h{rank}", rank) for rank in range(known)}, {})
     assert blamed(late_by(dict.fromkeys(range(6), 50.0), known), topology) == device
 
@@ -221,9 +214,9 @@ def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None
     assert turns([0, 1, 2, 3, 4, 5], {5: few_ms}) == device
 
 
-@pytest.mark.parametrize(("most_ms", "device"), [(560.0, "host"), (700.0, None)])
+@pytest.mark.parametrize(("most_ms", "device"), [(400.0, "host"), (460.0, None)])
 def test_a_rank_that_has_most_of_it_is_slow_by_itself(most_ms: float, device: str | None) -> None:
-    """560 of 980 ms are 0.57, 700 of 1,120 ms 0.63."""
+    """400 of 820 ms are 0.49, 460 of 880 ms 0.52."""
     assert turns(range(8), {0: most_ms}) == device
 
 

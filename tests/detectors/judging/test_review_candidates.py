@@ -197,5 +197,5 @@ def test_with_few_lanes_of_a_role_nobody_knows_what_is_usual(peers: int, is_read
     assert bool(lanes_of_slow_switch([sums_of], [[*roles]], topology)) == is_read
 
 
-def test_of_a_slow_switch_the_sixteen_slowest_lanes_and_the_eight_fastest_are_read() -> None:
-    assert len(read(40, 3.0, peers=60)) == 16 + 8
+def test_of_a_slow_switch_the_sixteen_slowest_lanes_and_the_sixteen_fastest_are_read() -> None:
+    assert len(read(40, 3.0, peers=60)) == 16 + 16

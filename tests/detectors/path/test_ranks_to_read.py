@@ -95,11 +95,11 @@ def test_candidates_of_wide_collectives() -> None:
     known = summaries(*(wide(rank, 38.0) for rank in MANY))
     assert wanted(row(0, 10, 50), known=known, read={0}, worth=5.0) == set()
     assert wanted(row(0, 10, 50), known=known, read={0}, worth=1.0)
-    # The likeliest of many candidates are wanted first, eight at a time
+    # The likeliest of many candidates are wanted first, sixteen at a time
     known = summaries(*(wide(rank, 5.0 + (rank != 9)) for rank in MANY))
     found = wanted(row(0, 10, 50), known=known, read={0})
     assert 9 in found
-    assert len(found) == 8
+    assert len(found) == 16
 
 
 def recv(rank: int, peer: int, shortest: float, count: int = 4) -> Row:
