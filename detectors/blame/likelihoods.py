@@ -44,12 +44,13 @@ class Likelihoods:
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
 
     accused: float = threshold(0.95, _SLOW,
-        "Such as the accused lane, if the communication as such is slow; or a pair that passes a slow NIC its way.",
+        "Such as the accused lane, if the communication as such is slow; or the pair whose way is slow.",
         "chosen: it was looked into since it was slow")  # fmt: skip
     crosses: float = threshold(0.9, _SLOW,
-        "Such as a pair over the network with one end below a slow switch. Also that ranks lack processor time, and "
-        "that the same leaf's ranks leave first if one way between leafs is slow.",
-        "chosen: a little less sure than the accused lane itself")  # fmt: skip
+        "Such as a pair that passes a slow NIC its way, or with one end below a slow switch. Also that ranks lack "
+        "processor time, and that the same leaf's ranks leave first if one way between leafs is slow.",
+        "measured: in 17 drawn jobs and recordings with a slow NIC 80 % of its pairs its way were slow and 6 % less "
+        "slow, in 12 of them 88 % of its groups")  # fmt: skip
     may_cross: float = threshold(0.5, _SLOW,
         "It passes one of some equal switches above the leafs, of which one is slow. As likely a device is slow both "
         "ways, a switch as a whole, and a slow switch shows at NICs.",
