@@ -202,12 +202,11 @@ class _Nic(SuspectKind):
             return "untouched"
         if not topology.crosses_network(lane):
             return "inside"
-        if lane.kind == "collective":
-            host = topology.host(device.ranks[0])
-            has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
-            return "shares_host" if has_others else "crosses"
-        is_other_way = way == ("in" if lane.first in own else "out")
-        return "untouched" if is_other_way else "crosses"
+        if lane.kind == "pair":
+            return "untouched" if way == ("in" if lane.first in own else "out") else "crosses"
+        host = topology.host(device.ranks[0])
+        has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
+        return "shares_host" if has_others else "crosses"
 
     def relations(
         self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology

@@ -54,7 +54,8 @@ class Clocks:
 def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> Clocks:
     """Estimate offsets of hosts' clocks at the end of some iterations, and how they have moved since their middle.
 
-    `columns`, `host_of`: as `estimate_offsets` takes them.
+    `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `host_of`: host of each rank. Hosts
+    that nothing connects keep their own time.
     """
     newest = _estimate(columns, host_of)
     offsets_ns = newest.offsets_ns
@@ -95,7 +96,7 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     another is taken from them, as far as clocks can have drifted since. Hosts that only messages join move by what
     causality demands, as no recv ends before its send begins; messages that are slow one way show no more.
 
-    `clocks`: as estimated from earlier iterations. `columns`, `host_of`: as `estimate_offsets` takes them; the later
+    `clocks`: as estimated from earlier iterations. `columns`, `host_of`: as `estimate_clocks` takes them; the later
     iteration, as far as it was read.
     """
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
@@ -142,15 +143,6 @@ class _Way(NamedTuple):
     one: int
     two: int
     ahead_ns: float
-
-
-def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> dict[str, int]:
-    """Estimate by how much each host's clock is ahead of the mean of those it can be compared with, ns.
-
-    `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `host_of`: host of each rank. Returns
-    one offset per host in `host_of`; subtract it from the host's times. Hosts that nothing connects keep their own.
-    """
-    return _estimate(columns, host_of).offsets_ns
 
 
 class _Estimate(NamedTuple):
@@ -311,10 +303,8 @@ def _ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> list[_Way
     np.minimum.at(shortest_ns, pair[is_new], way_ns[is_new])
     found = {divmod(at, hosts): ns for at, ns in zip(cell.tolist(), shortest_ns.tolist(), strict=True)}
     # Messages within one host compare its clock with itself, and those of one direction alone nothing.
-    both = [(one, two, ns, found[two, one]) for (one, two), ns in found.items() if one < two and (two, one) in found]
-    return sorted(
-        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2) for one, two, there_ns, back_ns in both
-    )
+    both = [(*pair, ns, found[pair[::-1]]) for pair, ns in found.items() if pair[0] < pair[1] and pair[::-1] in found]
+    return sorted(_Way((there_ns + back_ns) / 2, a, b, (back_ns - there_ns) / 2) for a, b, there_ns, back_ns in both)
 
 
 def _join(way: _Way, offsets_ns: Floats, part: Ints) -> bool:
