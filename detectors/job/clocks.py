@@ -54,7 +54,8 @@ class Clocks:
 def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> Clocks:
     """Estimate offsets of hosts' clocks at the end of some iterations, and how they have moved since their middle.
 
-    `columns`, `host_of`: as `estimate_offsets` takes them.
+    `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `host_of`: host of each rank. Hosts
+    that nothing connects keep their own time.
     """
     newest = _estimate(columns, host_of)
     offsets_ns = newest.offsets_ns
@@ -95,7 +96,7 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     another is taken from them, as far as clocks can have drifted since. Hosts that only messages join move by what
     causality demands, as no recv ends before its send begins; messages that are slow one way show no more.
 
-    `clocks`: as estimated from earlier iterations. `columns`, `host_of`: as `estimate_offsets` takes them; the later
+    `clocks`: as estimated from earlier iterations. `columns`, `host_of`: as `estimate_clocks` takes them; the later
     iteration, as far as it was read.
     """
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
@@ -144,15 +145,6 @@ class _Way(NamedTuple):
     ahead_ns: float
 
 
-def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> dict[str, int]:
-    """Estimate by how much each host's clock is ahead of the mean of those it can be compared with, ns.
-
-    `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `host_of`: host of each rank. Returns
-    one offset per host in `host_of`; subtract it from the host's times. Hosts that nothing connects keep their own.
-    """
-    return _estimate(columns, host_of).offsets_ns
-
-
 class _Estimate(NamedTuple):
     """Offsets of hosts' clocks, and the evidence that they rest on."""
 
@@ -180,8 +172,7 @@ def _estimate(
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
-    # The tightest bound first: later ways between hosts that are joined already are not used.
-    ways = _ways(rows, host, start_ns)
+    ways = _ways(rows, host, start_ns)  # later ones between hosts that are joined already are not used
     if joined is not None:
         by_hosts = {(way.one, way.two): way for way in ways}
         ways = [by_hosts[way.one, way.two] for way in joined if (way.one, way.two) in by_hosts]
@@ -291,17 +282,7 @@ def _connected(ends: _Ends, hosts: int) -> Ints:
 
 
 def _ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> list[_Way]:
-    """Compare hosts between which bytes go in both directions, the tightest bound first."""
-    shortest_ns = _shortest_ways(rows, host, start_ns)
-    return sorted(
-        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
-        for (one, two), there_ns in shortest_ns.items()
-        if one < two and (back_ns := shortest_ns.get((two, one))) is not None
-    )
-
-
-def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> dict[tuple[int, int], float]:
-    """Return for pairs of hosts the shortest time from the start of a new send to the end of its recv, ns."""
+    """Compare hosts by the shortest time from the start of a new send to the end of its recv, the tightest first."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
     # A send and its recv have one key: communicator, sender, receiver, sequence.
     ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
@@ -320,9 +301,10 @@ def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Floats) -> 
     is_new = start_ns[sends] >= newest_ns[pair] - JOB.newest_ns
     shortest_ns = np.full(len(cell), np.inf)
     np.minimum.at(shortest_ns, pair[is_new], way_ns[is_new])
-    # Messages within one host compare its clock with itself.
-    found = zip(cell.tolist(), shortest_ns.tolist(), strict=True)
-    return {divmod(at, hosts): ns for at, ns in found if at // hosts != at % hosts}
+    found = {divmod(at, hosts): ns for at, ns in zip(cell.tolist(), shortest_ns.tolist(), strict=True)}
+    # Messages within one host compare its clock with itself, and those of one direction alone nothing.
+    both = [(*pair, ns, found[pair[::-1]]) for pair, ns in found.items() if pair[0] < pair[1] and pair[::-1] in found]
+    return sorted(_Way((there_ns + back_ns) / 2, a, b, (back_ns - there_ns) / 2) for a, b, there_ns, back_ns in both)
 
 
 def _join(way: _Way, offsets_ns: Floats, part: Ints) -> bool:

@@ -204,8 +204,8 @@ def test_a_slow_pair_of_which_nothing_else_is_known() -> None:
     found = ranked(pair(1, 5), {pair(1, 5): SLOW})
     leaf_1, link = Device("switch", (4, 5, 6, 7)), Device("link", (1, 5))
     expected = weighed(
-        sender=1.0 * (0.5 * 0.95 + 0.3 * 0.95 + 0.2 * 0.05),
-        receiver=1.0 * (0.5 * 0.95 + 0.3 * 0.05 + 0.2 * 0.95),
+        sender=1.0 * (0.5 * 0.9 + 0.3 * 0.9 + 0.2 * 0.05),
+        receiver=1.0 * (0.5 * 0.9 + 0.3 * 0.05 + 0.2 * 0.9),
         link=0.5 * (0.5 * 0.95 + 0.25 * 0.95 + 0.25 * 0.05),
         leaf_0=0.3 * 0.9, leaf_1=0.3 * 0.9, fabric=0.1 * 0.9, nobody=0.05 * 0.15,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.detectors.job.clocks import Clocks, estimate_clocks, estimate_offsets, follow_clocks
+from irregulars.detectors.job.clocks import Clocks, _estimate, estimate_clocks, follow_clocks
 from irregulars.messages.records import UNKNOWN
 from tests.detectors.operator_graphs import columns_of, row
 
@@ -87,7 +87,7 @@ def messages(
 
 
 def offsets(rows: Rows, host_of: Mapping[int, str] = HOST_OF) -> dict[str, int]:
-    return estimate_offsets(columns_of(rows), host_of)
+    return _estimate(columns_of(rows), host_of).offsets_ns
 
 
 def clocks(rows: Rows, host_of: Mapping[int, str] = HOST_OF) -> Clocks:
@@ -141,7 +141,7 @@ def test_messages_between_some_of_many_hosts_take_no_room_for_all_pairs_of_them(
         one["rank"], one["peer"] = names[one["rank"]], names[one["peer"]]
     columns, host_of = columns_of(rows), {rank: f"h{rank:04}" for rank in range(hosts)}
     tracemalloc.start()
-    found = estimate_offsets(columns, host_of)
+    found = _estimate(columns, host_of).offsets_ns
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (len(found), found["h2999"] - found["h2998"]) == (hosts, pytest.approx(0, abs=5 * US))
