@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.standing_causes import Reviewed, are_gaps_hidden, review
+from irregulars.detectors.blame.standing_causes import Reviewed, review
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
@@ -214,7 +214,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 graph.own_work_ns(one.number),
                 path_work_ns(graph, one.number),
                 beside_ratio,
-                microbatch_work_ns(graph, one.number, topology.stage_of, of_ends=are_gaps_hidden(beside_ratio)),
+                microbatch_work_ns(graph, one.number, topology.stage_of),
                 graph.own_work_ns(one.number, to_last_message=True),
                 what_if,
             )

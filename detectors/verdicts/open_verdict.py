@@ -295,12 +295,12 @@ def verdict_on_recurring(
     earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
     first = min([*own, *(one.iteration for one in earlier)])
     verdict = OpenVerdict(
-        name(first), replace(cause, explained_ns={**{one.iteration: one.lost_ns for one in earlier}, **own}), first
+        name(first), replace(cause, explained_ns={**{one.iteration: ns for one, ns in earlier.items()}, **own}), first
     )
     known = {one.iteration for one in irregular}
     older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[first] and one.iteration not in known]
     verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0
-    verdict.lost_ns = sum(min(one.lost_ns, one.excess_ns) for one in earlier)
+    verdict.lost_ns = sum(min(ns, one.excess_ns) for one, ns in earlier.items())
     for observation in irregular:
         verdict.tried += observation.iteration >= verdict.first
         if observation.iteration in own:

@@ -22,23 +22,32 @@ from irregulars.detectors.path.critical_path import Attribution
 
 
 class Suspicion(NamedTuple):
-    """A suspect iteration: the lane that its path lost most to, and how much that is, ns.
+    """A suspect iteration: the lanes that its path lost most to, the costliest first, and how much that is, ns.
 
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
-    loss to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
-    late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a verdict that accuses somebody explains
-    it.
+    loss to anything, everybody's longer work included. `is_of_stage`: the first lane is a rank's own work, and its
+    stage is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a verdict that accuses somebody
+    explains it.
     """
 
     iteration: int
-    lane: Lane
-    lost_ns: float
+    losses: tuple[tuple[Lane, float], ...]
     work_ns: float
     total_ns: float
     is_of_stage: bool
     ordinal: int
     is_told: bool = False
     excess_ns: float = 0.0
+
+    @property
+    def lane(self) -> Lane:
+        """The lane that its path lost most to."""
+        return self.losses[0][0]
+
+    @property
+    def lost_ns(self) -> float:
+        """How much that is."""
+        return self.losses[0][1]
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
@@ -76,10 +85,12 @@ class Suspicions:
         # All ranks were slow together, or nothing was: no lane made it long.
         if not lost:
             return
-        lane = max(sorted(lost), key=lambda one: lost[one])
+        total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
+        most = sorted(lost.items(), key=lambda one: (-one[1], one[0]))
+        losses = tuple(one for at, one in enumerate(most) if not at or one[1] >= JOB.least_share * total_ns)
+        lane = losses[0][0]
         if lane in attribution.lanes and attribution.lanes[lane].is_stray:
             return  # one transfer hung, which is no device's doing
-        total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
         stage = topology.stage(lane.first) if lane.kind == "work" else None
         is_of_stage = (
             stage is not None
@@ -87,7 +98,7 @@ class Suspicions:
             and is_late_together(stage, [attribution], topology)
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
-        known = Suspicion(number, lane, lost[lane], work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns)
+        known = Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns)
         self._known.append(known)
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
@@ -134,20 +145,21 @@ class Suspicions:
             if one.lost_ns >= JOB.most * least_ns
         )
 
-    def leading_to(self, lanes: Collection[Lane], ordinal: int, least_ns: float) -> list[Suspicion]:
+    def leading_to(self, lanes: Collection[Lane], ordinal: int, least_ns: float) -> dict[Suspicion, float]:
         """Return the iterations before an ordinal that a verdict on these lanes would have seen, had it been open.
 
-        The newest is first. They end where it would have closed; `least_ns`: a smaller loss shows no such cause.
+        The newest is first, each with its loss to these lanes. They end where it would have closed; `least_ns`: a
+        smaller loss shows no such cause.
         """
-        found: list[Suspicion] = []
+        found: dict[Suspicion, float] = {}
         for one in reversed(self._known):
             if one.ordinal >= ordinal:
                 continue
             if ordinal - one.ordinal > IRREGULAR.min_iterations:
                 break
-            is_main = one.lost_ns >= max(least_ns, JOB.part * one.total_ns)
-            if one.lane in lanes and is_main and not one.is_told:
-                found.append(one)
+            own_ns = sum(ns for lane, ns in one.losses if lane in lanes)
+            if own_ns >= max(least_ns, JOB.part * one.total_ns) and not one.is_told:
+                found[one] = own_ns
                 ordinal = one.ordinal
         return found
 

@@ -26,6 +26,7 @@ class Truth:
     excess: float | None
     is_hard: bool  # the maker says that it is within the noise, or that no log tells it from another device's
     what: str  # in the maker's words
+    ratios: tuple[float, ...] = ()  # of each iteration from the first on, where the label lists them
 
 
 def truth_of(maker: str, name: str, label: Json) -> Truth:
@@ -39,7 +40,9 @@ def truth_of(maker: str, name: str, label: Json) -> Truth:
     ranks = tuple(label["ranks"] or ends)
     device = label["device"] if "device" in label else _device(kind, ranks, label.get("switch"))
     excess = None if kind == "hang" else _excess(label, notes)
-    return Truth(maker, name, kind, device, ranks, _spans(label), excess, bool(label["hard"]), str(what))
+    each = label.get("inflation", notes.get("inflation"))
+    ratios = tuple(each) if isinstance(each, list) else ()
+    return Truth(maker, name, kind, device, ranks, _spans(label), excess, bool(label["hard"]), str(what), ratios)
 
 
 def _device(kind: str, ranks: Sequence[int], switch: str | None) -> str | None:

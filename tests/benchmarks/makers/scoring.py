@@ -112,11 +112,13 @@ def is_device(verdict: Json, truth: Truth, named: frozenset[int]) -> bool:
 def _told(answer: Json, truth: Truth, found: Found) -> dict[str, float | None]:
     """Hold window and loss of a right answer against the truth.
 
-    The true loss is what the iterations in the stretches took, less what they would have taken without the excess.
+    The true loss is what the iterations in the stretches took, less what they would have taken without the excess: of
+    each by its own ratio, where the label lists them, since a stall beside the fault is none of its loss.
     """
     assert truth.excess is not None
-    slow_s = sum(s for i, s in found.elapsed_s.items() if any(first <= i < past for first, past in truth.spans))
-    true_s = slow_s * (1 - 1 / (1 + truth.excess))
+    slow = {i: s for i, s in found.elapsed_s.items() if any(first <= i < past for first, past in truth.spans)}
+    ratios = dict(enumerate(truth.ratios, min(found.elapsed_s)))
+    true_s = sum(s * (1 - 1 / max(ratios.get(i, 1 + truth.excess), 1.0)) for i, s in slow.items())
     window = truth.spans[0][0], truth.spans[-1][1]
     loss_ratio = answer["lost_s"] / true_s if true_s > 0 else None
     return {"overlap": overlap(answer["iterations"], window), "loss_ratio": loss_ratio}

@@ -114,6 +114,9 @@ def test_window_loss_and_delay_are_held_against_the_truth() -> None:
     # Eight of the stretches' iterations took 0.3 s instead of 0.2 s; said were 0.4 s, and [12, 20) of [10, 20).
     assert own.loss_ratio == pytest.approx(0.5)
     assert (own.overlap, own.delay) == (0.8, 6)
+    # Where the label lists each iteration's ratio, the four that the fault spared lost nothing: 0.4 s of 0.4 s.
+    listed = replace(NIC, ratios=(*[1.0] * 10, *[1.5] * 4, *[1.0] * 16))
+    assert scored(listed, verdict("slow_nic", "nic", 3)).loss_ratio == pytest.approx(1.0)
     assert scored(HANG, verdict("hang", "gpu", 9)).overlap is None
     assert scored(NIC, verdict("slow_rank", "gpu", 3)).delay is None
 

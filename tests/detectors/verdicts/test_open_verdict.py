@@ -56,7 +56,7 @@ def standing() -> OpenVerdict:
 
 def suspicion(number: int, ordinal: int, rank: int = 1, lost_ms: float = 50, *, is_told: bool = False) -> Suspicion:
     lost_ns = lost_ms * MS
-    return Suspicion(number, work(rank), lost_ns, lost_ns, lost_ns, False, ordinal, is_told, 40.0 * MS)
+    return Suspicion(number, ((work(rank), lost_ns),), lost_ns, lost_ns, False, ordinal, is_told, 40.0 * MS)
 
 
 def test_it_begins_where_it_would_have_begun_had_it_been_open() -> None:
@@ -65,11 +65,14 @@ def test_it_begins_where_it_would_have_begun_had_it_been_open() -> None:
     before = [
         suspicion(10, 10), suspicion(22, 22),  # before a break of twelve; and its first
         suspicion(25, 25, 2), suspicion(26, 26, lost_ms=20), suspicion(27, 27, is_told=True),  # others'
-        *(suspicion(number, number) for number in (31, 40)),
+        suspicion(31, 31),
+        # Another lane lost more, and this one as much as ever
+        suspicion(36, 36)._replace(losses=((work(2), 90.0 * MS), (work(1), 50.0 * MS))),
+        suspicion(40, 40),
     ]  # fmt: skip
     verdict = verdict_on_recurring(name, cause_of(recent), recent, Suspicions(before))
-    assert (verdict.verdict_id, verdict.last, verdict.seen, verdict.tried) == ("from 22", 44, 7, 10)
-    assert (verdict.judged, verdict.lost_ns) == (23, (3 * 40 + 4 * 50) * MS)
+    assert (verdict.verdict_id, verdict.last, verdict.seen, verdict.tried) == ("from 22", 44, 8, 11)
+    assert (verdict.judged, verdict.lost_ns) == (23, (4 * 40 + 4 * 50) * MS)
 
 
 def test_a_cause_that_comes_again_is_over_when_it_stays_away_for_twice_as_long() -> None:
