@@ -151,7 +151,6 @@ class _Process:
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits in a collective."""
         return bool(self.open) or (self.enqueued or 0) > max(self.completed or 0, 0)
 
     @property
@@ -161,7 +160,6 @@ class _Process:
         return min((number for number in self.open if number > past), default=past)
 
     def add(self, other: _Process) -> None:
-        """Add the lines of another log."""
         self.open |= other.open
         self.failed |= other.failed
         if other.completed is not None:
@@ -187,7 +185,6 @@ class _Start:
     is_size_of_earlier: bool = False  # an earlier start in the same log told it: it counts until this one does
 
     def add(self, other: _Start) -> None:
-        """Add the lines of another log."""
         for key, process in other.of.items():
             self.of.setdefault(key, _Process()).add(process)
         self.ambiguous |= other.ambiguous
@@ -287,7 +284,6 @@ class WatchdogLog:
             self._read_job(part, actor, is_signed=is_signed)
 
     def _read_job(self, block: bytes, actor: str, *, is_signed: bool) -> None:
-        """Read a part of a log that is of one job."""
         if is_signed:  # before all others: messages may show that the job was started anew
             self._read_messages(block, actor)
         start = self._start
@@ -431,7 +427,6 @@ class WatchdogLog:
                     process.completed = process.enqueued = 0 if found[4] else int(found[3] or number)
 
     def _process_of(self, block: bytes, found: re.Match[bytes]) -> _Process:
-        """Return the process and group that a message names."""
         inside = int(found[4])
         group = self._group_of(found)
         prefix = _prefix(block, found.start())
