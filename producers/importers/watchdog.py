@@ -21,6 +21,7 @@ from typing import IO, Final, NamedTuple
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry, PackedEntries
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
@@ -487,10 +488,8 @@ class WatchdogLog:
         A collective that is left was entered by all, so that ranks of one group that call the same stand at most one
         apart. Lines further apart are of several groups, unless their numbers are too close for a chance.
         """
-        of, told = self._whole.of, dict[int, list[_Process]]()
-        for (rank, group), process in of.items():
-            if group != _UNTOLD:
-                told.setdefault(rank, []).append(process)
+        of = self._whole.of
+        told = grouped((rank, process) for (rank, group), process in of.items() if group != _UNTOLD)
         heads: dict[int, set[int]] = {}  # ranks by the number in which they stand
         for rank in [rank for rank, group in of if group == _UNTOLD]:
             untold = of[rank, _UNTOLD]
