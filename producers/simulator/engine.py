@@ -73,9 +73,8 @@ class Contention:
             own = others_in_the_way_ns(nic[happens], begin[happens], length[happens], alone_ns[happens])
             others_ns[happens] = np.maximum(others_ns[happens], own)
         result = np.zeros(len(flow_ns))
-        if len(self.offsets):
-            slowest = np.maximum.reduceat(alone_ns + others_ns, self.offsets)
-            result[self.flows] = slowest - np.maximum.reduceat(alone_ns, self.offsets)
+        slowest = np.maximum.reduceat(alone_ns + others_ns, self.offsets)
+        result[self.flows] = slowest - np.maximum.reduceat(alone_ns, self.offsets)
         return result
 
 
