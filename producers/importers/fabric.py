@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Announcement, above
 from irregulars.producers.trace.foreign_files import read_bounded
 from irregulars.validation import MAX_NAME_CHARACTERS, shown
@@ -65,9 +66,7 @@ def read_fabric(path: Path) -> Fabric:
         rule = "must hold cables, output of ibnetdiscover, or Slurm's topology.conf"
         raise InputError(f"{path}: {rule}; got none of them")
     # A name that is above another one is a switch, all others are hosts and NICs.
-    uppers: dict[str, list[str]] = {}
-    for lower, upper in dict.fromkeys(cables):
-        uppers.setdefault(lower, []).append(upper)
+    uppers = grouped(dict.fromkeys(cables))
     switches = {one for own in uppers.values() for one in own}
     leaf_of = {}
     for lower in uppers.keys() - switches:

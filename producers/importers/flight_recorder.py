@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.groups import (
     ProcessGroup,
@@ -205,12 +206,8 @@ def _counted(entries: Sequence[Entry], keys: Iterable[Any], first: int, since: M
     `since`: by key the place from which on all ranks have the same entries: the first one there has the number
     `first`. Of other keys the first entry that never ended has the same number on all ranks.
     """
-    places: dict[Any, list[int]] = {}
-    for at, key in enumerate(keys):
-        if key is not None:
-            places.setdefault(key, []).append(at)
     numbers: dict[int, int] = {}
-    for key, own in places.items():
+    for key, own in grouped((key, at) for at, key in enumerate(keys) if key is not None).items():
         begin = since.get(key)
         if begin is None:
             ended = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
@@ -249,8 +246,8 @@ def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
         is_pair = one.get("is_p2p") is True
         return _name_of_group(one), is_pair, _integer(one.get("p2p_seq_id" if is_pair else "collective_seq_id"))
 
-    for _, grouped in groupby(rows, key):
-        run = list(grouped)
+    for _, own in groupby(rows, key):
+        run = list(own)
         if len(run) < 2:
             yield from run
         elif _text(run[-1].get("profiling_name")).endswith("coalesced"):

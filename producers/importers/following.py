@@ -375,7 +375,6 @@ class LogReader:
                 return job
 
     def _advance(self) -> ImportedJob | None:
-        """Read a part of each file; return the rows."""
         offsets: dict[str, int] = {}
         for name, path in self._named_files():
             offsets[name] = self._offsets.get(name, 0)

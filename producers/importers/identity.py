@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.producers.importers.groups import MAX_RANKS
 from irregulars.producers.trace.foreign_files import rank_of_name, stem_of
 
@@ -219,7 +220,5 @@ def _has_copies(claims: Sequence[Claim]) -> bool:
 
 def _are_of_one_time(claims: Sequence[Claim], ranks: Sequence[int | None]) -> bool:
     """Whether files of one rank may be of several processes: those of one record at different times."""
-    by_rank: dict[int | None, list[Claim]] = {}
-    for claim, rank in zip(claims, ranks, strict=True):
-        by_rank.setdefault(rank, []).append(claim)
+    by_rank = grouped(zip(ranks, claims, strict=True))
     return all(_are_at_once(own[0], one) for own in by_rank.values() for one in own[1:])

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS, usable_rows
 from irregulars.messages.device_events import DeviceEvent, batch_of
@@ -192,10 +193,8 @@ class ImportedJob:
 
     def announcements(self) -> Iterator[Announcement]:
         """Yield one of each logged rank."""
-        members: dict[int, list[Communicator]] = {}
-        for communicator in sorted(self.communicators, key=lambda one: one.id):
-            for rank in communicator.ranks:
-                members.setdefault(rank, []).append(communicator)
+        communicators = sorted(self.communicators, key=lambda one: one.id)
+        members = grouped((rank, communicator) for communicator in communicators for rank in communicator.ranks)
         for rank, rows in sorted(self.ranks.items()):
             place = self.places.get(rank, RankLocation())
             yield Announcement(

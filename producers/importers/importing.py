@@ -21,6 +21,7 @@ from typing import IO, Final
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.printing import counted
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
@@ -32,7 +33,7 @@ from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
-from irregulars.producers.importers.kineto_kernels import Profile, measure
+from irregulars.producers.importers.kineto_kernels import measure
 from irregulars.producers.importers.kineto_trace import WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
@@ -225,9 +226,7 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
         rule = "distributedInfo.rank must be a rank, or the file's name end in one, as rank-3.json"
         raise InputError(f"{files[0]}: {rule}; got neither")
     imported = job_of_captures(captures, job, is_whole=is_whole)
-    profiles: dict[int, list[Profile]] = {}
-    for rank, at in of_rank:
-        profiles.setdefault(rank, []).extend(filter(None, [read[at][1].profile]))
+    profiles = grouped((rank, profile) for rank, at in of_rank if (profile := read[at][1].profile) is not None)
     events = {rank: measure(rank, imported.ranks[rank], own) for rank, own in profiles.items()}
     left_out, notes = (*broken, *who.left_out), (*who.notes, *imported.notes)
     return replace(imported, left_out=left_out, notes=notes, events=events)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
@@ -129,9 +130,7 @@ class OperationTable:
         # the places 0 0 1 of one number are three rows, two shares, one collective.
         own = Counter(zip(*shares[[3, 1]][:, is_new.any(axis=0)].tolist(), strict=True))
         logged = Counter(zip(*shares[:2, is_new[:3].any(axis=0)].tolist(), strict=True))
-        kinds: dict[int, list[tuple[int, int]]] = {}
-        for (code, kind), count in logged.items():
-            kinds.setdefault(code, []).append((kind, count))
+        kinds = grouped((code, (kind, count)) for (code, kind), count in logged.items())
         lacking = Counter[Process]()
         for at, (process, _) in enumerate(self._places):
             lacking[process] += sum(count - own[at, kind] for kind, count in kinds.get(int(of_place[at]), ()))

@@ -23,6 +23,7 @@ import numpy as np
 
 from irregulars.dtypes import Ints
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, RECV, ROOTED, SEND, UNKNOWN
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
@@ -92,12 +93,10 @@ class Kind(NamedTuple):
 
 def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], ProcessGroup]:
     """Find the group of the gloo calls of each rank (of one clock) and kind; calls for which none fits are absent."""
-    calls: dict[int, dict[Kind, list[Call]]] = {}
-    for rank, capture in captures.items():
-        own = calls[rank] = {}
-        for call in capture.calls:
-            if call.lane == "gloo":
-                own.setdefault(kind_of_call(call), []).append(call)
+    calls = {
+        rank: grouped((kind_of_call(call), call) for call in capture.calls if call.lane == "gloo")
+        for rank, capture in captures.items()
+    }
     found: dict[tuple[int, Kind], ProcessGroup] = {}
     for rank, kinds in calls.items():
         groups = sorted(captures[rank].groups, key=lambda group: (-len(group.ranks), group))
@@ -236,10 +235,7 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
     Where steps repeat (a profiler that is made anew counts from 0), those of the second captures go on behind those
     of the first ones, on all ranks alike, and one number is left out: the time between was not recorded.
     """
-    parts: dict[int, list[Capture]] = {}
-    for one in captures:
-        assert one.rank is not None
-        parts.setdefault(one.rank, []).append(one)
+    parts = grouped((one.rank, one) for one in captures if one.rank is not None)
     for own in parts.values():
         own.sort(key=lambda one: one.span_ns or (0, 0))
     if any(len(own) > 1 for own in parts.values()):
@@ -318,11 +314,8 @@ def _by_count(capture: Capture) -> Capture | None:
     None unless all steps then hold the same calls, none of which ran before its step. Calls that are too many come
     first, as of the steps before the capture.
     """
-    streams: dict[str, list[Call]] = {}
-    for call in capture.calls:
-        streams.setdefault(call.lane, []).append(call)
     found: list[Call] = []
-    for calls in streams.values():
+    for calls in grouped((call.lane, call) for call in capture.calls).values():
         share, rest = divmod(len(calls), max(len(capture.steps), 1))
         kinds = [(kind_of_call(call), call.group) for call in calls]
         if not share or not capture.steps or kinds[share:] != kinds[:-share] or (rest and len(set(kinds)) == 1):

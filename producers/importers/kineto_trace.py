@@ -26,6 +26,7 @@ import numpy as np
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.bounds import LATEST_NS, MOST_EXACT
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
@@ -36,9 +37,7 @@ class SpansByThread:
     """Spans of each thread, to find the innermost one around a moment."""
 
     def __init__(self, spans: Iterable[TimedSpan]) -> None:
-        self._spans: dict[object, list[TimedSpan]] = {}
-        for span in sorted(spans, key=lambda one: one.start_ns):
-            self._spans.setdefault(span.thread, []).append(span)
+        self._spans = grouped((span.thread, span) for span in sorted(spans, key=lambda one: one.start_ns))
         self._starts = {thread: [one.start_ns for one in own] for thread, own in self._spans.items()}
 
     def around(self, moment_ns: int, thread: object) -> TimedSpan | None:

@@ -40,8 +40,6 @@ _Key = tuple[int, int]  # NCCL's count of launches on a communicator, and which 
 
 
 class _Joined(NamedTuple):
-    """A rank of a communicator."""
-
     identity: bytes
     rank: int
     size: int

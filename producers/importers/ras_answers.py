@@ -285,8 +285,6 @@ class RasClient:
 
 
 class _Conversation:
-    """One connection to a service."""
-
     def __init__(self, connection: socket.socket, until_s: float, where: str) -> None:
         self._connection, self._until_s, self._where = connection, until_s, where
         self._rest = b""

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.messages.records import (
     COMMOPS,
@@ -63,10 +64,8 @@ class JobRun:
     def announce(self) -> Iterator[Announcement]:
         """Announce each rank; all times are of one clock, that of this agent."""
         world_size = len(self.workers)
-        own: dict[int, list[Communicator]] = {}
-        for one in communicators_of(self.members, world_size):
-            for rank in dict.fromkeys(one.ranks):
-                own.setdefault(rank, []).append(one)
+        communicators = communicators_of(self.members, world_size)
+        own = grouped((rank, one) for one in communicators for rank in dict.fromkeys(one.ranks))
         for rank, worker in sorted(self.workers.items()):
             yield Announcement(
                 job=self.job, attempt=self.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
@@ -105,10 +104,7 @@ class JobRun:
             yield Heartbeat(self.job, self.attempt, rank, state="ended", reason=reason)
 
     def _rows(self, found: Iterable[Open], elapsed_ns: float) -> Iterator[Record]:
-        by_rank: dict[int, list[Open]] = {}
-        for one in found:
-            by_rank.setdefault(one.rank, []).append(one)
-        for rank, own in sorted(by_rank.items()):
+        for rank, own in sorted(grouped((one.rank, one) for one in found).items()):
             rows = self.operators.get(rank, 0)
             names = tuple(dict.fromkeys(one.communicator for one in own))
             header = Header("commops", self.job, self.attempt, rank, rows, None, names)

@@ -21,6 +21,7 @@ from typing import IO, Final, NamedTuple
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry, PackedEntries
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
@@ -151,7 +152,6 @@ class _Process:
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits in a collective."""
         return bool(self.open) or (self.enqueued or 0) > max(self.completed or 0, 0)
 
     @property
@@ -161,7 +161,6 @@ class _Process:
         return min((number for number in self.open if number > past), default=past)
 
     def add(self, other: _Process) -> None:
-        """Add the lines of another log."""
         self.open |= other.open
         self.failed |= other.failed
         if other.completed is not None:
@@ -187,7 +186,6 @@ class _Start:
     is_size_of_earlier: bool = False  # an earlier start in the same log told it: it counts until this one does
 
     def add(self, other: _Start) -> None:
-        """Add the lines of another log."""
         for key, process in other.of.items():
             self.of.setdefault(key, _Process()).add(process)
         self.ambiguous |= other.ambiguous
@@ -287,7 +285,6 @@ class WatchdogLog:
             self._read_job(part, actor, is_signed=is_signed)
 
     def _read_job(self, block: bytes, actor: str, *, is_signed: bool) -> None:
-        """Read a part of a log that is of one job."""
         if is_signed:  # before all others: messages may show that the job was started anew
             self._read_messages(block, actor)
         start = self._start
@@ -431,7 +428,6 @@ class WatchdogLog:
                     process.completed = process.enqueued = 0 if found[4] else int(found[3] or number)
 
     def _process_of(self, block: bytes, found: re.Match[bytes]) -> _Process:
-        """Return the process and group that a message names."""
         inside = int(found[4])
         group = self._group_of(found)
         prefix = _prefix(block, found.start())
@@ -492,10 +488,8 @@ class WatchdogLog:
         A collective that is left was entered by all, so that ranks of one group that call the same stand at most one
         apart. Lines further apart are of several groups, unless their numbers are too close for a chance.
         """
-        of, told = self._whole.of, dict[int, list[_Process]]()
-        for (rank, group), process in of.items():
-            if group != _UNTOLD:
-                told.setdefault(rank, []).append(process)
+        of = self._whole.of
+        told = grouped((rank, process) for (rank, group), process in of.items() if group != _UNTOLD)
         heads: dict[int, set[int]] = {}  # ranks by the number in which they stand
         for rank in [rank for rank, group in of if group == _UNTOLD]:
             untold = of[rank, _UNTOLD]

@@ -277,8 +277,6 @@ def _correlate(values: Array, size: int) -> Array:
 
 def _periods(classes: Array, longest: int) -> Array:
     """Return the lags that may be periods, ascending."""
-    if longest < 1:
-        return np.empty(0, dtype=np.int64)
     # Share of equal pairs among the known pairs of each lag ``0 .. longest``
     # Twice the length: a Fourier transform correlates in a circle, and the end must not meet the begin.
     size = 1 << int(np.ceil(np.log2(max(2 * len(classes), 2))))

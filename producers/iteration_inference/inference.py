@@ -203,8 +203,6 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
     Only the beginning of a job shows them: there, trailing operators are missing before the first border.
     """
     known = iteration[iteration != UNKNOWN]
-    if not len(known):
-        return iteration
     first, last = int(known.min()), int(known.max())
     usual = usual_counts(operators, iteration, first, last)
     is_first = iteration == first
@@ -239,8 +237,6 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
 def without_edges(operators: Operators, iteration: Array) -> Array:
     """Leave out set-up and operators after the last iteration, which a usual iteration lacks or has less often."""
     known = iteration[iteration != UNKNOWN]
-    if not len(known):
-        return iteration
     first, last = int(known.min()), int(known.max())
     usual = usual_counts(operators, iteration, first, last)
     result = iteration.copy()
@@ -372,8 +368,6 @@ def _by_lane(operators: Operators, own: Array) -> Array:
     It never falls with the sequence, and one late start does not move it.
     """
     known = np.flatnonzero(own != UNKNOWN)
-    if not len(known):
-        return own
     order = known[np.lexsort((own[known], operators.sequence[known], operators.lane[known]))]
     lane, sequence, value = operators.lane[order], operators.sequence[order], own[order]
     firsts, counts = runs_of(lane, sequence)

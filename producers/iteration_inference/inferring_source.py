@@ -76,11 +76,9 @@ class _Job:
     is_marked: bool = False
 
     def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
-        """Add a batch of operators; return those that may leave."""
         return self._tried(lambda: self._numbered(batch, may_learn=may_learn), batch)
 
     def flush(self, *, may_learn: bool) -> list[Batch]:
-        """Return all that is held: the job has ended, or pauses."""
         return self._tried(lambda: self.inference.flush(may_learn=may_learn))
 
     def _tried(self, infer: Callable[[], list[Batch]], *batches: Batch) -> list[Batch]:

@@ -7,10 +7,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import numpy as np
 
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.records import BATCH_SCHEMAS, GPU_HEALTH, UNKNOWN, Batch
@@ -26,7 +27,6 @@ _BATCH_S: Final = 1.0  # seconds for which samples are gathered for one batch
 # Seconds after which a rank without devices is forgotten: as long as a worker keeps its state (`forget_s`). One that
 # comes back before must be counted on, since its rows would be taken for those that are known.
 _FORGET_S: Final = 86_400.0
-T = TypeVar("T")
 
 
 class Feed(Protocol):
@@ -84,7 +84,7 @@ class DeviceSource:
             self._next_health_s = now_s + self._health_s
             until_ns = self._now_ns() - _LAG_NS
             states = self._health()
-            for owner, samples in _by_owner((one.owner, one) for one in states).items():
+            for owner, samples in grouped((one.owner, one) for one in states).items():
                 self._add("gpu_health", owner, until_ns, *_health(samples))
             if self._events is not None:
                 self._add_events(self._events.of_health(states))
@@ -109,7 +109,7 @@ class DeviceSource:
 
     def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
         """Add events, which no watermark holds back: a log may report them late."""
-        for owner, found in _by_owner(events).items():
+        for owner, found in grouped(events).items():
             key = ("events", owner)
             header = replace(owner.header("events", self._rows[key], 0, ()), watermark_ns=None)
             self._ready.append(batch_of(found, header))
@@ -121,7 +121,7 @@ class DeviceSource:
         for one in (self._events, self._stacks):
             if one is not None:
                 self._add_events(one.take())
-        sampled = _by_owner((one.owner, one) for feed in self._feeds for one in feed.take())
+        sampled = grouped((one.owner, one) for feed in self._feeds for one in feed.take())
         until_ns = self._now_ns() - _LAG_NS
         back_ns = max(self._watermarks_ns.values(), default=until_ns) - until_ns
         if back_ns > _LAG_NS and not self._is_clock_back:
@@ -170,13 +170,6 @@ class DeviceSource:
             for schema in BATCH_SCHEMAS:
                 self._rows.pop((schema, owner), None)
                 self._watermarks_ns.pop((schema, owner), None)
-
-
-def _by_owner(pairs: Iterable[tuple[Owner, T]]) -> dict[Owner, list[T]]:
-    grouped: dict[Owner, list[T]] = {}
-    for owner, one in pairs:
-        grouped.setdefault(owner, []).append(one)
-    return grouped
 
 
 def _bandwidth(given: Sequence[Samples]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:

@@ -9,17 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Floats, Ints
 from irregulars.errors import InputError
 from irregulars.messages.kinds import GPU, STAGE, device_kind
 from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
 from irregulars.producers.simulator.network import Network, SlowDevice
 from irregulars.producers.simulator.noise import FAULTS, generator_of
 from irregulars.producers.simulator.settings import NS_PER_MS
-from irregulars.producers.simulator.topology import Ints, Topology
-
-Floats = NDArray[np.float64]
+from irregulars.producers.simulator.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Floats, Ints
 from irregulars.messages.records import PHASES
 from irregulars.producers.simulator.effects import NO_EFFECTS, Effects, Faults
 from irregulars.producers.simulator.network import Network, nowhere_path
@@ -29,10 +29,9 @@ from irregulars.producers.simulator.noise import Noise, draw_noise, drift_factor
 from irregulars.producers.simulator.plan import COPIED, NOBODY, ROOT, Plan, make_plan
 from irregulars.producers.simulator.schedule import EVALUATE, TRAIN
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
-from irregulars.producers.simulator.topology import Ints, Topology
+from irregulars.producers.simulator.topology import Topology
 from irregulars.producers.simulator.untidiness import Untidiness
 
-Floats = NDArray[np.float64]
 # How often an iteration is run again. One is enough where transfers begin together, two where one delays others.
 PASSES: Final = 2
 
@@ -74,9 +73,8 @@ class Contention:
             own = others_in_the_way_ns(nic[happens], begin[happens], length[happens], alone_ns[happens])
             others_ns[happens] = np.maximum(others_ns[happens], own)
         result = np.zeros(len(flow_ns))
-        if len(self.offsets):
-            slowest = np.maximum.reduceat(alone_ns + others_ns, self.offsets)
-            result[self.flows] = slowest - np.maximum.reduceat(alone_ns, self.offsets)
+        slowest = np.maximum.reduceat(alone_ns + others_ns, self.offsets)
+        result[self.flows] = slowest - np.maximum.reduceat(alone_ns, self.offsets)
         return result
 
 

@@ -16,12 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Floats, Ints
 from irregulars.producers.simulator.settings import NS_PER_S, NS_PER_US
-from irregulars.producers.simulator.topology import AXES, Ints, Topology
-
-Floats = NDArray[np.float64]
+from irregulars.producers.simulator.topology import AXES, Topology
 
 
 def wire_factor(operator: str, ranks: int) -> float:

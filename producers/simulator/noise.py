@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Floats, Ints
 from irregulars.producers.simulator.settings import NS_PER_US, SimulatorSettings
 
-Floats = NDArray[np.float64]
 # No transfer takes less than this part of its nominal time: a device has a highest rate.
 LEAST_TRANSFER_RATIO: Final = 0.8
 _SPREAD_NS: Final = 5 * NS_PER_US
@@ -38,7 +37,7 @@ class Noise:
     spread: Floats  # per step, 0 to 1: how late within the spread it leaves its transfer
     tail: Floats  # per rank: factor on its work after its last operator
 
-    def spread_ns(self, steps: NDArray[np.int64], transfer_ns: Floats) -> Floats:
+    def spread_ns(self, steps: Ints, transfer_ns: Floats) -> Floats:
         """How long after the end of a transfer each share leaves it: longer after a longer transfer."""
         return np.asarray(self.spread[steps] * (_SPREAD_NS + _SPREAD_RATIO * transfer_ns))
 

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.records import OPERATOR_CODES, SEND, UNKNOWN
 from irregulars.producers.simulator.calls import LEADER_WORK, P2P, POINT, Call, has_expert_work
 from irregulars.producers.simulator.network import nowhere_path, ring_path, wire_factor
@@ -28,9 +29,7 @@ from irregulars.producers.simulator.schedule import (
     stage_programs,
     waves,
 )
-from irregulars.producers.simulator.topology import AXES, Ints, Topology, along
-
-Floats = NDArray[np.float64]
+from irregulars.producers.simulator.topology import AXES, Topology, along
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class OperatorRows:
     operator: NDArray[np.uint8]
     peer: Ints
     size_bytes: Floats
-    is_scaled: NDArray[np.bool_]
+    is_scaled: Flags
     series: Ints
     ordinal: Ints
     per_iteration: Ints
@@ -150,7 +149,7 @@ class Wave:
     others: tuple[Ints, ...]  # arrays like `before`, of further steps that must be over, or the same again
     # For each share: it only waits for `others` in the queue of its stream, and its own work goes on meanwhile; None:
     # all shares begin their work when `others` are over too
-    is_queued: NDArray[np.bool_] | None
+    is_queued: Flags | None
     roles: Ints | None  # for each share its role, one of `ALL` to `NOBODY`; None: all wait for all
     is_merging: bool  # some steps have parts in other waves: each leaves with its last part
 
@@ -166,7 +165,7 @@ class Flows:
     transfer: Ints
     path: Ints
     wire_bytes: Floats
-    is_scaled: NDArray[np.bool_]
+    is_scaled: Flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class Plan:
     first_forward_step: Ints
     # step_rank, is_call: Per step: its rank, and whether it is a call (not a marker, nor a point on a stream)
     step_rank: Ints
-    is_call: NDArray[np.bool_]
+    is_call: Flags
     # Per stage an array ``(steps of a rank, micro-batches + 2)`` of nanoseconds; the last two columns are
     # `LEADER_WORK` and `OWN_WORK`. Where experts have work of their own, its columns follow the micro-batches'.
     stage_work: tuple[Floats, ...]
@@ -304,7 +303,6 @@ class _Layout:
         )  # fmt: skip
 
     def _call_of(self, meeting: Meeting) -> Call:
-        """Return the first of the calls that meet."""
         stage, place = meeting.members[0]
         return self.programs[stage][place]
 

@@ -12,20 +12,17 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header, iteration_columns
 from irregulars.producers.simulator.engine import Contention, Engine, Run
 from irregulars.producers.simulator.network import count_up
 from irregulars.producers.simulator.noise import DELIVERY, clock_errors, generator_of
 from irregulars.producers.simulator.plan import OperatorRows, Plan
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, NS_PER_US, SimulatorSettings
-from irregulars.producers.simulator.topology import Ints
-
-Bools = NDArray[np.bool_]
 
 
-def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -> tuple[Bools, Bools] | None:
+def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -> tuple[Flags, Flags] | None:
     """Return which rows of an iteration arrive, and which of these arrive twice; None: all, and none."""
     if not (settings.loss_ratio or settings.repeat_ratio):
         return None
@@ -45,9 +42,6 @@ def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -
         comes = np.cumsum(edges)[:-1] == 0
     again = (generator.random(count) < settings.repeat_ratio) & comes
     return comes, again
-
-
-Floats = NDArray[np.float64]
 
 
 class MeasuredTime:
@@ -233,7 +227,7 @@ def _in_series_of(plan: Plan, turn: Plan) -> Ints:
     return np.where(series[place] == plan.rows.series, turn.rows.per_iteration[first][place], 0)
 
 
-def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, Floats, tuple[Bools, Bools] | None]:
+def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, Floats, tuple[Flags, Flags] | None]:
     """Return starts, elapsed times (NaN: not ended), and masks of the rows that come, and that come once more.
 
     The masks are None where all rows come once.
@@ -253,7 +247,7 @@ def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, 
     return starts_ns, elapsed_ns, None if comes.all() and not again.any() else (comes, again & comes)
 
 
-def _whole_ns(times_ns: Sequence[Floats] | Floats) -> NDArray[np.int64]:
+def _whole_ns(times_ns: Sequence[Floats] | Floats) -> Ints:
     return np.rint(np.asarray(times_ns)).astype(np.int64)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
@@ -28,15 +27,11 @@ def sources_of(settings: SimulatorSettings) -> tuple[str, ...]:
     return ("commops", "iterations", *(("bandwidth",) if settings.bandwidth_period_ms else ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some consecutive iterations: when they are over on all ranks (ns since the epoch), and their batches.
+class Part(NamedTuple):
+    """Some consecutive iterations."""
 
-    ``past`` is the iteration after them.
-    """
-
-    due_ns: int
-    past: int
+    due_ns: int  # when they are over on all ranks, ns since the epoch
+    past: int  # the iteration after them
     batches: Iterator[Batch]
 
 

@@ -36,14 +36,13 @@ from itertools import product
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Flags, Ints
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Ranks, ranks_to_runs
 from irregulars.producers.simulator.noise import LOGGING, generator_of
 from irregulars.producers.simulator.settings import SimulatorSettings
 
-Ints = NDArray[np.int64]
 AXES: Final = ("pp", "dp", "shards", "ep", "cp", "tp")  # order of the axes of the grid of ranks
 VARYING: Final[Mapping[str, tuple[str, ...]]] = {
     "world": AXES, "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "dp": ("dp", "shards", "ep", "cp"),
@@ -148,7 +147,7 @@ class Topology:
         self.nic_host: Ints = np.arange(int(self.nic[-1]) + 1) // self._nics_per_host  # per NIC: its host
 
     @cached_property
-    def is_logged(self) -> NDArray[np.bool_]:
+    def is_logged(self) -> Flags:
         """Whether a rank writes rows."""
         if self.settings.logged == "all":
             return np.ones(self.world_size, dtype=np.bool_)

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Floats
 from irregulars.errors import InputError
 from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.effects import Faults, check_place, fault_ranks
@@ -136,7 +136,6 @@ def _spread(iterations: Sequence[int], most: int) -> list[int]:
     return [iterations[round(n * (count - 1) / (most - 1))] for n in range(most)]
 
 
-Floats = NDArray[np.float64]
 # Of normal noise: the median of |x - y| of two values is 0.954 of its standard deviation.
 _STD_OF_MEDIAN_STEP: Final = 1 / 0.954
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from irregulars.dtypes import Floats, Ints
 from irregulars.producers.simulator.calls import has_expert_work
 from irregulars.producers.simulator.noise import UNTIDINESS, WARM_UP, generator_of
 from irregulars.producers.simulator.settings import NS_PER_MS
-from irregulars.producers.simulator.topology import Ints, Topology
+from irregulars.producers.simulator.topology import Topology
 
-Floats = NDArray[np.float64]
 # How much is compiled in the first and the second iteration, relative to ``compile_ms``.
 _COMPILED: Final = (1.0, 0.2)
 _COMPILE_SPREAD: Final = 0.15  # caches, and CPUs that others use too

@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -134,33 +135,26 @@ def read_rows(
     convert: Callable[[Any, Column], Any],
 ) -> TableFile:
     """Convert rows; those that can't be converted, and texts (reasons) in their place, are the unreadable ones."""
-    types = arrow_types(columns, is_lenient=False)
-    chunks: dict[str, list[pa.Array]] = {column.name: [] for column in columns}
     numbers = array("q")
-    waiting: list[list[Any]] = []  # values of rows that are in no chunk yet
     unreadable: list[tuple[int, str]] = []
-    for number, row in enumerate(rows, start=1):
-        if isinstance(row, str):
-            unreadable.append((number, row))
-            continue
-        try:
-            waiting.append([convert(row.get(column.name), column) for column in columns])
-        except (ValueError, OverflowError) as error:
-            unreadable.append((number, str(error)))
-            continue
-        numbers.append(number)
-        if len(waiting) >= _CHUNK_ROWS:
-            _add_chunk(chunks, waiting, types)
-            waiting = []
-    _add_chunk(chunks, waiting, types)
-    arrays = {name: pa.chunked_array(own) for name, own in chunks.items()}
+
+    def converted() -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(rows, start=1):
+            try:
+                if isinstance(row, str):
+                    raise ValueError(row)
+                values = {column.name: convert(row.get(column.name), column) for column in columns}
+            except (ValueError, OverflowError) as error:
+                unreadable.append((number, str(error)))
+                continue
+            numbers.append(number)
+            yield values
+
+    types, good = pa.schema(list(arrow_types(columns, is_lenient=False).items())), converted()
+    chunks = iter(lambda: list(islice(good, _CHUNK_ROWS)), [])
+    table = pa.Table.from_batches([pa.RecordBatch.from_pylist(chunk, types) for chunk in chunks], types)
+    arrays = {column.name: table.column(column.name) for column in columns}
     return TableFile(str(path), schema, arrays, np.array(numbers, dtype=np.int64), tuple(unreadable))
-
-
-def _add_chunk(chunks: Mapping[str, list[pa.Array]], rows: list[list[Any]], types: Mapping[str, pa.DataType]) -> None:
-    """Add rows to each column as Arrow holds them; no rows too, so that a column has a type."""
-    for at, (name, own) in enumerate(chunks.items()):
-        own.append(pa.array([values[at] for values in rows], type=types[name]))
 
 
 def from_json(value: Any, column: Column) -> Any:

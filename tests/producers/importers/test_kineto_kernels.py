@@ -113,21 +113,11 @@ def run_again(source: Path, folder: Path, fault: str) -> Path:
     """
     told = orjson.loads(gzip.decompress(source.read_bytes()))
     events = [one for one in told["traceEvents"] if one.get("ph") == "X"]
-    begin, length = max(
-        (one["ts"], one["dur"])
-        for one in events
-        if one["name"].startswith("ProfilerStep#") and not one["cat"].startswith("gpu")
-    )
-    launch_of = {
-        one["args"]["correlation"]: one
-        for one in events
-        if one["cat"].startswith("cuda_") and "correlation" in one["args"]
-    }
-    pairs = [(launch_of.get(one["args"].get("correlation")), one) for one in events if one["cat"] == "kernel"]
-    own = [
-        (launch["ts"] - begin, launch, one) for launch, one in pairs if launch and 0 <= launch["ts"] - begin <= length
-    ]
-    own.sort(key=lambda row: row[0])
+    begin, length = max((one["ts"], one["dur"]) for one in steps_of(events))
+    launch_of = {one["args"].get("correlation"): one for one in events if one["cat"].startswith("cuda_")}
+    pairs = [(launch_of.get(one["args"].get("correlation", -1)), one) for one in events if one["cat"] == "kernel"]
+    own = [(launch["ts"] - begin, launch, one) for launch, one in pairs if launch]
+    own = sorted((row for row in own if 0 <= row[0] <= length), key=lambda row: row[0])
     issued_us = np.array([at for at, *_ in own])
     took_us = np.array([float(one["dur"]) for *_, one in own])
     is_shared = np.array(["nccl" in one["name"].lower() for *_, one in own])
@@ -144,17 +134,14 @@ def run_again(source: Path, folder: Path, fault: str) -> Path:
         load_us = np.where(is_odd & (fault == "loader"), LOAD_US, 10.0)
         lag_us = np.where(is_odd & (fault == "launches"), LAG_US, 0.0)[:, None] * np.arange(1, len(own) + 1)
         launched_us = (cpu_us + load_us)[:, None] + QUICKER * issued_us + lag_us
-        lasts_us = (
-            took_us
-            * np.where(is_odd & (fault == "kernels"), 1.5, 1.0)[:, None]
-            * noise.normal(1, 0.01, (RANKS, len(own)))
-        )
+        longer = np.where(is_odd & (fault == "kernels"), 1.5, 1.0)[:, None]
+        lasts_us = took_us * longer * noise.normal(1, 0.01, (RANKS, len(own)))
         spans = np.empty((len(own), 2, RANKS))
         for at in range(len(own)):
             start_us = np.maximum(launched_us[:, at] + 5, free_us)
-            free_us = (
-                np.full(RANKS, start_us.max() + took_us[at] / 10) if is_shared[at] else start_us + lasts_us[:, at]
-            )
+            free_us = start_us + lasts_us[:, at]
+            if is_shared[at]:
+                free_us = np.full(RANKS, start_us.max() + took_us[at] / 10)
             spans[at] = start_us, free_us
         ends_us = launched_us[:, -1] + QUICKER * (length - issued_us[-1])
         for rank, listed in enumerate(lists):
@@ -162,10 +149,9 @@ def run_again(source: Path, folder: Path, fault: str) -> Path:
                 args = {"correlation": number * len(own) + at}
                 named = {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"} if is_shared[at] else {}
                 start_us, end_us = spans[at, :, rank].tolist()
+                ran = {"ts": start_us, "dur": end_us - start_us, "args": {**one["args"], **args}}
                 listed.append({**launch, "ts": float(launched_us[rank, at]), "dur": 2.0, "args": args})
-                listed.append(
-                    {**one, **named, "ts": start_us, "dur": end_us - start_us, "args": {**one["args"], **args}}
-                )
+                listed.append({**one, **named, **ran})
             for one, first, past in calls:
                 if past > first:
                     around_us = launched_us[rank, [first, past - 1]] + (-0.5, 2.5)
@@ -190,28 +176,14 @@ def verdicts_on(folder: Path, out: Path) -> list[Verdict]:
     return list(newest.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "fault", "layer", "cause", "texts"),
-    [
-        ("nccl_data", "kernels", "unknown", "gpu_kernels", ("kernels of rank 2 are 50% longer",)),
-        (
-            "nccl_data",
-            "launches",
-            "software",
-            "gpu_idle",
-            ("does not run ahead of its GPU", "void within steps of rank 2"),
-        ),
-        ("nccl_data", "loader", "data", "data_loader", ()),
-        (
-            "sampled_rank-0",
-            "kernels",
-            "hardware",
-            "gpu_kernels",
-            ("gemm kernels of rank 2 are", "rate of mm of rank 2"),
-        ),
-        ("sampled_rank-0", "launches", "software", "gpu_idle", ("does not run ahead of its GPU",)),
-    ],
-)
+@pytest.mark.parametrize(("name", "fault", "layer", "cause", "texts"), [
+    ("nccl_data", "kernels", "unknown", "gpu_kernels", ("kernels of rank 2 are 50% longer",)),
+    ("nccl_data", "launches", "software", "gpu_idle",
+     ("does not run ahead of its GPU", "void within steps of rank 2")),
+    ("nccl_data", "loader", "data", "data_loader", ()),
+    ("sampled_rank-0", "kernels", "hardware", "gpu_kernels", ("gemm kernels of rank 2 are", "rate of mm of rank 2")),
+    ("sampled_rank-0", "launches", "software", "gpu_idle", ("does not run ahead of its GPU",)),
+])  # fmt: skip
 def test_the_cause_of_a_slow_rank_is_named_by_its_gpus_metrics(
     shared_trace: Shared, tmp_path: Path, name: str, fault: str, layer: str, cause: str, texts: tuple[str, ...]
 ) -> None:
@@ -233,6 +205,14 @@ def test_of_ranks_that_are_alike_nothing_is_told(shared_trace: Shared, tmp_path:
 # --- plain ----------------------------------------------------------------------------------------------------------
 
 
+def steps_of(events: Iterable[Event]) -> list[Event]:
+    return [one for one in events if one["name"].startswith("ProfilerStep#") and not one["cat"].startswith("gpu")]
+
+
+def past(one: Event) -> float:
+    return float(one["ts"] + one["dur"])
+
+
 def recomputed(events: Iterable[Event]) -> dict[str, tuple[float, int]]:
     """Return the value of each metric, and of how many values it is."""
     events = [one for one in events if one.get("ph") == "X"]
@@ -245,7 +225,7 @@ def recomputed(events: Iterable[Event]) -> dict[str, tuple[float, int]]:
         for one in events
         if one["cat"].lower() in ("cuda_runtime", "cuda_driver", "runtime") and "correlation" in one["args"]
     }
-    steps = [one for one in events if one["name"].startswith("ProfilerStep#") and not one["cat"].startswith("gpu")]
+    steps = steps_of(events)
     found = {"steps_per_s": (1e6 * len(steps) / sum(one["dur"] for one in steps), len(steps))}
     latencies, launched = [], set()
     for one in kernels:
@@ -267,15 +247,13 @@ def _recomputed_flops(
         launch = launches.get(one["args"].get("correlation"))
         for at, call in enumerate(calls if launch else ()):
             assert launch is not None
-            is_inside = call["ts"] <= launch["ts"] <= call["ts"] + call["dur"]
+            is_inside = call["ts"] <= launch["ts"] <= past(call)
             if is_inside and call["tid"] == launch["tid"]:
                 own[at].append(one)
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0])
     for at, those in own.items():
         call = calls[at]
-        is_shared = any(
-            min(a["ts"] + a["dur"], b["ts"] + b["dur"]) > max(a["ts"], b["ts"]) for a in those for b in others
-        )
+        is_shared = any(past(a) > b["ts"] and past(b) > a["ts"] for a in those for b in others)
         shapes = call["args"].get("Input Dims")
         if shapes and not is_shared:
             one, other = shapes[1:3] if "add" in call["name"] else shapes[:2]
@@ -292,19 +270,19 @@ def _recomputed_void(
     held: Counter[str] = Counter()
     for one in kernels:
         held[one["name"]] += one["dur"]
-    major, past = set(), 0.0
+    major, sum_us = set(), 0.0
     for name, took in held.most_common():
-        if past < 0.95 * held.total():
+        if sum_us < 0.95 * held.total():
             major.add(name)
-        past += took
-    busy = [(one["ts"], one["ts"] + one["dur"]) for one in kernels if one["name"] in major]
+        sum_us += took
+    busy = [(one["ts"], past(one)) for one in kernels if one["name"] in major]
     spans = {}
     for step in steps:
         own = []
         for one in kernels:
             launch = launches.get(one["args"].get("correlation"))
-            if launch and step["ts"] <= launch["ts"] <= step["ts"] + step["dur"]:
-                own.append((one["ts"], one["ts"] + one["dur"]))
+            if launch and step["ts"] <= launch["ts"] <= past(step):
+                own.append((one["ts"], past(one)))
         spans[int(step["name"].partition("#")[2])] = min(begin for begin, _ in own), max(end for _, end in own)
     between, minority, wholes, inner = 0.0, 0.0, 0.0, 0.0
     for number, (first, last) in spans.items():

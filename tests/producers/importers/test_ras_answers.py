@@ -88,9 +88,9 @@ def test_more_ranks_than_any_job_has_are_refused() -> None:
         read_answer(json.dumps(many).encode())
 
 
-@pytest.mark.parametrize(
-    ("part", "count"), [(b"{}", 5 << 18), (b"[]", 5 << 18), (b'{"a":{"b":1}}', 5 << 17), (b"0", 5 << 20)]
-)
+@pytest.mark.parametrize(("part", "count"), [
+    (b"{}", 5 << 18), (b"[]", 5 << 18), (b'{"a":{"b":1}}', 5 << 17), (b"0", 5 << 20),
+])  # fmt: skip
 def test_an_answer_of_nothing_but_tiny_parts_is_refused_before_it_is_read(part: bytes, count: int) -> None:
     value = b'{"communicators": [], "x": [' + b",".join([part] * count) + b"]}"
     assert len(value) < MAX_ANSWER_BYTES

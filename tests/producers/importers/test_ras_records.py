@@ -66,9 +66,8 @@ def test_a_job_that_goes_on_keeps_nobody_waiting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_answer_is_not_enough(tmp_path: Path, count: int) -> None:
     (tmp_path / "a").write_bytes(hanging().answer() * count)
-    with pytest.raises(
-        InputError, match="must be at least two, some seconds apart" if count else "must not be empty"
-    ):
+    rule = "must be at least two, some seconds apart" if count else "must not be empty"
+    with pytest.raises(InputError, match=rule):
         import_trace("nccl-ras", tmp_path, tmp_path / "out")
 
 
@@ -146,9 +145,8 @@ def test_a_rank_that_is_gone_is_waited_for(is_ahead: bool) -> None:
     job.launch(job.world, but=[] if is_ahead else [3])
     told.look()
     job.gone = {3: False}
-    assert seen(told.look()) == {(rank, job.world, "all_reduce", 6) for rank in (0, 1, 2)} | {
-        (2, "0xbeebea5449e0a7e7", "all_reduce", 5)
-    }
+    waiting = {(rank, job.world, "all_reduce", 6) for rank in (0, 1, 2)}
+    assert seen(told.look()) == waiting | {(2, "0xbeebea5449e0a7e7", "all_reduce", 5)}
 
 
 def test_who_joins_leaves_or_rests_keeps_nobody_waiting() -> None:

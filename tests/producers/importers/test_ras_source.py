@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -101,9 +102,8 @@ def test_a_healthy_job_is_observed_and_nothing_told() -> None:
         job.step()
         records += play.look()
     rows = batches(records, "iterations")
-    assert [(one.header.rank, one.columns["iteration"][0]) for one in rows] == [
-        (rank, n) for n in range(3) for rank in range(4)
-    ]
+    found = [(one.columns["iteration"][0], one.header.rank) for one in rows]
+    assert found == [*itertools.product(range(3), range(4))]
     assert {PHASES[one.columns["phase"][0]] for one in rows} == {"observed"}
     assert operators(records) == []
 
@@ -245,9 +245,8 @@ def test_polling_does_not_wait_for_an_answer(tmp_path: Path) -> None:
 
 
 def test_garbage_is_named_once_and_the_source_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    answers = iter(
-        [b"{", b"{", b"what?", RasAway("x:1: refused"), ValueError("a fault of ours"), PlayedJob().answer()]
-    )
+    faults = RasAway("x:1: refused"), ValueError("a fault of ours")
+    answers = iter([b"{", b"{", b"what?", *faults, PlayedJob().answer()])
 
     def ask() -> bytes:
         one = next(answers, PlayedJob().answer())
@@ -267,9 +266,8 @@ def test_garbage_is_named_once_and_the_source_goes_on(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("state", [b"\xff{", b'{"world": 3}', b'{"world": "w", "members": 7}', b'{"told": [[1]]}'])
 def test_a_damaged_state_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, state: bytes) -> None:
     (tmp_path / "state").write_bytes(state)
-    source = RasSource(
-        PlayedJob().answer, RasSettings(job="j", world_size=4), is_ours=is_this_host, state_path=tmp_path / "state"
-    )
+    settings, path = RasSettings(job="j", world_size=4), tmp_path / "state"
+    source = RasSource(PlayedJob().answer, settings, is_ours=is_this_host, state_path=path)
     take(source, lambda records: len(announced(records)) == 4)
     source.close()
     assert "event=ras_state_unusable" in caplog.text

@@ -41,17 +41,11 @@ def columns_of(iterations: Sequence[Sequence[Sequence[Call]]], first: int = 0) -
                 now_ns[rank] += round(call.work_ms * MS)
                 truth = number - first if number >= first else UNKNOWN
                 code = OPERATOR_CODES[call.operator]
-                rows.append(
-                    (
-                        rank, call.communicator, code, sequences[series], peer, 10**18 + now_ns[rank],
-                        call.size_bytes, truth,
-                    )
-                )  # fmt: skip
+                started = peer, 10**18 + now_ns[rank], call.size_bytes, truth
+                rows.append((rank, call.communicator, code, sequences[series], *started))
                 now_ns[rank] += MS // 10
     names = ("rank", "communicator", "operator", "sequence", "peer", "start_ns", "size_bytes", "iteration")
-    columns = {
-        name: np.array(column, dtype=np.int64) for name, column in zip(names, zip(*rows, strict=True), strict=True)
-    }
+    columns = dict(zip(names, np.array(rows, dtype=np.int64).T, strict=True))
     columns["size_bytes"] = columns["size_bytes"].astype(np.float64)
     columns["elapsed_ns"] = np.full(len(rows), MS / 10)
     return columns

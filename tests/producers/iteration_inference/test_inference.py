@@ -50,13 +50,11 @@ def test_iterations_are_found_exactly(first: int, turns: list[list[list[Call]]])
 SHARD = [call for _ in range(4) for call in (Call(DP, "all_gather", BIG), Call(DP, "reduce_scatter", BIG))]
 WARM_UP = [*[Call(TP, "all_reduce")] * 2, Call(DP, "all_reduce", BIG // 2, work_ms=20), Call(DP, "all_reduce", BIG)]
 CLOSE = {
-    "sharded micro-batches that end with a reduction which comes once": [
-        every_rank([*SHARD * 5, Call(DP, "all_reduce", BIG)])
-    ]
-    * 12,
+    "sharded micro-batches that end with a reduction which comes once":
+        [every_rank([*SHARD * 5, Call(DP, "all_reduce", BIG)])] * 12,
     "a warm-up with other sizes": [every_rank(WARM_UP), *[every_rank(ddp(2, layers=2))] * 10],
     "a job that changes": [*[every_rank(ddp(2, layers=4))] * 20, *[every_rank(ddp(5, layers=9))] * 20],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("turns", CLOSE.values(), ids=CLOSE)
@@ -69,14 +67,8 @@ def test_all_iterations_are_found_within_one_operator(turns: list[list[list[Call
 
 def test_groups_that_share_no_communicator_are_joined_by_what_links_them() -> None:
     """Ranks 0 and 1 reduce on one communicator, 2 and 3 on another, and each sends to its fellow."""
-    ends = [
-        [Call(DP, "all_reduce", BIG, work_ms=20)] if rank < 2 else [Call(WORLD, "all_reduce", BIG)]
-        for rank in range(4)
-    ]
-    middle = [
-        [Call(PP, "send", peer=rank + 2)] if rank < 2 else [Call(PP, "recv", peer=rank - 2)] for rank in range(4)
-    ]
-    one = [first + last for first, last in zip(middle, ends, strict=True)]
+    first = [[Call(PP, "send", peer=rank + 2), Call(DP, "all_reduce", BIG, work_ms=20)] for rank in (0, 1)]
+    one = first + [[Call(PP, "recv", peer=rank - 2), Call(WORLD, "all_reduce", BIG)] for rank in (2, 3)]
     extra = [[], [], *([Call(WORLD, "all_reduce", BIG)] for _ in range(2))]  # the second group has warmed up
     columns = columns_of([extra, *[one] * 15], first=1)
     found = infer_iterations(columns, ["dp", "tp", "pp", "dp"]).iteration
@@ -134,10 +126,8 @@ def test_iterations_of_ranks_that_mostly_work_begin_as_the_one_before_ends() -> 
 
 def test_nothing_periodic_and_no_rows_are_no_iterations() -> None:
     generator = np.random.default_rng(1)
-    calls = [
-        Call(DP, str(generator.choice(["all_reduce", "reduce_scatter"])), int(s))
-        for s in generator.integers(1, 99, 60)
-    ]
+    kinds, sizes = ["all_reduce", "reduce_scatter"], generator.integers(1, 99, 60).tolist()
+    calls = [Call(DP, str(generator.choice(kinds)), size) for size in sizes]
     found = infer_iterations(columns_of([every_rank(calls)]), KINDS)
     assert found.count == 0
     assert (found.iteration == UNKNOWN).all()

@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,9 +77,9 @@ def errors(name: str, found: dict[int, np.ndarray]) -> np.ndarray:
     return border_errors(columns, np.concatenate([found[rank] for rank in truth.commops]))
 
 
-@pytest.mark.parametrize(
-    ("name", "max_rows"), [*((name, 200) for name in NAMES), ("gloo-slow-nic", 7), ("gloo-clean", 1_500)]
-)
+@pytest.mark.parametrize(("name", "max_rows"), [
+    *((name, 200) for name in NAMES), ("gloo-slow-nic", 7), ("gloo-clean", 1_500),
+])  # fmt: skip
 def test_a_job_followed_live_is_numbered_as_it_was_marked(name: str, max_rows: int) -> None:
     found = numbers(drain(InferringSource(followed(unmarked(name), max_rows=max_rows))))
     assert errors(name, found).max() <= 1
@@ -178,9 +179,8 @@ def records_of(name: str) -> list[Record]:
 def test_marks_that_come_later_are_kept_and_what_waited_leaves_as_it_came() -> None:
     trace = read_trace(RECORDINGS / "gloo-clean")
     announcements = [replace(a, sources=("commops",)) for a in trace.announcements]
-    batches = [
-        r for r in drain(followed(trace, max_rows=30)) if isinstance(r, Batch) and r.header.schema == "commops"
-    ]
+    records = drain(followed(trace, max_rows=30))
+    batches = [r for r in records if isinstance(r, Batch) and r.header.schema == "commops"]
     warm_up = [Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)}) for b in batches[:4]]
     source = InferringSource(one_by_one([*announcements, *warm_up, *batches[4:]]))
     passed = [r for _ in range(len(announcements) + len(batches)) for r in source.poll(1_000)]
@@ -199,11 +199,8 @@ def test_a_job_that_announces_iterations_passes_at_once() -> None:
 def test_a_job_that_takes_long_to_learn_is_left_alone_and_keeps_all_its_rows() -> None:
     """A clock on which each look at a batch takes a second: the time for learning is used up after three."""
     seconds = itertools.count()
-    source = InferringSource(
-        followed(unmarked("gloo-clean"), max_rows=20),
-        limits=InferenceLimits(rows=400),
-        clock_s=lambda: float(next(seconds)),
-    )
+    slow = followed(unmarked("gloo-clean"), max_rows=20)
+    source = InferringSource(slow, limits=InferenceLimits(rows=400), clock_s=lambda: float(next(seconds)))
     found = numbers(drain(source))
     whole = numbers(drain(followed(unmarked("gloo-clean"))))
     assert {rank: len(own) for rank, own in found.items()} == {rank: len(own) for rank, own in whole.items()}
@@ -334,9 +331,7 @@ def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(
 def test_sequences_far_away_or_in_wide_steps_cost_no_memory(is_far: bool) -> None:
     """An array of all numbers up to one took 32 GiB; of an exporter that counts in ns a table of them 8 TB."""
     trace = unmarked("gloo-clean")
-    changed = {
-        rank: Batch(b.header, {n: c.copy() for n, c in b.columns.items()}) for rank, b in trace.commops.items()
-    }
+    changed = {rank: Batch(b.header, deepcopy(dict(b.columns))) for rank, b in trace.commops.items()}
     if is_far:
         world = changed[0].header.names.index("world")
         own = np.flatnonzero(changed[0].columns["communicator"] == world)

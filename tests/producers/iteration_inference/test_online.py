@@ -66,17 +66,10 @@ def test_nodes_that_join_at_different_times_agree() -> None:
         released = [one for batch in batches for one in inference.push(batch)] + inference.flush()
         for batch in released:
             is_world = np.array(batch.header.names)[batch.columns["communicator"]] == "world"
-            pairs = zip(
-                batch.columns["sequence"][is_world].tolist(),
-                batch.columns["iteration"][is_world].tolist(),
-                strict=True,
-            )
-            found.setdefault(rank, {}).update(pairs)
-    shared = [
-        sequence
-        for sequence in found[0]
-        if found[0][sequence] != UNKNOWN and found[3].get(sequence, UNKNOWN) != UNKNOWN
-    ]
+            pairs = (batch.columns[name][is_world].tolist() for name in ("sequence", "iteration"))
+            found.setdefault(rank, {}).update(zip(*pairs, strict=True))
+    known = ({sequence for sequence, number in own.items() if number != UNKNOWN} for own in found.values())
+    shared = set.intersection(*known)
     assert len(shared) > 80
     assert all(found[0][sequence] == found[3][sequence] for sequence in shared)
 
@@ -129,9 +122,8 @@ def test_buckets_of_gradients_are_no_iterations(per_batch: int, sizes: list[int]
     assert sum(found == UNKNOWN for _, found in pairs) <= 0.1 * len(pairs)
 
 
-@pytest.mark.parametrize(
-    ("slow", "waits"), [(0, 8), (3, 4 * 64 // 5 + 12)]
-)  # of the 4 ranks' batches of 5 iterations
+# Batches of the 4 ranks, of 5 iterations each
+@pytest.mark.parametrize(("slow", "waits"), [(0, 8), (3, 4 * 64 // 5 + 12)])
 def test_a_slow_first_iteration_holds_up_nothing_and_a_pause_for_a_while_alone(slow: int, waits: int) -> None:
     jobs = [[buckets([25 * _MB], 3_000.0 if number == slow else 400.0)] * 4 for number in range(120)]
     pairs, waiting = numbered_by(jobs, 5)

@@ -110,9 +110,8 @@ class TestHang:
         is_open = np.isnan(columns["elapsed_ns"])
         first = np.argmin(np.where(is_open, columns["start_ns"], np.iinfo(np.int64).max))
         assert columns["rank"][first] == 5
-        same = (columns["communicator"] == columns["communicator"][first]) & (
-            columns["sequence"] == columns["sequence"][first]
-        )
+        names = ("communicator", "sequence")
+        same = np.logical_and(*(columns[name] == columns[name][first] for name in names))
         assert not is_open[same & (columns["rank"] != 5)].any()
 
     def test_at_real_pace_the_job_stays_silent_before_it_ends(self) -> None:

@@ -63,9 +63,8 @@ def test_dimensions_nest(shape: dict[str, Any], wanted: dict[str, tuple[int, ...
 
 
 def test_kinds_are_those_of_the_contract_and_announcements_travel_as_json() -> None:
-    kinds = {
-        c.id: c.kind for c in Topology(SimulatorSettings(shards=2, has_tied_embeddings=True)).groups.communicators
-    }
+    tied = Topology(SimulatorSettings(shards=2, has_tied_embeddings=True))
+    kinds = {one.id: one.kind for one in tied.groups.communicators}
     assert (kinds["shard_p0_d0_t0"], kinds["emb_d0_s0_t0"], kinds["world"]) == ("dp", "unknown", "world")
     topology = Topology(SimulatorSettings(clock="per_host"))
     announcements = list(topology.announcements(("commops", "bandwidth")))

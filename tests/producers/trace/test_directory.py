@@ -147,12 +147,8 @@ def test_json_rows_may_leave_out_what_is_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
 def test_phases_are_read_and_a_loss_that_is_nan_is_no_missing_one(tmp_path: Path, ending: str) -> None:
     names = ("loss", "not_finite", "parameters_checksum", "phase")
-    given = [
-        (np.nan, None, None, "train"),
-        (None, 3, 1 << 60, "eval"),
-        (np.inf, 0, None, None),
-        (2.0, None, -1, None),
-    ]
+    marked = (np.nan, None, None, "train"), (None, 3, 1 << 60, "eval")
+    given = [*marked, (np.inf, 0, None, None), (2.0, None, -1, None)]
     rows = [turn(number, **dict(zip(names, own, strict=True))) for number, own in enumerate(given)]
     trace = read_trace(write_directory(tmp_path / "t", ending=ending, iterations=rows))
     assert trace.rejected.count == 0
@@ -345,9 +341,8 @@ def test_what_is_written_is_read_back(recording: Path, tmp_path: Path) -> None:
 
 
 def test_a_trace_with_little_in_it_is_read_back(tmp_path: Path) -> None:
-    job_object = job(
-        ranks={"1": {"lost_rows": 3}, "3": {}}, logged_ranks=[0, 1], recorded_until_ns=START_NS, attempt=4
-    )
+    ranks = {"1": {"lost_rows": 3}, "3": {}}
+    job_object = job(ranks=ranks, logged_ranks=[0, 1], recorded_until_ns=START_NS, attempt=4)
     trace = read_trace(write_directory(tmp_path / "a", [], job_object))
     again = write(tmp_path / "b", trace)
     assert_same(again, trace)
@@ -631,9 +626,8 @@ def test_a_small_parquet_of_very_many_rows_is_refused_before_it_is_read(tmp_path
             writer.write_table(part)
     assert path.stat().st_size < 5_000_000
     before_bytes = pa.default_memory_pool().max_memory()
-    assert_refused(
-        tmp_path / "t", "commops.parquet: must have at most 8 rows a byte, or 16777216 in all; got 20000000"
-    )
+    rule = "must have at most 8 rows a byte, or 16777216 in all"
+    assert_refused(tmp_path / "t", f"commops.parquet: {rule}; got 20000000")
     assert pa.default_memory_pool().max_memory() < before_bytes + (256 << 20)
 
 
