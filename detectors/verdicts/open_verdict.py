@@ -14,6 +14,7 @@ import numpy as np
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.own_time import covering_cause
 from irregulars.detectors.blame.reported import Report
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.irregular.thresholds import IRREGULAR
@@ -140,6 +141,12 @@ class OpenVerdict:
     def is_working(self) -> bool:
         """Whether it accuses a rank or host that works longer though its transfers are as always."""
         return self.cause.kind == "slow_rank" and self.worked >= JOB.often
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether its ranks were late for want of their host, which makes their transfers slow as well."""
+        covered = None if self.first_device is None else covering_cause(self.first_device.ranks, self.kept)
+        return covered is not None and covered.layer == "host"
 
     def follow(
         self,

@@ -210,7 +210,8 @@ class VerdictTracker:
         # One that was taken for like another does not show that the same rank was late again.
         recent = [o for o in self._recent if o.attribution is not None and not o.is_carried]
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
-        evidence = Evidence(recent, self._suspicions, is_uneven, topology, self._working)
+        starved = {one.first_device for one in self._open if one.is_working and one.is_starved}
+        evidence = Evidence(recent, self._suspicions, is_uneven, topology, self._working - starved)
         causes = evidence.find(self._new_imbalance(topology))
         # Causes that may be accused one day are replayed first: the newest replay decides as well.
         for cause in causes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,17 @@ CAUSES = RECORDINGS / "causes"
 FAULTS = sorted(path.parent.name for path in CAUSES.glob("*/label.json") if path.parent.name != "clean")
 
 
-def costliest_accusation(directory: Path) -> Verdict:
-    accusing = [one for one in analyze(read_trace(directory)).verdicts if one.suspects]
-    return max(accusing, key=lambda one: one.lost_s)
+def costliest_accusation(verdicts: Sequence[Verdict]) -> Verdict:
+    return max((one for one in verdicts if one.suspects), key=lambda one: one.lost_s)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_recorded_cause_is_named(name: str) -> None:
     truth = json.loads((CAUSES / name / "label.json").read_text())
-    verdict = costliest_accusation(CAUSES / name)
+    verdicts = analyze(read_trace(CAUSES / name)).verdicts
+    verdict = costliest_accusation(verdicts)
+    # The transfers of a rank that is kept off its processor are slow as well, for no cause of their own.
+    assert "network" not in {one.layer for one in verdicts if one.severity != "note"}
     assert (verdict.kind, list(verdict.suspects[0].ranks)) == ("slow_rank", truth["ranks"])
     assert (verdict.cause, verdict.layer) == (truth["cause"], layer_of("slow_rank", truth["cause"]))
     assert (verdict.cause_share or 1.0) >= 0.8
@@ -40,7 +43,7 @@ def test_without_pauses_the_same_rank_is_named_and_no_cause(name: str, tmp_path:
     for path in (CAUSES / name).glob("*.*"):
         if path.stem not in ("pauses", "label"):
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    before, after = costliest_accusation(CAUSES / name), costliest_accusation(tmp_path)
+    before, after = (costliest_accusation(analyze(read_trace(one)).verdicts) for one in (CAUSES / name, tmp_path))
     assert before.verdict_id == after.verdict_id
     assert (before.kind, before.iterations) == (after.kind, after.iterations)
     assert (after.cause, after.layer) == (None, "unknown")
