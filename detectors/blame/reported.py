@@ -161,11 +161,12 @@ def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
     the time in thousandths, and whose device tells these apart.
     """
     taken = [one for one in events if one.code is not None]
-    newest_ns = {one.rank: one.time_ns for one in sorted(taken)}
-    # By device, rank and function. A rank's operators are those of its newest look.
+    # A job's processes are profiled less often than they are looked at: each device has a newest look of its own.
+    newest_ns = {(one.rank, one.device): one.time_ns for one in sorted(taken)}
+    # By device, rank and function
     found: dict[str, dict[int, dict[str, float]]] = {}
     for one in sorted(taken):
-        if newest_ns[one.rank] - one.time_ns < ONE_LOOK_NS:
+        if newest_ns[one.rank, one.device] - one.time_ns < ONE_LOOK_NS:
             found.setdefault(one.device, {}).setdefault(one.rank, {})[one.detail] = (one.code or 0) / 1000
     text = ""
     accused = verdict.suspects[0].ranks if verdict.suspects else ()

@@ -48,6 +48,9 @@ def test_functions_and_the_operators_below_them_are_compared_apart() -> None:
         "; rank 5 spends 41% of its time in decode_jpeg, ranks 6-7 3%"
         "; rank 5 spends 55% of its time in aten::sort, rank 7 0%"
     )
+    # A later look at its functions alone, for another verdict of the job, which is profiled once in ten minutes
+    later = shares(5, ("decode_jpeg", 410), time_ns=10**18 + 10**10)
+    assert spent_apart(VERDICT, [*own, *later, *PEERS, *operators(7, ("aten::mm", 60))]) == told
 
 
 @pytest.mark.parametrize("events", [
