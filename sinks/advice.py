@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from irregulars.messages.device_events import GPU_METRICS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, STANDSTILLS, VERDICT_KINDS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Reported, Step
@@ -223,9 +224,8 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             return f"{again}: if it comes out otherwise test the GPU on {host}, if alike skip the batch"
         case "custom":
             who = "the ranks" if suspect is None else name_ranks(suspect.ranks)
-            return (
-                f"drain nothing on a detector's word alone: look at {who} with what the detector says in the evidence"
-            )
+            said = f"look at {who} with what the detector says in the evidence"
+            return _by_cause(verdict, who, host) or f"drain nothing on a detector's word alone: {said}"
     return "drain nothing: go by the evidence, this release does not know such verdicts"
 
 
@@ -345,6 +345,8 @@ def command_to_run(verdict: Verdict) -> str:
     job: dict[str, str | int] = {"job": verdict.job, "attempt": verdict.attempt}
     if verdict.kind == "slow_nic" and rank is not None:
         return _command("bandwidth_of_rank", **job, rank=rank)
+    if verdict.detector == GPU_METRICS:
+        return _command("metrics_of_ranks", **job)
     if verdict.kind == "custom" and rank is not None:
         return _command("strange_ranks", **job, rank=rank)
     if verdict.kind in OF_NUMBERS:

@@ -23,13 +23,16 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.rank_metrics import (
+    Difference,
     find_differences,
     join_windows,
     text_of_difference,
     windows_of,
 )
-from irregulars.messages.device_events import FLOPS, KERNELS, ONE_LOOK_NS, DeviceEvent
+from irregulars.dtypes import Floats, Ints
+from irregulars.messages.device_events import FLOPS, GPU_METRICS, KERNELS, ONE_LOOK_NS, DeviceEvent, Summary
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import layer_of
 from irregulars.messages.reasons import Reported
 from irregulars.messages.records import LOOKS
 from irregulars.messages.xids import SYMPATHETIC, class_of_xid
@@ -43,6 +46,7 @@ _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
 _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS, "metric"})
 _DEGRADED: Final = frozenset({"throttle", "link_errors"})
+_PEERS: Final = "that of its peers"
 _GPU: Final = re.compile(r"gpu(\d+)")
 _APART: Final = 0.15
 """A difference of shares that is no chance: three standard deviations, sqrt(2 / 4 / n) each, of n = 250 samples."""
@@ -118,13 +122,14 @@ def with_events(
     `onset_ns`: when the cause was first seen, ns since the epoch; None: as long ago as the verdict lasted.
     `topology`: tells which ranks do the same work; None: all.
     """
-    if not events or not verdict.suspects or verdict.time_ns is None:
+    is_of_metrics = verdict.detector == GPU_METRICS
+    if not events or verdict.time_ns is None or not (verdict.suspects or is_of_metrics):
         return verdict
     onset_ns = onset_of(verdict, verdict.time_ns) if onset_ns is None else onset_ns
     late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
     metrics = [one for one in events if one.kind == "metric"]
     events = [one for one in events if one.kind != "metric"]
-    if metrics and verdict.kind == "slow_rank":
+    if metrics and (verdict.kind == "slow_rank" or is_of_metrics):
         verdict = _with_metrics(verdict, metrics, onset_ns, topology)
     functions = [one for one in events if one.kind == "function" and one.time_ns >= onset_ns]
     near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
@@ -161,11 +166,12 @@ def spent_apart(verdict: Verdict, events: Iterable[DeviceEvent]) -> str:
     the time in thousandths, and whose device tells these apart.
     """
     taken = [one for one in events if one.code is not None]
-    newest_ns = {one.rank: one.time_ns for one in sorted(taken)}
-    # By device, rank and function. A rank's operators are those of its newest look.
+    # A job's processes are profiled less often than they are looked at: each device has a newest look of its own.
+    newest_ns = {(one.rank, one.device): one.time_ns for one in sorted(taken)}
+    # By device, rank and function
     found: dict[str, dict[int, dict[str, float]]] = {}
     for one in sorted(taken):
-        if newest_ns[one.rank] - one.time_ns < ONE_LOOK_NS:
+        if newest_ns[one.rank, one.device] - one.time_ns < ONE_LOOK_NS:
             found.setdefault(one.device, {}).setdefault(one.rank, {})[one.detail] = (one.code or 0) / 1000
     text = ""
     accused = verdict.suspects[0].ranks if verdict.suspects else ()
@@ -188,6 +194,48 @@ def _most_apart(rank: int, shares: Mapping[int, Mapping[str, float]], peers: Seq
     return f"; rank {rank} spends {shares[rank][most]:.0%} of its time in {most}, {beside}"
 
 
+def score_metrics(
+    new: Iterable[DeviceEvent], known: Iterable[DeviceEvent], ranks: Ints, topology: Topology
+) -> Floats | None:
+    """Return how far the newest metrics of each rank are from those of its peers, or else from its own past.
+
+    From 1 on the distance matters; NaN: the rank has no new ones. None: no rank has. `known`: with the new ones.
+    """
+    times = {one.rank: one.time_ns for one in sorted(new, reverse=True) if one.kind == "metric"}
+    if not times:
+        return None
+    windows = windows_of(one for one in known if one.kind == "metric")
+    found, _ = _unlike(windows, min(times.values()), times.keys(), topology)
+    scores = np.where(np.isin(ranks, [*times]), 0.0, np.nan)
+    for one, others in found:
+        # Against the past kernels are longer where the job has more to do.
+        if others == _PEERS or not one.metric.startswith(KERNELS):
+            scores[ranks == one.rank] = np.fmax(scores[ranks == one.rank], one.score)
+    return scores
+
+
+def _unlike(
+    windows: Mapping[int, Mapping[int, Mapping[str, Summary]]], onset_ns: float, accused: Collection[int],
+    topology: Topology | None,
+) -> tuple[list[tuple[Difference, str]], dict[int, dict[str, Summary]]]:  # fmt: skip
+    """Return in which metrics ranks are unlike their peers from a time on, or where none is, unlike their own past.
+
+    With what they are held against, and the metrics of all ranks from that time on.
+    """
+    late = {rank: [one for at, one in own.items() if at >= onset_ns] for rank, own in windows.items()}
+    ranks = {rank: join_windows(own) for rank, own in late.items() if own}
+    order = np.array(sorted(ranks), np.int64)
+    stages = np.zeros_like(order) if topology is None else topology.stages(order)
+    found = find_differences(ranks, dict(zip(order.tolist(), stages.tolist(), strict=True)))
+    told = [(one, _PEERS) for one in found if one.rank in accused]
+    for rank in sorted(ranks.keys() & accused) if not told else ():
+        before = [one for at, one in sorted(windows[rank].items()) if at < onset_ns]
+        own = dict(enumerate([ranks[rank], *before])) if before else {}
+        changes = find_differences(own, dict.fromkeys(own, 0))
+        told += [(one._replace(rank=rank), "that of its windows before") for one in changes if one.rank == 0]
+    return told, ranks
+
+
 def _with_metrics(
     verdict: Verdict, events: Iterable[DeviceEvent], onset_ns: float, topology: Topology | None
 ) -> Verdict:
@@ -196,18 +244,8 @@ def _with_metrics(
     Multiplications at a lower rate are the GPU's: it does the same work more slowly.
     """
     windows = windows_of(events)
-    late = {rank: [one for at, one in own.items() if at >= onset_ns] for rank, own in windows.items()}
-    ranks = {rank: join_windows(own) for rank, own in late.items() if own}
-    order = np.array(sorted(ranks), np.int64)
-    stages = np.zeros_like(order) if topology is None else topology.stages(order)
-    accused = verdict.suspects[0].ranks
-    found = find_differences(ranks, dict(zip(order.tolist(), stages.tolist(), strict=True)))
-    told = [(one, "that of its peers") for one in found if one.rank in accused]
-    for rank in accused if not told else ():
-        before = [one for at, one in sorted(windows.get(rank, {}).items()) if at < onset_ns]
-        own = dict(enumerate([join_windows(late[rank]), *before])) if before and late[rank] else {}
-        changes = find_differences(own, dict.fromkeys(own, 0))
-        told += [(one._replace(rank=rank), "that of its windows before") for one in changes if one.rank == 0]
+    accused = verdict.suspects[0].ranks if verdict.suspects else windows.keys()
+    told, ranks = _unlike(windows, onset_ns, accused, topology)
     if not told:
         return verdict
     # A slow GPU has all of them: of classes of kernels the one that costs most time is named.
@@ -216,8 +254,13 @@ def _with_metrics(
     dearest = max(kernels, key=lambda name: costs[name], default=None)
     told = [pair for pair in told if pair[0].metric not in kernels or pair[0].metric == dearest]
     text = "".join(f"; {text_of_difference(one, others)}" for one, others in told[:_NAMED])
-    is_slower = verdict.layer == "unknown" and any(one.metric.startswith(FLOPS) for one, _ in told)
-    return replace(verdict, evidence=verdict.evidence + text, layer="hardware" if is_slower else verdict.layer)
+    layer, cause = verdict.layer, verdict.cause
+    if verdict.detector == GPU_METRICS and any(one.is_stalled for one, _ in told):
+        cause = "gpu_idle"
+        layer = layer_of(verdict.kind, cause)
+    elif layer == "unknown" and verdict.suspects and any(one.metric.startswith(FLOPS) for one, _ in told):
+        layer = "hardware"
+    return replace(verdict, evidence=verdict.evidence + text, layer=layer, cause=cause)
 
 
 def onset_of(verdict: Verdict, time_ns: int) -> int:

@@ -24,6 +24,7 @@ from irregulars.detectors.plugins.stored_state import StoredDetector, restore_de
 from irregulars.detectors.verdicts.custom_verdicts import CustomState, CustomVerdicts, Moment
 from irregulars.detectors.verdicts.strange_ranks import RankScores, StrangeRanks, StrangeRanksWatch
 from irregulars.dtypes import Column, Floats, Ints
+from irregulars.messages.device_events import GPU_METRICS
 from irregulars.messages.evidence import DETECTOR_SCORE
 from irregulars.messages.judgements import Verdict
 from irregulars.settings import JudgeSettings, SeverityLimits
@@ -41,6 +42,11 @@ class Scored(NamedTuple):
     largest: Floats  # of each rank, the largest score of all detectors; NaN: no opinion
     named: RankScores  # all scores by detector, those of the first hop too
     frame: Frame  # input of the detectors of ranks; empty where there are none
+
+    def with_metrics(self, scores: Floats) -> Scored:
+        """Return them with the scores of the metrics that profiles tell of each rank."""
+        named = {**self.named.by_detector, GPU_METRICS: scores}
+        return self._replace(named=RankScores(self.named.ranks, named))
 
 
 class DetectorPanel:
@@ -141,7 +147,8 @@ class DetectorsSay:
     ) -> None:
         state = state or SayState()
         self._panel = panel
-        self._speakers = panel.openers | panel.witnesses
+        self._openers = panel.openers | {GPU_METRICS}
+        self._speakers = self._openers | panel.witnesses
         self._strange = StrangeRanksWatch(state.strange)
         self._testimony = dict(state.testimony)  # by the ids of open verdicts: the one last published
         self._custom = CustomVerdicts(job, attempt, limits, state.custom)
@@ -157,8 +164,7 @@ class DetectorsSay:
 
     def hear(self, scored: Scored) -> None:
         """Take in the scores of a judged iteration, before its verdicts are revised."""
-        if self._speakers:
-            self._strange.look(_of(scored, self._speakers))
+        self._strange.look(_of(scored, self._speakers))
 
     def testify(self, revisions: Sequence[Verdict]) -> list[Verdict]:
         """Add to the evidence of verdicts which detectors find a suspect strange."""
@@ -181,9 +187,9 @@ class DetectorsSay:
         self, moment: Moment, scored: Scored, accused: frozenset[int], topology: Topology
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Let detectors open, follow and close verdicts; the result is that of `CustomVerdicts.observe`."""
-        if not self._panel.openers:
-            return [], ()
-        scores = _of(scored, self._panel.openers)
+        scores = _of(scored, self._openers)
+        if not scores.by_detector:
+            return [], ()  # without an opinion nothing goes on, and nothing is over
 
         def explain(name: str, rank: int) -> str:
             return self._panel.explain(scored, name, rank)
@@ -195,10 +201,11 @@ class DetectorsSay:
         return self._custom.close(reason, topology)
 
     def state(self) -> SayState | None:
-        """Everything that a new object needs to go on; None: no detector opens verdicts or testifies."""
-        if not self._speakers:
+        """Everything that a new object needs to go on; None: no detector had an opinion, or testifies."""
+        custom = self._custom.state()
+        if not (self._panel.openers or self._panel.witnesses or custom.recent):
             return None
-        return SayState(dict(self._strange.by_detector), dict(self._testimony), self._custom.state())
+        return SayState(dict(self._strange.by_detector), dict(self._testimony), custom)
 
 
 def _of(scored: Scored, names: frozenset[str]) -> RankScores:

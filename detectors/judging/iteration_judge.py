@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.reported import EventLog, onset_of, with_events
+from irregulars.detectors.blame.reported import EventLog, onset_of, score_metrics, with_events
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import IterationWindow, WindowState
@@ -177,7 +177,8 @@ class IterationJudge:
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
-        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns), self._topology)
+        events = self._events.until(rows.start_ns + rows.elapsed_ns)
+        self._tracker.note_events(events, self._topology)
         # Stages of an unannounced pipeline show in the first iterations, or not at all.
         if self._judged < IRREGULAR.min_iterations:
             self._reader.infer_stages(rows)
@@ -186,6 +187,9 @@ class IterationJudge:
         is_irregular: bool | None = None
         answer = _Answer()
         scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
+        metrics = score_metrics(events, self._events.past, rows.columns["rank"], self._topology)
+        if metrics is not None:
+            scored = scored.with_metrics(metrics)
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)

@@ -63,6 +63,17 @@ class Difference(NamedTuple):
     quantile: float  # of the issue latency that both values are; 0.5 for other metrics
     distance: float  # between the distributions: a share of the step for void, else powers of ten
 
+    @property
+    def score(self) -> float:
+        """How many times the smallest distance that matters it is; 0: it tells of no GPU that is slow or waits."""
+        is_told = self.is_stalled if self.metric == ISSUE_LATENCY else self.metric not in (THROUGHPUT, TOKENS)
+        return self.distance / _least(self.metric) if is_told else 0.0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the GPU waits for its CPU, which ran ahead of it before or elsewhere."""
+        return self.metric == ISSUE_LATENCY and self.value < _STALLED_NS < self.usual
+
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
@@ -182,8 +193,7 @@ def text_of_difference(one: Difference, others: str = "that of its peers") -> st
         longer, kind = one.value / max(one.usual, 1.0) - 1, one.metric.rpartition(".")[2]
         return f"{kind} kernels of {rank} are {longer:.0%} longer: time of each {value}, {others} {usual}"
     text = f"{name_metric(one.metric)} of {rank} is {value}{where}, {others} {usual}"
-    is_stalled = one.metric == ISSUE_LATENCY and one.value < _STALLED_NS < one.usual
-    return f"{text}: its CPU does not run ahead of its GPU" if is_stalled else text
+    return f"{text}: its CPU does not run ahead of its GPU" if one.is_stalled else text
 
 
 def measure_bandwidth(columns: Mapping[str, Column], members: Ints, *, is_shared_clock: bool) -> Bandwidths:

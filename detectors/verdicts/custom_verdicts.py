@@ -11,7 +11,7 @@ goes on     one of its ranks is strange
 closes      none was for 10 judged iterations (`IRREGULAR.min_iterations`), or the job ended; iterations in which the
             detector has no opinion on any of them do not count
 costs       excess of irregular iterations while it was seen, if no other verdict's cause was seen in them
-severity    by that cost, and a ticket at least: people who let a detector speak want to hear it
+severity    by that cost, and a ticket at least, but of metrics: people who let a detector speak want to hear it
 ==========  ========================================================================================================
 """
 
@@ -32,6 +32,7 @@ from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, Count
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
+from irregulars.messages.device_events import GPU_METRICS
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import GPU
 from irregulars.settings import SeverityLimits
@@ -82,11 +83,12 @@ class CustomVerdict(CountedVerdict):
         self.moments.append(moment)
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
-        """Return how urgent it is: a ticket at least, and never less than was published."""
+        """Return how urgent it is: a ticket at least where people let it speak, never less than was published."""
         usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
         lasted_ns = self.judged * usual_ns + self.lost_ns
         loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
-        return worse(self.severity, worse("ticket", severity_of(loss, limits)))
+        least = "note" if self.detector == GPU_METRICS else "ticket"
+        return worse(self.severity, worse(least, severity_of(loss, limits)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,8 @@ def cost_text(screen: Screen) -> str:
     """Return the cost an hour, and the cost so far."""
     cost, verdict = screen.cost, screen.verdict
     if verdict.kind == "custom" and not cost.lost_s:
-        return (
-            "none counted: no iteration with it was irregular without another verdict; "
-            "a detector's verdict is a ticket at least"
-        )
+        least = "" if verdict.severity == "note" else "; a detector's verdict is a ticket at least"
+        return f"none counted: no iteration with it was irregular without another verdict{least}"
     if verdict.kind in OF_NUMBERS and not cost.lost_s:
         return "no time; the model may be spoiled"
     parts = []

@@ -100,7 +100,7 @@ class Profiler:
                 return
             self._steps += 1
             self._profile.step()
-        elif now_s - before[1] > _LONGEST_S:
+        elif self._profile is None and now_s - before[1] > _LONGEST_S:  # its start may take as long, at first
             self._end(f"an iteration takes {now_s - before[1]:.0f} s, more than {_LONGEST_S:.0f} s")
         else:
             often = math.ceil(math.log2(_TOGETHER_S / max(now_s - before[1], 1e-4)))

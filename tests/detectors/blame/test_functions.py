@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from irregulars.detectors.blame.reported import EventLog, spent_apart, with_events
+from irregulars.detectors.blame.reported import EventLog, score_metrics, spent_apart, with_events
+from irregulars.detectors.job.topology import Topology
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Suspect, Verdict
+from tests.present import present
 
 VERDICT = Verdict(
     "llm:0:30:0", 2, "open", "llm", "slow_rank", (30, 60), 1.4, 60.0, None,
@@ -48,6 +51,9 @@ def test_functions_and_the_operators_below_them_are_compared_apart() -> None:
         "; rank 5 spends 41% of its time in decode_jpeg, ranks 6-7 3%"
         "; rank 5 spends 55% of its time in aten::sort, rank 7 0%"
     )
+    # A later look at its functions alone, for another verdict of the job, which is profiled once in ten minutes
+    later = shares(5, ("decode_jpeg", 410), time_ns=10**18 + 10**10)
+    assert spent_apart(VERDICT, [*own, *later, *PEERS, *operators(7, ("aten::mm", 60))]) == told
 
 
 @pytest.mark.parametrize("events", [
@@ -105,6 +111,24 @@ def test_a_metric_that_stands_apart_is_named_beside_that_of_peers_or_else_of_the
     others = [*metrics(5, LATE_NS, **HEALTHY), *metrics(1, LATE_NS, **(HEALTHY | own)), *peers]
     assert with_events(VERDICT, others, LATE_NS).evidence == VERDICT.evidence, "of who is accused alone"
     assert with_events(VERDICT, late, LATE_NS).evidence == VERDICT.evidence, "nothing to hold it against"
+
+
+def test_metrics_are_scored_beside_peers_or_else_the_past_where_they_tell_of_a_gpu_that_is_slow_or_waits() -> None:
+    ranks, topology = np.arange(5), Topology(5, {}, {0: tuple(range(5))})
+    healthy = [one for rank in range(4) for one in metrics(rank, LATE_NS, **HEALTHY)]
+    odd = metrics(2, LATE_NS, **(HEALTHY | {"issue_latency_ns": 1.3e4}))
+    new = [one for one in healthy if one.rank != 2] + odd
+    assert score_metrics(new, new, ranks, topology) == pytest.approx([0, 0, 12.4, 0, np.nan], abs=0.1, nan_ok=True)
+    assert score_metrics(odd[:0], new, ranks, topology) is None
+    past = [one for at in (1, 2, 3) for rank in range(4) for one in metrics(rank, LATE_NS - 10**8 * at, **HEALTHY)]
+
+    def of_all(**own: float) -> np.ndarray:
+        now = [one for rank in range(4) for one in metrics(rank, LATE_NS, **(HEALTHY | own))]
+        return present(score_metrics(now, past + now, ranks, topology))[:4]
+
+    assert (of_all(void_between_steps_ratio=0.3) > 1).all()
+    for quiet in ({"kernel_ns__gemm": 2e5}, {"issue_latency_ns": 7e8}, {"flops_per_s__mm": 4e14}, {}):
+        assert (of_all(**quiet) == 0).all(), "more to do, a longer queue, a quicker GPU"
 
 
 @pytest.mark.parametrize("detail", ["", "50 50 1e5", "x" + " 1" * 13, "50 nan" + " 1" * 12, "0 1" + " 1" * 12])

@@ -12,12 +12,13 @@ import pytest
 
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.river_gaussian import RiverGaussian
+from irregulars.detectors.verdicts.custom_verdicts import CustomVerdict
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.settings import JudgeSettings
+from irregulars.settings import JudgeSettings, SeverityLimits
 from tests.detectors.bad_detectors import FewTokens
 from tests.streams.eight_ranks import EightRanks, late
 from tests.streams.judged_streams import Outcome, judge_trace
@@ -82,6 +83,12 @@ def test_who_was_not_asked_opens_none() -> None:
         opens_verdicts = False
 
     assert custom(judge_trace(strange_job({3: set(range(30, 50))}), JudgeSettings(rank_detectors=(Quiet,)))) == []
+
+
+def test_a_verdict_of_metrics_is_as_urgent_as_its_cost_and_that_of_a_detector_is_a_ticket_at_least() -> None:
+    for name, severity in (("gpu_metrics", "note"), ("few_tokens", "ticket")):
+        verdict = CustomVerdict("v", 3, 9, 0, detector=name, ranks=(1,), judged=6, seen=4)
+        assert verdict.severity_now(8, SeverityLimits(), is_over=False) == severity
 
 
 def test_a_verdict_of_a_detector_goes_on() -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import gzip
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers.importing import import_trace, read_capture
 from irregulars.producers.importers.kineto_kernels import sample_kernels, summarize
 from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.advice import command_to_run, plan_of
 from irregulars.streams.local_pipeline import LocalPipeline
 
 Shared = Callable[[str], Path]
@@ -105,8 +107,8 @@ STEPS, FIRST_SLOW, ODD, RANKS = 22, 14, 2, 3
 QUICKER, AHEAD_US, LAG_US, LOAD_US = 0.2, 20_000.0, 60.0, 30_000.0
 
 
-def run_again(source: Path, folder: Path, fault: str) -> Path:
-    """Write traces of ranks that run the last step of a public trace again and again, `ODD` with a fault at last.
+def run_again(source: Path, folder: Path, fault: str, odd: Sequence[int] = (ODD,)) -> Path:
+    """Write traces of ranks that run the last step of a public trace again and again, `odd` with a fault at last.
 
     A kernel begins 5 µs after its launch, when the one before has ended; a collective ends on all ranks at once. CPUs
     launch in a fifth of the time that they took, so that they are ahead, by a bound.
@@ -130,7 +132,7 @@ def run_again(source: Path, folder: Path, fault: str) -> Path:
     lists: list[list[Event]] = [[] for _ in range(RANKS)]
     cpu_us, free_us = np.full(RANKS, 1e6), np.zeros(RANKS)
     for number in range(STEPS):
-        is_odd = (np.arange(RANKS) == ODD) & (number >= FIRST_SLOW)
+        is_odd = np.isin(np.arange(RANKS), odd) & (number >= FIRST_SLOW)
         load_us = np.where(is_odd & (fault == "loader"), LOAD_US, 10.0)
         lag_us = np.where(is_odd & (fault == "launches"), LAG_US, 0.0)[:, None] * np.arange(1, len(own) + 1)
         launched_us = (cpu_us + load_us)[:, None] + QUICKER * issued_us + lag_us
@@ -193,6 +195,24 @@ def test_the_cause_of_a_slow_rank_is_named_by_its_gpus_metrics(
     assert (verdict.layer, verdict.cause) == (layer, cause)
     assert (verdict.cause_share or 0) >= 0.8
     assert [text for text in texts if text not in verdict.evidence] == []
+
+
+@pytest.mark.parametrize(("fault", "layer", "cause", "text"), [
+    ("launches", "software", "gpu_idle", "does not run ahead of its GPU"),
+    ("kernels", "unknown", None, "rate of mm of rank 0 is 18.9 TFLOP/s, that of its windows before 28.2 TFLOP/s"),
+])  # fmt: skip
+def test_what_slows_all_ranks_alike_is_told_by_their_past_and_accuses_nobody(
+    shared_trace: Shared, tmp_path: Path, fault: str, layer: str, cause: str | None, text: str
+) -> None:
+    folder = run_again(shared_trace("raw/hta") / "sampled_rank-0.json.gz", tmp_path / "in", fault, range(RANKS))
+    [verdict] = verdicts_on(folder, tmp_path / "out")
+    assert (verdict.kind, verdict.detector, verdict.suspects) == ("custom", "gpu_metrics", ())
+    assert (verdict.layer, verdict.cause) == (layer, cause)
+    assert text in verdict.evidence
+    assert command_to_run(verdict).startswith("irregulars sql metrics_of_ranks")
+    advice = plan_of(replace(verdict, state="open", close_reason=None)).sentence
+    assert advice.startswith("drain nothing")
+    assert ("the GPU of the ranks waited for launches" in advice) == (cause == "gpu_idle")
 
 
 @pytest.mark.parametrize("name", ["nccl_data", "sampled_rank-0"])

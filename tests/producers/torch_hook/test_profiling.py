@@ -53,6 +53,9 @@ if way == "long":
     profiling._LONGEST_S = 0.0
 if way == "large":
     profiling.MOST_BYTES = 1000
+if way == "slow_start":
+    profiling._LONGEST_S, begin = 0.3, torch.profiler.profile.start
+    torch.profiler.profile.start = lambda self: (time.sleep(0.4), begin(self))
 if way == "broken":
     torch.profiler.profile.start = lambda self: 1 / 0
 own = []
@@ -90,7 +93,7 @@ def answer(way: str, folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize(("way", "unjudged"), [("allowed", 8), ("odd", 6)])
+@pytest.mark.parametrize(("way", "unjudged"), [("allowed", 8), ("odd", 6), ("slow_start", 8)])
 def test_a_profile_tells_the_operators_by_their_share_of_a_few_iterations_that_are_not_judged(
     tmp_path: Path, way: str, unjudged: int
 ) -> None:
