@@ -539,6 +539,16 @@ FROM newest AS known
 LEFT JOIN seen ON seen.job = known.job AND seen.verdict_id = known.verdict_id
 LEFT JOIN opened ON opened.job = known.job AND opened.verdict_id = known.verdict_id;
 
+ALTER TABLE incidents
+    MODIFY COMMENT 'Verdicts in their newest revision, as they stand now; columns without a comment are those of verdicts',
+    COMMENT COLUMN since_revision_s 'Seconds in which the cause went on since the newest revision',
+    COMMENT COLUMN lost_s 'Iteration seconds lost so far, also since the newest revision',
+    COMMENT COLUMN lasted_s 'Seconds that the cause has lasted, also since the newest revision; NULL: not known',
+    COMMENT COLUMN opened_at 'Event time of its first revision',
+    COMMENT COLUMN closed_at 'Event time of its last revision; NULL: it is open',
+    COMMENT COLUMN gpu_hours_lost 'GPU-hours lost so far: lost_s times world_size; NULL: its GPUs are not known',
+    COMMENT COLUMN gpu_hours_per_hour 'GPU-hours lost an hour while the cause is there; NULL: not known';
+
 -- Verdicts in their newest revision, each with whom it accuses now, a row per suspect; verdicts that accuse nobody have
 -- none.
 CREATE VIEW IF NOT EXISTS accused AS
@@ -580,6 +590,12 @@ SELECT
     ) AS fleet_name
 FROM incidents AS known
 INNER JOIN newest_suspects AS named ON named.job = known.job AND named.verdict_id = known.verdict_id;
+
+ALTER TABLE accused
+    MODIFY COMMENT 'Verdicts with whom they accuse now, a row per suspect; columns without a comment are those of incidents and suspects',
+    COMMENT COLUMN named_by 'Columns that name the device, itself last; the others of its place are empty',
+    COMMENT COLUMN name 'The device as alerts name it, short',
+    COMMENT COLUMN fleet_name 'Its name among all jobs: with the job where only ranks name it';
 
 -- What people say of verdicts, as it stands on the topic feedback. A later word of the same person replaces an earlier one.
 CREATE TABLE IF NOT EXISTS feedback
