@@ -205,13 +205,19 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
 
 
 def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Mark the irregular iterations before a verdict opened as its own: they were judged when it had no id yet."""
+    """Mark iterations before a verdict opened as its own: they were judged when it had no id yet.
+
+    Those are the irregular ones, and those that took as long as its first one, which is always its own.
+    """
 
     def is_first(one: Iteration) -> bool:
         # A detector sees what costs nothing as well, and a review what no iteration shows by itself.
         is_seen = one.is_irregular or verdict.kind == "custom" or not has_healthy_past(verdict)
+        is_seen = is_seen or one.elapsed_ns >= least_ns
         return bool(is_seen) and verdict.iterations[0] <= one.iteration < opened
 
+    first_ns = (one.elapsed_ns for one in iterations if one.iteration == verdict.iterations[0])
+    least_ns = next(first_ns, math.inf)
     opened = min((one.iteration for one in iterations if one.has_cause), default=verdict.iterations[1])
     return [one._replace(has_cause=True) if is_first(one) else one for one in iterations]
 
@@ -429,7 +435,8 @@ def _missing(found: Found, periods: Periods) -> Iterator[str]:
         yield "iterations: none of the verdict's range are stored (kept 2 years), or its job was not stored"
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
-    if found.verdict.explanation is None or not found.verdict.explanation.path:
+    reasons = found.verdict.explanation
+    if reasons is None or not (reasons.path or found.verdict.kind == "slow_stage"):
         yield "who waited: the judge read no operators with times of its iterations"
     if found.recording is not None:
         yield "GPU state: a recording holds none; agents of GPU nodes send it"

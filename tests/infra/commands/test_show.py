@@ -64,7 +64,8 @@ def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
         named_by(["a", "b"])
 
 
-@pytest.mark.parametrize("name", ["gloo-slow-rank", "bench/pp4dp2-link-from-start", "bench/ddp8-hang-before"])
+@pytest.mark.parametrize("name", ["gloo-slow-rank", "bench/pp4dp2-link-from-start", "bench/ddp8-hang-before",
+                                  "bench/pp4dp2-stage-from-start"])  # fmt: skip
 def test_analyze_show_and_explain_tell_one_story(run: Run, name: str) -> None:
     recording = str(RECORDINGS / name)
     verdict = json.loads(run("analyze", recording, "--json")[1])["verdicts"][0]
@@ -82,6 +83,7 @@ def test_analyze_show_and_explain_tell_one_story(run: Run, name: str) -> None:
     )
     assert all(screen["device"] in text for text in (*texts[:2], screen["summary"]))
     assert all(verdict["severity"] in text for text in (*texts[:2], screen["summary"]))
+    assert all(one["is_accused"] for one in verdict["explanation"]["path"][-1:])
     is_hang = verdict["kind"] == "hang"
     assert ("times the" in texts[0]) is not is_hang  # an iteration that never ends is no multiple of the others
     marked = [one["iteration"] for one in screen["iterations"] if one["has_cause"]]
