@@ -30,6 +30,15 @@ def duration(elapsed_ns: float) -> str:
     return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns < 999.5e9 else f"{elapsed_ns / 1e9:,.0f} s"
 
 
+def usual_duration(usual_ns: float) -> str:
+    """Write the duration that is usual at some place; a rank may usually do no work there.
+
+    >>> usual_duration(411_000.0), usual_duration(0.0)
+    ('411 µs', 'none')
+    """
+    return duration(usual_ns) if usual_ns else "none"
+
+
 def age(elapsed_s: float) -> str:
     """Write how long ago something was, in its two largest units.
 

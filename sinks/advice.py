@@ -17,7 +17,7 @@ from irregulars.messages.device_events import GPU_METRICS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, STANDSTILLS, VERDICT_KINDS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Reported, Step
-from irregulars.words import duration, name_kind, name_ranks
+from irregulars.words import duration, name_kind, name_ranks, usual_duration
 
 _NO_HOST: Final = "a host that is not announced"
 SURE: Final = 0.5  # below this probability of the first suspect, advice says to confirm before anything is drained
@@ -468,7 +468,7 @@ def step_text(step: Step, usual: str = "usual", name: NameRank = RANK_ALONE) -> 
         waiting = "1 rank waits" if step.waiting == 1 else f"{step.waiting} ranks wait"
         return f"{name(step.rank)} is missing in {where}; {waiting}"
     elapsed = "an unknown time" if step.elapsed_ns is None else duration(step.elapsed_ns)
-    beside = "" if step.usual_ns is None else f" ({usual} {duration(step.usual_ns)})"
+    beside = "" if step.usual_ns is None else f" ({usual} {usual_duration(step.usual_ns)})"
     if step.what == "work":
         waits = ""
         if step.waited_rank is not None and step.waited_ns is not None:

@@ -44,8 +44,8 @@ class OpenVerdict:
     kept: deque[Observation] = field(default_factory=deque)  # the newest irregular iterations in which it was seen
     # Of some of them, which share of their excess comes back with the first suspect as usual
     recovered: deque[float] = field(default_factory=deque)
-    # Iterations in which the cause was seen, and all that were looked into since the first, irregular or
-    # nearly so
+    # Iterations in which the cause was seen, and all that were looked into from the first of them to the newest,
+    # irregular or nearly so
     seen: int = 0
     tried: int = 0
     lost_ns: float = 0.0  # lost so far
@@ -67,6 +67,7 @@ class OpenVerdict:
     late_ns: deque[float] = field(default_factory=deque)  # from which lateness on accused ranks showed the cause
     unheard: int = 0  # judged iterations in a row without a row of the first suspect's ranks
     reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
+    tried_since: int = 0  # looked into since the newest iteration in which the cause was seen
     worked: int = 0  # iterations in which the accused ranks worked longer, and nothing else showed
 
     def __post_init__(self) -> None:
@@ -162,7 +163,7 @@ class OpenVerdict:
         """
         own_late_ns = late_ranks_ns(self.cause, late_ns) if self.cause.kind == "slow_rank" else math.nan
         self.pass_by(observation)
-        self.tried += observation.attribution is not None and (observation.is_long or is_seen)
+        self.tried_since += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
             # Ranks may be late as ever though nothing made their iteration worth a look, or something else cost more.
@@ -230,6 +231,7 @@ class OpenVerdict:
     def _extend(self, observation: Observation, lost_ns: float) -> None:
         self.last, self.time_ns = observation.iteration, observation.time_ns
         self.seen += 1
+        self.tried, self.tried_since = self.tried + self.tried_since, 0
         self.most_quiet = max(self.most_quiet, self.quiet)
         self.quiet, self.lasted_ns = 0, self.passed_ns
         self.lost_ns += lost_ns

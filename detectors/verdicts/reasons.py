@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -33,7 +34,9 @@ def reasons_of(verdict: OpenVerdict, topology: Topology) -> Reasons | None:
     middle_ns = median(one.elapsed_ns for one in kept)
     # The iteration of median length, as a typical one; of equals the first.
     shown = min(kept, key=lambda one: (abs(one.elapsed_ns - middle_ns), one.iteration))
-    return reasons_of_iteration(shown, verdict.cause.lanes, topology, tuple(_considered(verdict, kept, topology)))
+    found = reasons_of_iteration(shown, verdict.cause.lanes, topology, tuple(_considered(verdict, kept, topology)))
+    # A whole stage is held against the other stages: a path by peers inside of it leads elsewhere
+    return replace(found, path=()) if verdict.first_device is not None and not verdict.cause.lanes else found
 
 
 def reasons_of_iteration(

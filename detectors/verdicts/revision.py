@@ -22,7 +22,7 @@ from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, PROGRAM, SWITCH, layer_of
 from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS, number_of
 from irregulars.printing import counted
-from irregulars.words import duration, name_kind, name_ranks, size
+from irregulars.words import duration, name_kind, name_ranks, size, usual_duration
 
 
 def revision_of(
@@ -219,7 +219,7 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
         return f"all ranks of the stage of rank {piece.rank} work longer than those of the other stages; {cost}"
     if kind == "imbalance":
         return f"{_IN_TURN}; {cost}"
-    return f"{_what(piece, topology)} (its peers {duration(piece.usual_ns)}); {cost}"
+    return f"{_what(piece, topology)} (its peers {usual_duration(piece.usual_ns)}); {cost}"
 
 
 def hang_text(hang: Hang, topology: Topology) -> str:
@@ -338,7 +338,7 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
     `piece`: the piece. `seen`, `tried`: iterations in which the cause was seen, and all slow ones meanwhile: those
     that were looked into since they took longer than the job's noise explains. Not all of them are δ-irregular.
     """
-    return f"{_what(piece, topology)} (usual {duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
+    return f"{_what(piece, topology)} (usual {usual_duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
 
 
 def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:

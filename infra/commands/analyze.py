@@ -143,6 +143,8 @@ def rows_left_out(trace: Trace) -> str:
 
 def show_analysis(analysis: Analysis) -> None:
     """Print an analysis for people."""
+    from irregulars.sinks.advice import has_healthy_past
+
     console = open_console()
     ranges = analysis.irregular_ranges
     count = sum(one.is_irregular is True for one in analysis.iterations)
@@ -164,8 +166,9 @@ def show_analysis(analysis: Analysis) -> None:
         why = ": no cause was clear at once, or seen often enough" if analysis.parts else ""
         console.print(f"Nobody to blame{why}.")
     # A cause that was seen in more regular iterations than irregular ones has become usual for the window.
-    seen = [one for one in analysis.iterations if one.verdict_ids]
-    if sum(one.is_irregular is False for one in seen) > sum(one.is_irregular is True for one in seen):
+    ids = {one.verdict_id for one in analysis.verdicts if has_healthy_past(one)}
+    seen = [one for one in analysis.iterations if not ids.isdisjoint(one.verdict_ids)]
+    if sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen):
         console.print(
             "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
             "longer than the job's noise explains, against the time before the verdict."
@@ -195,10 +198,13 @@ def _show_irregular(console: Console, analysis: Analysis) -> None:
 
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:
+    from irregulars.messages.kinds import STANDSTILLS
     from irregulars.sinks.advice import name_device, usual_of
     from irregulars.words import percent, span
 
-    times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times {usual_of(verdict)}"
+    # An iteration that never ends is no multiple of the others
+    is_told = verdict.kind not in STANDSTILLS and not math.isnan(verdict.delta)
+    times = f": {verdict.delta:.2f} times {usual_of(verdict)}" if is_told else ""
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
     urgency = f" ({verdict.severity})" if verdict.severity else ""
     head = broken(f"{verdict.kind} in {span(verdict.iterations)}{times}{lost}{urgency}", sys.stdout, "  ")

@@ -416,7 +416,8 @@ def _missing(found: Found, periods: Periods) -> Iterator[str]:
         yield "iterations: none of the verdict's range are stored (kept 2 years), or its job was not stored"
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
-    if found.verdict.explanation is None or not found.verdict.explanation.path:
+    reasons = found.verdict.explanation
+    if reasons is None or not (reasons.path or found.verdict.kind == "slow_stage"):
         yield "who waited: the judge read no operators with times of its iterations"
     if found.recording is not None:
         yield "GPU state: a recording holds none; agents of GPU nodes send it"

@@ -220,10 +220,12 @@ def names_of(screen: Screen) -> NameRank:
 
 
 def _state(screen: Screen) -> Iterator[str]:
-    yield from _listed("Standing", (
+    stands = [
         f"{one.where}: {name_ranks(one.ranks)}{f' ({percent(one.probability)} suspect)' if one.probability else ''}"
         for one in screen.standing[:_PLACES_SHOWN]
-    ))  # fmt: skip
+    ]
+    more = len(screen.standing) - len(stands)
+    yield from _listed("Standing", [*stands, f"and in {more} more places"] if more else stands)
     if screen.nic:
         yield from _told("NIC", screen.nic)
     yield from _listed("GPU", (gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus[:_GPUS_SHOWN]))

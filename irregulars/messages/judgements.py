@@ -251,7 +251,7 @@ class JudgedIteration:
 
 
 def with_first_names(iterations: Iterable[JudgedIteration], revisions: Iterable[Verdict]) -> list[JudgedIteration]:
-    """Name verdicts in the irregular iterations that they opened from: these were judged when they had no name yet.
+    """Name verdicts in irregular iterations that they opened from, and in their first: judged when they had no name.
 
     Their first revisions span them; a detector's verdict, or one that peers show, opens from regular ones as well, a
     hang from one that is not judged. In the database, the view `judged_iterations` does the same.
@@ -264,7 +264,8 @@ def with_first_names(iterations: Iterable[JudgedIteration], revisions: Iterable[
     first = [(one.verdict_id, range(*one.iterations), spans_any(one)) for one in revisions if one.revision == 1]
 
     def names(one: JudgedIteration) -> Iterator[str]:
-        return (name for name, own, is_any in first if one.iteration in own and (one.is_irregular or is_any))
+        at = one.iteration
+        return (name for name, own, is_any in first if at in own and (one.is_irregular or is_any or at == own.start))
 
     return [replace(one, verdict_ids=tuple(dict.fromkeys([*one.verdict_ids, *names(one)]))) for one in iterations]
 

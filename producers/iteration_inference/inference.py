@@ -37,13 +37,13 @@ class IterationSpans:
     gaps_ns: Array  # time without an operator before the first one, float64; NaN where unknown
 
 
-def measure_iterations(operators: Operators, iteration: Array, elapsed_ns: Array) -> IterationSpans:
-    """Measure the iterations of all ranks."""
-    ranks, place = np.unique(operators.rank, return_inverse=True)
+def measure_iterations(rank: Array, all_start_ns: Array, elapsed_ns: Array, iteration: Array) -> IterationSpans:
+    """Measure the iterations of all ranks by columns of their operators."""
+    ranks, place = np.unique(rank, return_inverse=True)
     count = int(iteration.max(initial=-1)) + 1
-    is_timed = (iteration != UNKNOWN) & (operators.start_ns != UNKNOWN)
+    is_timed = (iteration != UNKNOWN) & (all_start_ns != UNKNOWN)
     cell = (place[is_timed], iteration[is_timed])
-    start_ns = operators.start_ns[is_timed]
+    start_ns = all_start_ns[is_timed]
     took_ns = np.where(np.isnan(elapsed_ns[is_timed]), 0, elapsed_ns[is_timed]).astype(np.int64)
     first_ns = np.full((len(ranks), count), np.iinfo(np.int64).max)
     past_ns = np.full((len(ranks), count), UNKNOWN)
@@ -172,9 +172,19 @@ def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Infe
     iteration, anchors = infer_arranged(operators, kinds)
     if not anchors:
         return Inferred(iteration[place])
-    spans = measure_iterations(operators, iteration, columns["elapsed_ns"][operators.row])
+    elapsed_ns = columns["elapsed_ns"][operators.row]
+    spans = measure_iterations(operators.rank, operators.start_ns, elapsed_ns, iteration)
     phases = find_phases(operators, iteration, spans)
     return Inferred(iteration[place], tuple(anchors), spans, phases, _are_mostly_gaps(spans))
+
+
+def measure_marked(columns: Mapping[str, Array], iteration: Array) -> Inferred:
+    """Measure iterations that operators name, from 0 on; one that never ended on some rank is no iteration."""
+    unended = np.unique(iteration[np.isnan(columns["elapsed_ns"])])
+    iteration = np.where(np.isin(iteration, unended), UNKNOWN, iteration)
+    spans = measure_iterations(columns["rank"], columns["start_ns"], columns["elapsed_ns"], iteration)
+    phases = np.full(spans.start_ns.shape[1], _TRAIN, dtype=np.uint8)
+    return Inferred(iteration, (), spans, phases, _are_mostly_gaps(spans))
 
 
 def _are_mostly_gaps(spans: IterationSpans) -> bool:

@@ -1,4 +1,4 @@
-"""Iterations of a trace that marks none, inferred from its operators."""
+"""Iterations of a trace that marks none, inferred from its operators; lengths of those that operators alone mark."""
 
 from __future__ import annotations
 
@@ -26,11 +26,17 @@ class Numbered:
 
 
 def number_iterations(trace: Trace) -> Numbered:
-    """Infer the iterations of a trace in which no row names one; return any other trace unchanged."""
+    """Infer the iterations of a trace in which no row names one.
+
+    Those that operators alone name last from end to end, where ranks run none of them for most of the time. Any other
+    trace is returned unchanged.
+    """
     if not trace.commops and not trace.iterations and trace.bandwidth:
         return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
-    if not trace.commops or has_marks(trace):
+    if not trace.commops or trace.iterations:
         return Numbered(trace)
+    if has_marks(trace):
+        return _from_end_to_end(trace)
     # Imported here: most traces mark their iterations, and need none of it.
     from irregulars.producers.iteration_inference.inference import infer_iterations
     from irregulars.producers.iteration_inference.operators import are_counted_apart, split, split_kinds, whole
@@ -51,6 +57,21 @@ def number_iterations(trace: Trace) -> Numbered:
     phases = ", ".join(f"{count} of them {name}" for name, count in counts.items() if count)
     told = f"inferred {inferred.count} from the operators on {shown}" + (f" ({phases})" if phases else "")
     return Numbered(_with_iterations(trace, inferred), f"{trace.job}: no iterations are marked; {told}")
+
+
+def _from_end_to_end(trace: Trace) -> Numbered:
+    from irregulars.producers.iteration_inference.inference import measure_marked
+
+    marks = np.concatenate([batch.columns["iteration"] for batch in trace.commops.values()])
+    known = np.unique(marks[marks != UNKNOWN])
+    first = int(known[0])
+    if len(known) <= known[-1] - first:
+        return Numbered(trace)  # every tenth is profiled: how long the others took is not known
+    found = measure_marked(job_columns(trace)[0], np.where(marks == UNKNOWN, UNKNOWN, marks - first))
+    if not found.are_mostly_gaps:
+        return Numbered(trace)
+    told = "iterations have no rows of their own: each is taken to begin where the one before ended"
+    return Numbered(_with_rows(trace, found, first), f"{trace.job}: {told}")
 
 
 def has_marks(trace: Trace) -> bool:
@@ -79,20 +100,27 @@ def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
 
 def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
     commops: dict[int, Batch] = {}
-    iterations: dict[int, Batch] = {}
     first = 0
     for rank, batch in trace.commops.items():
         own = inferred.iteration[first : first + len(batch)]
         first += len(batch)
         commops[rank] = Batch(batch.header, {**batch.columns, "iteration": own})
+    trace = replace(trace, commops=commops)
+    has_more = inferred.phases.any() or inferred.are_mostly_gaps  # than operators hold
+    return _with_rows(trace, inferred) if has_more else trace
+
+
+def _with_rows(trace: Trace, inferred: Inferred, first: int = 0) -> Trace:
+    """Add rows of iterations; `first`: number of the one that is 0 in `inferred`."""
+    iterations: dict[int, Batch] = {}
+    for rank in trace.commops:
         rows = inferred.rows_of(rank)
-        has_more = inferred.phases.any() or inferred.are_mostly_gaps  # than operators hold
-        if has_more and len(rows["iteration"]):
+        if len(rows["iteration"]):
             ended_ns = int((rows["start_ns"] + rows["elapsed_ns"].astype(np.int64)).max())
             header = Header("iterations", trace.job, trace.attempt, rank, watermark_ns=ended_ns)
-            iterations[rank] = Batch(header, rows)
+            iterations[rank] = Batch(header, {**rows, "iteration": rows["iteration"] + first})
     announcements = tuple(
         replace(one, sources=(*one.sources, "iterations")) if one.rank in iterations else one
         for one in trace.announcements
     )
-    return replace(trace, commops=commops, iterations=iterations, announcements=announcements)
+    return replace(trace, iterations=iterations, announcements=announcements)

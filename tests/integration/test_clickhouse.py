@@ -146,6 +146,16 @@ def test_columns_are_those_that_python_knows_with_the_same_nulls(filled: Client)
         assert nullable == {field.name for field in one.schema if field.nullable}, table
 
 
+@pytest.mark.parametrize(("view", "others"), [("incidents", ("verdicts",)), ("accused", ("incidents", "suspects"))])
+def test_a_column_of_a_view_has_a_comment_or_is_that_of_another_table(
+    filled: Client, view: str, others: tuple[str, ...]
+) -> None:
+    sql = "SELECT name, comment FROM system.columns WHERE database = currentDatabase() AND table = {table:String}"
+    own, *rest = (dict(filled.query(sql, parameters={"table": one}).result_rows) for one in (view, *others))
+    assert own.keys() >= {"job", "lost_s"}
+    assert {name for name, comment in own.items() if not comment} <= {name for one in rest for name in one}
+
+
 def test_merging_in_the_background_changes_nothing(settings: DatabaseSettings) -> None:
     store(settings, ROWS)
     store(settings, ROWS)

@@ -3,7 +3,7 @@
 -- description: Verdicts that are open, the most urgent first, of these those that cost most an hour: whom they accuse,
 --     with which probability, since when (UTC), and what they cost: GPU-hours so far, and GPU-hours per hour while the
 --     cause is there.
--- empty: No verdict is open, and no job hangs.
+-- empty: No verdict is open, and no job hangs, of those in jobs_now: one that is not heard is not judged.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 30 | verdicts at most
 WITH

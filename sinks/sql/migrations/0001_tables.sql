@@ -539,16 +539,28 @@ FROM newest AS known
 LEFT JOIN seen ON seen.job = known.job AND seen.verdict_id = known.verdict_id
 LEFT JOIN opened ON opened.job = known.job AND opened.verdict_id = known.verdict_id;
 
--- Iterations as they were judged last. `verdict_ids` also holds verdicts that opened from an irregular iteration: it was stored
--- when they had no name yet, and their first revision spans it. A detector's verdict, or one that peers show, opens from regular
--- ones as well, a hang from one that is not judged. For recordings `with_first_names` in irregulars/messages/judgements.py does it.
+ALTER TABLE incidents
+    MODIFY COMMENT 'Verdicts in their newest revision, as they stand now; columns without a comment are those of verdicts',
+    COMMENT COLUMN since_revision_s 'Seconds in which the cause went on since the newest revision',
+    COMMENT COLUMN lost_s 'Iteration seconds lost so far, also since the newest revision',
+    COMMENT COLUMN lasted_s 'Seconds that the cause has lasted, also since the newest revision; NULL: not known',
+    COMMENT COLUMN opened_at 'Event time of its first revision',
+    COMMENT COLUMN closed_at 'Event time of its last revision; NULL: it is open',
+    COMMENT COLUMN gpu_hours_lost 'GPU-hours lost so far: lost_s times world_size; NULL: its GPUs are not known',
+    COMMENT COLUMN gpu_hours_per_hour 'GPU-hours lost an hour while the cause is there; NULL: not known';
+
+-- Iterations as they were judged last. `verdict_ids` also holds verdicts that opened from an irregular iteration, or began with
+-- it: it was stored when they had no name yet, and their first revision spans it. A detector's verdict, or one that peers show,
+-- opens from regular ones as well, a hang from one that is not judged. For recordings `with_first_names` in irregulars/messages/judgements.py does it.
 CREATE VIEW IF NOT EXISTS judged_iterations AS
 SELECT
     times.* EXCEPT (verdict_ids),
     arrayDistinct(arrayConcat(
         times.verdict_ids,
         arrayMap(one -> one.1, arrayFilter(
-            one -> iteration >= one.2 AND iteration < one.3 AND (ifNull(is_irregular, false) OR one.4), opened.spans
+            one -> iteration >= one.2 AND iteration < one.3
+                AND (ifNull(is_irregular, false) OR one.4 OR iteration = one.2),
+            opened.spans
         ))
     )) AS verdict_ids
 FROM (SELECT *, stored_at FROM iterations FINAL) AS times
@@ -609,6 +621,12 @@ SELECT
     ) AS fleet_name
 FROM incidents AS known
 INNER JOIN newest_suspects AS named ON named.job = known.job AND named.verdict_id = known.verdict_id;
+
+ALTER TABLE accused
+    MODIFY COMMENT 'Verdicts with whom they accuse now, a row per suspect; columns without a comment are those of incidents and suspects',
+    COMMENT COLUMN named_by 'Columns that name the device, itself last; the others of its place are empty',
+    COMMENT COLUMN name 'The device as alerts name it, short',
+    COMMENT COLUMN fleet_name 'Its name among all jobs: with the job where only ranks name it';
 
 -- What people say of verdicts, as it stands on the topic feedback. A later word of the same person replaces an earlier one.
 CREATE TABLE IF NOT EXISTS feedback

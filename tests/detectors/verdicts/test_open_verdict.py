@@ -116,9 +116,9 @@ def test_quiet_iterations() -> None:
     for number, step in ((8, None), (9, late(2)), (10, None)):
         one = observation(number, step)
         verdict.follow(one, verdict.is_seen(one, {}), TOPOLOGY, {})
-    assert (verdict.quiet, verdict.last, verdict.tried) == (3, 7, 4)
+    assert (verdict.quiet, verdict.last, verdict.tried) == (3, 7, 3)
     verdict.follow(observation(11, late(1)), True, TOPOLOGY, {})
-    assert (verdict.quiet, verdict.last, verdict.seen) == (0, 11, 4)
+    assert (verdict.quiet, verdict.last, verdict.seen, verdict.tried) == (0, 11, 4, 5)
     # Suspect iterations that nobody looked into are not quiet
     verdict = recurring()
     unread = replace(observation(8), is_unread=True)

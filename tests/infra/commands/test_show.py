@@ -7,6 +7,7 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.commands.show import named_by
+from irregulars.words import percent
 from tests.conftest import RECORDINGS
 from tests.infra.conftest import Run, refused
 
@@ -61,3 +62,29 @@ def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
     assert named_by([]) is None
     with pytest.raises(InputError, match="must be one id, job or directory; got 2: 'a b'"):
         named_by(["a", "b"])
+
+
+@pytest.mark.parametrize("name", ["gloo-slow-rank", "bench/pp4dp2-link-from-start", "bench/ddp8-hang-before",
+                                  "bench/pp4dp2-stage-from-start"])  # fmt: skip
+def test_analyze_show_and_explain_tell_one_story(run: Run, name: str) -> None:
+    recording = str(RECORDINGS / name)
+    verdict = json.loads(run("analyze", recording, "--json")[1])["verdicts"][0]
+    (first, past), suspect = verdict["iterations"], verdict["suspects"][0]
+    screen = json.loads(run("show", recording, "--json")[1])
+    assert screen["verdict"] == verdict
+    texts = [
+        " ".join(run(*words)[1].split())
+        for words in (("analyze", recording), ("show", recording),
+                      ("explain", recording, "--iteration", str(verdict["explanation"]["iteration"])))
+    ]  # fmt: skip
+    when = f"iterations {first} to {past - 1}" if past - first > 1 else f"iteration {first}"
+    assert all(
+        told in text for text in texts for told in (when, verdict["evidence"], percent(suspect["probability"]))
+    )
+    assert all(screen["device"] in text for text in (*texts[:2], screen["summary"]))
+    assert all(verdict["severity"] in text for text in (*texts[:2], screen["summary"]))
+    assert all(one["is_accused"] for one in verdict["explanation"]["path"][-1:])
+    is_hang = verdict["kind"] == "hang"
+    assert ("times the" in texts[0]) is not is_hang  # an iteration that never ends is no multiple of the others
+    marked = [one["iteration"] for one in screen["iterations"] if one["has_cause"]]
+    assert is_hang or (marked[0], marked[-1]) == (first, past - 1)

@@ -16,6 +16,8 @@ def test_the_list_has_every_question_under_its_theme_and_is_there_for_scripts(ru
     assert all(f"\n{name}: " in out for name in shipped_investigations())
     assert "Is the pipeline healthy? For" in out
     assert "?." not in out
+    # No line of a file or pipe is broken
+    assert all(f": {one.title}" in out and one.description in out for one in shipped_investigations().values())
     themes = ["NOW", "A VERDICT", "AN ITERATION", "DEVICES AND HOSTS", "JOBS AND COST", "THE PIPELINE"]
     assert [line for line in out.splitlines() if line.isupper()] == themes
     assert out.index("NOW") < out.index("open_now:") < out.index("A VERDICT") < out.index("hang_positions:")

@@ -47,5 +47,5 @@ def test_a_detector_s_verdict_is_marked_from_its_first_iteration_though_none_was
         JudgedIteration("j", 0, at, at, 10, 10.0, "train", False, 4, ("v",) * (at >= 63)) for at in range(55, 70)
     ]
     marked = with_first_names(regular, [replace(opened, verdict_id="v", revision=1)])
-    assert [one.iteration for one in marked if one.verdict_ids] == list(range(begun, 70))
+    assert [one.iteration for one in marked if one.verdict_ids] == sorted({60, *range(begun, 70)})
     assert all(len(one.verdict_ids) <= 1 for one in marked)

@@ -89,6 +89,8 @@ def test_a_hang_shows_who_stands_where_and_no_map() -> None:
     assert "Time between operators" not in page
     text = " ".join(" ".join(lines_of(screen)).split())
     assert "Standing past all_reduce 7 of world: rank 3 (90% suspect)" in text
+    crowd = gather(Found(hang, iterations=times, standing=(*standing, *10 * standing[1:])))
+    assert "and in 4 more places" in " ".join(lines_of(crowd))
 
 
 def test_an_unended_iteration_is_the_tallest_bar_and_one_that_compiled_does_not_spoil_the_scale() -> None:
