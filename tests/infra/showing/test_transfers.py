@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from irregulars.infra.runs.analysis import judge_trace
 from irregulars.infra.showing.found import Found, Iteration, Standing, gather
 from irregulars.infra.showing.from_database import found_in_recording
@@ -10,6 +12,7 @@ from irregulars.infra.showing.text_page import headline, lines_of
 from irregulars.infra.showing.transfers import ways_of
 from irregulars.messages.judgements import Suspect
 from irregulars.producers.trace.directory import read_trace
+from irregulars.words import name_kind
 from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in, verdict_of
 
 MS = 1e6
@@ -75,6 +78,20 @@ def test_a_page_draws_transfers_for_a_link_and_work_for_a_slow_rank_alone() -> N
     slow = found_in("torch-slow-rank")
     assert slow.cells
     assert slow.ways == ()
+
+
+@pytest.mark.parametrize("cause", ["checkpoint_write", "cpu_throttled"])
+def test_a_page_draws_what_the_accused_rank_paused_for_with_the_known_cause_first(cause: str) -> None:
+    trace = read_trace(RECORDINGS / "causes" / cause.replace("_", "-"))
+    judgements, _ = judge_trace(trace, fills_columns=True)
+    told = next(one for one in reversed(judgements.verdicts) if one.cause == cause)
+    found = found_in_recording("causes", trace, judgements, told)
+    first, *others = found.pauses
+    assert first.name == name_kind(cause)
+    assert any(one.usual_ns > 0 for one in others), "they are usual here"
+    page = page_of(gather(found))
+    assert page.index("Time between operators") < page.index("Own time, cause by iteration")
+    assert re.search(rf'class="heat5"><title>{first.name}, iteration \d+: .* \(usual 0 ms\)', page)
 
 
 def test_a_hang_shows_who_stands_where_and_no_map() -> None:
