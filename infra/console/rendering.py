@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -37,7 +38,7 @@ from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, Rec
 from irregulars.messages.kinds import device_kind
 from irregulars.printing import printable
 from irregulars.sinks.investigations import Answer
-from irregulars.words import age, amount, duration, moment, name_kind, percent, span
+from irregulars.words import age, amount, duration, moment, name_kind, name_ranks, percent, span
 
 RUNBOOK: Final = "/docs/runbook"  # where the console serves it
 LIVE_S: Final = 2  # seconds between two requests of an open page
@@ -90,9 +91,23 @@ def make_templates() -> Environment:
     }  # fmt: skip
     environment.filters |= {
         "plain": printable, "age": age, "amount": amount, "duration": duration, "kind": name_kind, "moment": moment,
-        "span": span,
+        "span": span, "unbroken": unbroken,
     }  # fmt: skip
     return environment
+
+
+_LONG_NAME: Final = 40  # characters, above which a name may break: it would make its column as wide
+
+
+def unbroken(text: str) -> Markup:
+    """Keep names in one line that browsers would break at their hyphens.
+
+    >>> str(unbroken("GPU 1 on node-1"))
+    'GPU 1 on <span class="name">node-1</span>'
+    """
+    kept = Markup('<span class="name">{}</span>')
+    words = (kept.format(one) if "-" in one and len(one) <= _LONG_NAME else escape(one) for one in text.split(" "))
+    return Markup(" ").join(words)
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
@@ -323,6 +338,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     ),
     **dict.fromkeys(("attempt", "rank", "iteration", "gpu"), str),
     "kinds": lambda value: ", ".join(map(name_kind, value)),
+    "ranks": lambda value: name_ranks(value).partition(" ")[2],
     "xids": lambda value: ", ".join(map(str, value)),
 }
 _KINDS: Final[Mapping[str, Callable[[Any], str]]] = {
