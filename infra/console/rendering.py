@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -35,6 +35,7 @@ from irregulars.infra.console.access import (
     same_word,
 )
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
+from irregulars.infra.showing.html_page import unbroken
 from irregulars.messages.kinds import device_kind
 from irregulars.printing import printable
 from irregulars.sinks.investigations import Answer
@@ -91,23 +92,9 @@ def make_templates() -> Environment:
     }  # fmt: skip
     environment.filters |= {
         "plain": printable, "age": age, "amount": amount, "duration": duration, "kind": name_kind, "moment": moment,
-        "span": span, "unbroken": unbroken,
+        "span": span, "unbroken": lambda text: Markup(unbroken(text)),
     }  # fmt: skip
     return environment
-
-
-_LONG_NAME: Final = 40  # characters, above which a name may break: it would make its column as wide
-
-
-def unbroken(text: str) -> Markup:
-    """Keep names in one line that browsers would break at their hyphens.
-
-    >>> str(unbroken("GPU 1 on node-1"))
-    'GPU 1 on <span class="name">node-1</span>'
-    """
-    kept = Markup('<span class="name">{}</span>')
-    words = (kept.format(one) if "-" in one and len(one) <= _LONG_NAME else escape(one) for one in text.split(" "))
-    return Markup(" ").join(words)
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:

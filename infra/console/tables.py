@@ -123,14 +123,12 @@ _DEVICE_COLUMNS: Final = (
     "last_seen_at",
 )
 
-# Of the answers of `device_history` and `host_history`, so much as a screen of 1,024 pixels has room for
+# Columns of `device_history` and `host_history` for which 1,024 pixels have room; a verdict's name holds its job's
 _HISTORY_COLUMNS: Final = (
-    "device", "job", "kind", "state", "severity", "probability", "first_iteration", "expected_gpu_hours_lost",
-    "last_seen_at", "verdict_id",
+    "device", "kind", "state", "severity", "probability", "expected_gpu_hours_lost", "last_seen_at", "verdict_id",
 )  # fmt: skip
 _START_COLUMNS: Final = (
-    "job", "attempt", "begun_at", "newest_at", "ranks", "verdicts", "kinds", "highest_probability",
-    "expected_gpu_hours_lost",
+    "job", "attempt", "newest_at", "ranks", "verdicts", "kinds", "highest_probability", "expected_gpu_hours_lost",
 )  # fmt: skip
 
 

@@ -323,8 +323,9 @@ class _Reader:
 
     def _pauses(self, periods: Periods) -> list[Way]:
         ranks = [] if self._suspect is None else list(self._suspect.ranks[:_MOST_NAMED])
-        rows = self._ask(PAUSES, wanted=periods.looked_into.tolist(), ranks=ranks) if ranks else ()
-        return pauses_by_cause(rows, periods)
+        wanted = periods.looked_into.tolist()
+        rows = self._ask(PAUSES, wanted=wanted, ranks=ranks) if ranks else ()
+        return pauses_by_cause(rows, wanted, self._verdict.iterations[0])
 
     def _standing(self) -> list[Standing]:
         """Return the places where ranks stand, each with its ranks, the suspects' first."""
@@ -414,6 +415,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
     bin_ranks = -(-ranks_before // BINS) or 1
     is_numeric = verdict.kind in NUMERIC_KINDS
     accused = verdict.suspects[0].ranks if verdict.suspects and verdict.kind in WORK_KINDS else ()
+    wanted = periods.looked_into.tolist()
     return Found(
         verdict=verdict,
         recording=directory,
@@ -425,7 +427,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         bin_ranks=bin_ranks,
         numerics=bands_of(ranks, _charted(iterations)) if is_numeric else (),
         ways=_ways(trace, judgements, verdict, periods) if verdict.kind in TRANSFER_KINDS else (),
-        pauses=pauses_by_cause(pauses_in(judgements.pauses, periods.looked_into.tolist(), accused), periods),
+        pauses=pauses_by_cause(pauses_in(judgements.pauses, wanted, accused), wanted, verdict.iterations[0]),
         rates=list(_rates(trace.bandwidth, iterations, periods)),
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         earlier=list(_earlier(judgements, verdict)),

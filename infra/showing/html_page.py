@@ -80,6 +80,7 @@ _LEVELS: Final = 6
 _STANDING_SHOWN: Final = 12
 _FULL_RATIO: Final = 1.5  # to the median: the least that gets the strongest colour
 _OFF_SCALE: Final = 3.0  # a regular time above so many times the longest irregular or usual one is cut: warm-up
+_LONG_NAME: Final = 40  # characters above which a name may break: its column would be as wide
 _LINE: Final = 15.0  # of labels, px
 
 Label = tuple[float, str, str]  # height at which it is to stand, its class, and its text
@@ -358,7 +359,8 @@ h2{{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(-
 p{{margin:4px 0}}.dim{{color:var(--dim)}}
 dl{{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}}dt{{color:var(--dim)}}dd{{margin:0}}
 code{{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}}
-table{{border-collapse:collapse}}th,td{{text-align:left;padding:2px 14px 2px 0;vertical-align:top}}
+table{{border-collapse:collapse}}.name{{white-space:nowrap}}
+th,td{{text-align:left;padding:2px 14px 2px 0;vertical-align:top}}
 .copy{{display:none}}{CHARTS}"""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -386,6 +388,17 @@ def body_of(screen: Screen) -> str:
 
 def _safe(text: object) -> str:
     return escape(printable(text))
+
+
+def unbroken(text: str) -> str:
+    """Escape a text, and keep names in one line that browsers would break at their hyphens.
+
+    >>> unbroken("GPU 1 on node-1")
+    'GPU 1 on <span class="name">node-1</span>'
+    """
+    words = (one if "-" not in one or len(one) > _LONG_NAME else f'<span class="name">{one}</span>'
+             for one in escape(text).split(" "))  # fmt: skip
+    return " ".join(words)
 
 
 def _answer(screen: Screen) -> Iterator[str]:
@@ -455,7 +468,7 @@ def _standing(screen: Screen) -> str:
     for one in screen.standing[:_STANDING_SHOWN]:
         suspect = "" if one.probability is None else f"{percent(one.probability)} suspect"
         texts = (one.where, name_ranks(one.ranks), suspect, one.since)
-        rows.append(f"<tr>{''.join(f'<td>{_safe(text)}</td>' for text in texts)}</tr>")
+        rows.append(f"<tr>{''.join(f'<td>{unbroken(printable(text))}</td>' for text in texts)}</tr>")
     more = len(screen.standing) - _STANDING_SHOWN
     left = f"<p class='dim'>{more} more places: {_command(command_to_run(screen.verdict))}</p>" if more > 0 else ""
     head = "<tr><th>Where</th><th>Ranks</th><th>Suspect</th><th>Since, UTC</th></tr>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,6 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.judgements import Columns, Suspect
 from irregulars.messages.records import UNKNOWN
 from irregulars.words import name_kind
-
-if TYPE_CHECKING:
-    from irregulars.infra.showing.found import Periods
 
 TRANSFER_KINDS: Final = ("slow_nic", "slow_link", "slow_communicator")  # kinds of verdicts that are about transfers
 SHOWN: Final = 40  # iterations of a map: the newest in which the cause was seen
@@ -121,21 +118,20 @@ def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None)
     return not {sender, receiver}.isdisjoint(suspect.ranks)
 
 
-def pauses_by_cause(pauses: Iterable[Sequence[Any]], periods: Periods) -> list[Way]:
+def pauses_by_cause(pauses: Iterable[Sequence[Any]], wanted: Sequence[int], first: int) -> list[Way]:
     """Return a row for each cause of pauses, the one that grew most first; its usual time is that before the verdict.
 
-    `pauses`: as `PAUSES` answers.
+    `pauses`: as `PAUSES` answers; `wanted`: iterations of the map; `first`: the first one of the verdict.
     """
-    times: defaultdict[str, dict[int, float]] = defaultdict(lambda: dict.fromkeys(periods.looked_into.tolist(), 0.0))
+    times: defaultdict[str, dict[int, float]] = defaultdict(lambda: dict.fromkeys(wanted, 0.0))
     for cause, iteration, own_ns in pauses:
         times[cause][int(iteration)] = float(own_ns)
-    before, during = set(periods.before.tolist()), set(periods.during.tolist())
 
-    def median(took: Mapping[int, float], own: set[int]) -> float:
-        return float(np.median([ns for at, ns in took.items() if at in own] or [0.0]))
+    def median(took: Mapping[int, float], *, is_before: bool) -> float:
+        return float(np.median([ns for at, ns in took.items() if (at < first) is is_before] or [0.0]))
 
-    rows = [Way(name_kind(cause), False, median(took, before), took) for cause, took in times.items()]
-    return sorted(rows, key=lambda row: (row.usual_ns - median(row.took_ns, during), row.name))
+    rows = [Way(name_kind(cause), False, median(took, is_before=True), took) for cause, took in times.items()]
+    return sorted(rows, key=lambda row: (row.usual_ns - median(row.took_ns, is_before=False), row.name))
 
 
 def pauses_in(pauses: Columns, wanted: Iterable[int], ranks: Iterable[int]) -> Iterator[Sequence[Any]]:

@@ -101,7 +101,7 @@ def test_a_hang_shows_who_stands_where_and_no_map() -> None:
     times = [Iteration(at, at * 10**9, 10**8 if at < 20 else 10**7, None, False, False) for at in range(21)]
     screen = gather(Found(hang, iterations=times, standing=standing))
     page = page_of(screen)
-    assert "<td>inside all_reduce 8 of world</td><td>ranks 0-2</td>" in page
+    assert '<td>inside all_reduce 8 of world</td><td>ranks <span class="name">0-2</span></td>' in page
     assert "90% suspect" in page
     assert "Time between operators" not in page
     text = " ".join(" ".join(lines_of(screen)).split())
