@@ -175,7 +175,7 @@ async def job_page(request: Request) -> Response:
         blamed=f"{zlib.crc32(repr(blamed.rows).encode()):08x}",
         # A verdict has a row for each of its suspects.
         verdict_count=len({row[blamed.columns.index("verdict_id")] for row in blamed.rows}),
-        irregular=table_of(irregular),
+        irregular=table_of(irregular, _IRREGULAR_COLUMNS),
         # Of these the heat map would point at innocents.
         elsewhere=[one for one in named(blamed) if one["state"] == "open" and one["kind"] not in WORK_KINDS][:1],
         is_running=chosen is attempts[0]
@@ -215,6 +215,10 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
 _VERDICT_COLUMNS: Final = (
     "device", "kind", "severity", "state", "probability", "host", "rank", "first_iteration", "gpu_hours_lost",
     "verdict_id", "evidence",
+)  # fmt: skip
+
+_IRREGULAR_COLUMNS: Final = (
+    "iteration", "started_at", "elapsed_s", "usual_s", "times_usual", "verdict_ids", "part", "part_s", "part_usual_s",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -34,10 +35,11 @@ from irregulars.infra.console.access import (
     same_word,
 )
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
+from irregulars.infra.showing.html_page import unbroken
 from irregulars.messages.kinds import device_kind
 from irregulars.printing import printable
 from irregulars.sinks.investigations import Answer
-from irregulars.words import age, amount, duration, moment, name_kind, percent, span
+from irregulars.words import age, amount, duration, moment, name_kind, name_ranks, percent, span
 
 RUNBOOK: Final = "/docs/runbook"  # where the console serves it
 LIVE_S: Final = 2  # seconds between two requests of an open page
@@ -90,7 +92,7 @@ def make_templates() -> Environment:
     }  # fmt: skip
     environment.filters |= {
         "plain": printable, "age": age, "amount": amount, "duration": duration, "kind": name_kind, "moment": moment,
-        "span": span,
+        "span": span, "unbroken": lambda text: Markup(unbroken(text)),
     }  # fmt: skip
     return environment
 
@@ -323,6 +325,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     ),
     **dict.fromkeys(("attempt", "rank", "iteration", "gpu"), str),
     "kinds": lambda value: ", ".join(map(name_kind, value)),
+    "ranks": lambda value: name_ranks(value).partition(" ")[2],
     "xids": lambda value: ", ".join(map(str, value)),
 }
 _KINDS: Final[Mapping[str, Callable[[Any], str]]] = {

@@ -123,6 +123,14 @@ _DEVICE_COLUMNS: Final = (
     "last_seen_at",
 )
 
+# Columns of `device_history` and `host_history` for which 1,024 pixels have room; a verdict's name holds its job's
+_HISTORY_COLUMNS: Final = (
+    "device", "kind", "state", "severity", "probability", "expected_gpu_hours_lost", "last_seen_at", "verdict_id",
+)  # fmt: skip
+_START_COLUMNS: Final = (
+    "job", "attempt", "newest_at", "ranks", "verdicts", "kinds", "highest_probability", "expected_gpu_hours_lost",
+)  # fmt: skip
+
 
 async def devices_page(request: Request) -> Response:
     """Show the devices on which time was lost within a range of days."""
@@ -149,9 +157,10 @@ async def device_page(request: Request) -> Response:
         raise HTTPException(404, "A device is found by its host, or is a switch.")
     values: dict[str, Any] = dict(given)
     history = await ask(console_of(request).database, "device_history", **values)
+    shown = table_of(history, _HISTORY_COLUMNS)
     title = " ".join(f"{DEVICE_KINDS[name].noun} {value}" for name, value in given.items() if name != "host")
     return render(request, "device.html", title=title or "all devices", host=given.get("host"),
-                  history=table_of(history), starts=None)  # fmt: skip
+                  history=shown, starts=None)  # fmt: skip
 
 
 async def host_page(request: Request) -> Response:
@@ -162,8 +171,8 @@ async def host_page(request: Request) -> Response:
     )
     if not host or not (starts.rows or history.rows):
         raise HTTPException(404, f"No host of the name {host!r} is known: no job ran on it, no verdict accuses it.")
-    return render(request, "device.html", title=f"host {host}", host=None, history=table_of(history),
-                  starts=table_of(starts))  # fmt: skip
+    return render(request, "device.html", title=f"host {host}", host=None, starts=table_of(starts, _START_COLUMNS),
+                  history=table_of(history, _HISTORY_COLUMNS))  # fmt: skip
 
 
 async def ask(database: ConsoleDatabase, question: str, keep_s: float = _SLOW_S, **values: Any) -> Answer:

@@ -163,6 +163,7 @@ class Found:
     # In place of the heat map: where the verdict is about numbers, about transfers, or a hang
     numerics: Sequence[Band] = ()
     ways: Sequence[Way] = ()
+    pauses: Sequence[Way] = ()  # what the accused ranks' own time went to: a row a cause
     standing: Sequence[Standing] = ()
     rates: Sequence[NicRates] = ()
     rate_samples: Sequence[RateSample] = ()

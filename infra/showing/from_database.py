@@ -40,11 +40,14 @@ from irregulars.infra.showing.found import (
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, Band, bands_of
 from irregulars.infra.showing.transfers import (
     MEMBERS,
+    PAUSES,
     SHOWN,
     TRANSFER_KINDS,
     TRANSFERS,
     Way,
     members_in,
+    pauses_by_cause,
+    pauses_in,
     transfers_in,
     ways_of,
 )
@@ -270,6 +273,7 @@ class _Reader:
             cells=read_cells(cells),
             bin_ranks=bin_ranks, numerics=[Band(*row) for row in bands],
             ways=self._part("transfers", lambda: self._ways(periods)) if verdict.kind in TRANSFER_KINDS else (),
+            pauses=self._part("pauses", lambda: self._pauses(periods)) if verdict.kind in WORK_KINDS else (),
             standing=self._standing() if verdict.kind in STANDSTILLS else (),
             rates=self._part(_NIC_RATES, lambda: self._rates(iterations, periods)),
             rate_samples=self._part(_NIC_RATES, lambda: self._rate_samples(self._newest(span_of(iterations)))),
@@ -316,6 +320,12 @@ class _Reader:
         ranks = () if self._suspect is None else self._suspect.ranks
         members = self._ask(MEMBERS, ranks=list(ranks)) if transfers else ()
         return ways_of(transfers, {name: (kind, own) for name, kind, own in members}, self._suspect)
+
+    def _pauses(self, periods: Periods) -> list[Way]:
+        ranks = [] if self._suspect is None else list(self._suspect.ranks[:_MOST_NAMED])
+        wanted = periods.looked_into.tolist()
+        rows = self._ask(PAUSES, wanted=wanted, ranks=ranks) if ranks else ()
+        return pauses_by_cause(rows, wanted, self._verdict.iterations[0])
 
     def _standing(self) -> list[Standing]:
         """Return the places where ranks stand, each with its ranks, the suspects' first."""
@@ -404,6 +414,8 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
     ranks_before = max((a.rank for a in trace.announcements), default=-1) + 1  # some log nothing
     bin_ranks = -(-ranks_before // BINS) or 1
     is_numeric = verdict.kind in NUMERIC_KINDS
+    accused = verdict.suspects[0].ranks if verdict.suspects and verdict.kind in WORK_KINDS else ()
+    wanted = periods.looked_into.tolist()
     return Found(
         verdict=verdict,
         recording=directory,
@@ -415,6 +427,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         bin_ranks=bin_ranks,
         numerics=bands_of(ranks, _charted(iterations)) if is_numeric else (),
         ways=_ways(trace, judgements, verdict, periods) if verdict.kind in TRANSFER_KINDS else (),
+        pauses=pauses_by_cause(pauses_in(judgements.pauses, wanted, accused), wanted, verdict.iterations[0]),
         rates=list(_rates(trace.bandwidth, iterations, periods)),
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         earlier=list(_earlier(judgements, verdict)),

@@ -7,7 +7,7 @@ sheet, so that light and dark follow the reader; each chart has a title for read
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
@@ -80,6 +80,7 @@ _LEVELS: Final = 6
 _STANDING_SHOWN: Final = 12
 _FULL_RATIO: Final = 1.5  # to the median: the least that gets the strongest colour
 _OFF_SCALE: Final = 3.0  # a regular time above so many times the longest irregular or usual one is cut: warm-up
+_LONG_NAME: Final = 40  # characters above which a name may break: its column would be as wide
 _LINE: Final = 15.0  # of labels, px
 
 Label = tuple[float, str, str]  # height at which it is to stand, its class, and its text
@@ -191,22 +192,35 @@ def _colour_scale(low: str, high: str) -> str:
 
 
 def ways_chart(ways: Sequence[Way]) -> str:
-    """Draw how long transfers took on each way, against the usual time of ways of its kind; a column an iteration."""
-    columns = sorted({iteration for way in ways for iteration in way.took_ns})
-    tall, wide = 16.0, _WIDTH / len(columns)
+    """Draw how many times the usual time of its kind each way took; a row a way, a column an iteration."""
     high = max(_FULL_RATIO, *(way.ratio for way in ways))  # a single stall would leave no colour for the others
-    parts, labels = [], []
-    for row, way in enumerate(ways):
-        labels.append((row * tall + 12, "strong" if way.is_accused else "note", f"{'▸ ' * way.is_accused}{way.name}"))
-        for at, iteration in enumerate(columns):
-            if iteration in way.took_ns:
-                took_ns = way.took_ns[iteration]
-                title = f"{way.name}, iteration {iteration}: {duration(took_ns)} (median {duration(way.usual_ns)})"
-                level = _level(took_ns / way.usual_ns if way.usual_ns else 1.0, 1.0, high)
-                parts.append(_rect(at * wide, row * tall, wide, tall, f"heat{level}", title))
-    below = (f"iteration {columns[0]}", str(columns[-1]))
-    chart = _plot(len(ways) * tall, "Transfers by way and iteration", parts, labels, below)
+
+    def level(way: Way, took_ns: float) -> int:
+        return _level(took_ns / way.usual_ns if way.usual_ns else 1.0, 1.0, high)
+
+    chart = _rows_chart("Transfers by way and iteration", ways, level)
     return chart + _colour_scale("as usual", f"{high:.1f} times that or more")
+
+
+def pauses_chart(causes: Sequence[Way]) -> str:
+    """Draw how much longer than usual ranks paused; a row a cause, a column an iteration."""
+    high = max(took_ns - cause.usual_ns for cause in causes for took_ns in cause.took_ns.values())
+    chart = _rows_chart("Pauses", causes, lambda cause, took_ns: _level(took_ns - cause.usual_ns, 0.0, high))
+    return chart + _colour_scale("as usual", f"{duration(high)} more")
+
+
+def _rows_chart(title: str, rows: Sequence[Way], level: Callable[[Way, float], int]) -> str:
+    columns = sorted({iteration for row in rows for iteration in row.took_ns})
+    tall, wide = 16.0, _WIDTH / len(columns)
+    parts, labels = [], []
+    for at, row in enumerate(rows):
+        labels.append((at * tall + 12, "strong" if row.is_accused else "note", f"{'▸ ' * row.is_accused}{row.name}"))
+        for column, iteration in enumerate(columns):
+            if iteration in row.took_ns:
+                took_ns = row.took_ns[iteration]
+                told = f"{row.name}, iteration {iteration}: {duration(took_ns)} (usual {duration(row.usual_ns)})"
+                parts.append(_rect(column * wide, at * tall, wide, tall, f"heat{level(row, took_ns)}", told))
+    return _plot(len(rows) * tall, title, parts, labels, (f"iteration {columns[0]}", str(columns[-1])))
 
 
 def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
@@ -345,7 +359,8 @@ h2{{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(-
 p{{margin:4px 0}}.dim{{color:var(--dim)}}
 dl{{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}}dt{{color:var(--dim)}}dd{{margin:0}}
 code{{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}}
-table{{border-collapse:collapse}}th,td{{text-align:left;padding:2px 14px 2px 0;vertical-align:top}}
+table{{border-collapse:collapse}}.name{{white-space:nowrap}}
+th,td{{text-align:left;padding:2px 14px 2px 0;vertical-align:top}}
 .copy{{display:none}}{CHARTS}"""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -373,6 +388,17 @@ def body_of(screen: Screen) -> str:
 
 def _safe(text: object) -> str:
     return escape(printable(text))
+
+
+def unbroken(text: str) -> str:
+    """Escape a text, and keep names in one line that browsers would break at their hyphens.
+
+    >>> unbroken("GPU 1 on node-1")
+    'GPU 1 on <span class="name">node-1</span>'
+    """
+    words = (one if "-" not in one or len(one) > _LONG_NAME else f'<span class="name">{one}</span>'
+             for one in escape(text).split(" "))  # fmt: skip
+    return " ".join(words)
 
 
 def _answer(screen: Screen) -> Iterator[str]:
@@ -416,6 +442,10 @@ def _charts(screen: Screen) -> Iterator[str]:
         chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
+    if screen.pauses:
+        whose = name_ranks(verdict.suspects[0].ranks)
+        legend = f"What {whose} paused for beyond usual; of several ranks, the longest."
+        yield _section("Own time, cause by iteration", pauses_chart(screen.pauses), legend)
     # The direction of the NIC's line, so that text and chart show the same.
     direction = "received" if " received at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
@@ -438,7 +468,7 @@ def _standing(screen: Screen) -> str:
     for one in screen.standing[:_STANDING_SHOWN]:
         suspect = "" if one.probability is None else f"{percent(one.probability)} suspect"
         texts = (one.where, name_ranks(one.ranks), suspect, one.since)
-        rows.append(f"<tr>{''.join(f'<td>{_safe(text)}</td>' for text in texts)}</tr>")
+        rows.append(f"<tr>{''.join(f'<td>{unbroken(printable(text))}</td>' for text in texts)}</tr>")
     more = len(screen.standing) - _STANDING_SHOWN
     left = f"<p class='dim'>{more} more places: {_command(command_to_run(screen.verdict))}</p>" if more > 0 else ""
     head = "<tr><th>Where</th><th>Ranks</th><th>Suspect</th><th>Since, UTC</th></tr>"

@@ -1,4 +1,4 @@
-"""Transfers of the iterations in which a verdict's cause was seen: a row for each way that bytes took, for a map.
+"""Rows of maps, a column an iteration: of transfers one for each way that bytes took, of own time one for each cause.
 
 A way is a communicator, or the way from one rank to another on one. Ways of communicators of one kind carry the same,
 so each is held against the median of those that no accused device is in: of a switch, half of all may be slow.
@@ -16,6 +16,7 @@ import pyarrow as pa
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.judgements import Columns, Suspect
 from irregulars.messages.records import UNKNOWN
+from irregulars.words import name_kind
 
 TRANSFER_KINDS: Final = ("slow_nic", "slow_link", "slow_communicator")  # kinds of verdicts that are about transfers
 SHOWN: Final = 40  # iterations of a map: the newest in which the cause was seen
@@ -44,6 +45,20 @@ WHERE job = {job:String} AND attempt = {attempt:Int64}
 GROUP BY communicator"""
 
 Members = Mapping[str, tuple[str, Sequence[int]]]  # of a communicator: its kind, and its ranks
+
+
+# How long some ranks paused in each iteration, by cause; of several ranks, the one that did longest
+PAUSES: Final = """
+SELECT cause, iteration, max(own_ns)
+FROM
+(
+    SELECT cause, iteration, rank, toFloat64(sum(elapsed_ns)) AS own_ns
+    FROM pauses FINAL
+    WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+        AND rank IN {ranks:Array(UInt32)}
+    GROUP BY cause, iteration, rank
+)
+GROUP BY cause, iteration"""
 
 
 class Way(NamedTuple):
@@ -101,6 +116,33 @@ def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None)
     if suspect.traits.is_way:
         return (sender, receiver) == (suspect.rank, suspect.peer)
     return not {sender, receiver}.isdisjoint(suspect.ranks)
+
+
+def pauses_by_cause(pauses: Iterable[Sequence[Any]], wanted: Sequence[int], first: int) -> list[Way]:
+    """Return a row for each cause of pauses, the one that grew most first; its usual time is that before the verdict.
+
+    `pauses`: as `PAUSES` answers; `wanted`: iterations of the map; `first`: the first one of the verdict.
+    """
+    times: defaultdict[str, dict[int, float]] = defaultdict(lambda: dict.fromkeys(wanted, 0.0))
+    for cause, iteration, own_ns in pauses:
+        times[cause][int(iteration)] = float(own_ns)
+
+    def median(took: Mapping[int, float], *, is_before: bool) -> float:
+        return float(np.median([ns for at, ns in took.items() if (at < first) is is_before] or [0.0]))
+
+    rows = [Way(name_kind(cause), False, median(took, is_before=True), took) for cause, took in times.items()]
+    return sorted(rows, key=lambda row: (row.usual_ns - median(row.took_ns, is_before=False), row.name))
+
+
+def pauses_in(pauses: Columns, wanted: Iterable[int], ranks: Iterable[int]) -> Iterator[Sequence[Any]]:
+    """Yield the answer to `PAUSES` of a recording that was just judged."""
+    if not pauses:
+        return
+    kept = np.isin(pauses["iteration"], list(wanted)) & np.isin(pauses["rank"], list(ranks))
+    table = pa.table({name: pauses[name][kept] for name in ("cause", "iteration", "rank", "elapsed_ns")})
+    own = table.group_by(["cause", "iteration", "rank"]).aggregate([("elapsed_ns", "sum")])
+    most = own.group_by(["cause", "iteration"]).aggregate([("elapsed_ns_sum", "max")])
+    yield from zip(*(most[name].to_pylist() for name in ("cause", "iteration", "elapsed_ns_sum_max")), strict=True)
 
 
 def transfers_in(operators: Columns, wanted: Iterable[int]) -> Iterator[Sequence[Any]]:

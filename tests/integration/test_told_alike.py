@@ -40,7 +40,7 @@ from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import tables_of
-from irregulars.words import percent
+from irregulars.words import name_kind, percent
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
 from tests.infra.grafana.queries import FOLDER
@@ -277,6 +277,9 @@ def misleading(screen: Screen) -> list[str]:
     ways = [one for one in screen.ways if one.is_accused]
     if ways and max(one.ratio for one in ways) < max(one.ratio for one in screen.ways):
         found.append(f"another way is slower than all accused ones: {[(one.name, one.ratio) for one in screen.ways]}")
+    causes = [one.name for one in screen.pauses]
+    if verdict.cause is not None and name_kind(verdict.cause) in causes[1:]:
+        found.append(f"{verdict.cause} is told, and {causes[0]} grew most")
     suspects = {rank for one in screen.standing if one.probability is not None for rank in one.ranks}
     if screen.standing and not ranks <= suspects:
         found.append(f"ranks {ranks - suspects} are accused, and stand nowhere as suspects")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from irregulars.infra.runs.analysis import judge_trace
 from irregulars.infra.showing.found import Found, Iteration, Standing, gather
 from irregulars.infra.showing.from_database import found_in_recording
@@ -10,6 +12,7 @@ from irregulars.infra.showing.text_page import headline, lines_of
 from irregulars.infra.showing.transfers import ways_of
 from irregulars.messages.judgements import Suspect
 from irregulars.producers.trace.directory import read_trace
+from irregulars.words import name_kind
 from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in, verdict_of
 
 MS = 1e6
@@ -77,6 +80,20 @@ def test_a_page_draws_transfers_for_a_link_and_work_for_a_slow_rank_alone() -> N
     assert slow.ways == ()
 
 
+@pytest.mark.parametrize("cause", ["checkpoint_write", "cpu_throttled"])
+def test_a_page_draws_what_the_accused_rank_paused_for_with_the_known_cause_first(cause: str) -> None:
+    trace = read_trace(RECORDINGS / "causes" / cause.replace("_", "-"))
+    judgements, _ = judge_trace(trace, fills_columns=True)
+    told = next(one for one in reversed(judgements.verdicts) if one.cause == cause)
+    found = found_in_recording("causes", trace, judgements, told)
+    first, *others = found.pauses
+    assert first.name == name_kind(cause)
+    assert any(one.usual_ns > 0 for one in others), "they are usual here"
+    page = page_of(gather(found))
+    assert page.index("Time between operators") < page.index("Own time, cause by iteration")
+    assert re.search(rf'class="heat5"><title>{first.name}, iteration \d+: .* \(usual 0 ms\)', page)
+
+
 def test_a_hang_shows_who_stands_where_and_no_map() -> None:
     hang = verdict_of(kind="hang", iterations=(20, 21), suspects=(Suspect("gpu", 3, (3,), 0.9),))
     standing = (Standing("past all_reduce 7 of world", (3,), 0.9, ""),
@@ -84,7 +101,7 @@ def test_a_hang_shows_who_stands_where_and_no_map() -> None:
     times = [Iteration(at, at * 10**9, 10**8 if at < 20 else 10**7, None, False, False) for at in range(21)]
     screen = gather(Found(hang, iterations=times, standing=standing))
     page = page_of(screen)
-    assert "<td>inside all_reduce 8 of world</td><td>ranks 0-2</td>" in page
+    assert '<td>inside all_reduce 8 of world</td><td>ranks <span class="name">0-2</span></td>' in page
     assert "90% suspect" in page
     assert "Time between operators" not in page
     text = " ".join(" ".join(lines_of(screen)).split())
