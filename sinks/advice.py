@@ -346,7 +346,9 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
         return _command("slowest_links", **job, first_iteration=first, past_last_iteration=past_last)
-    return _command("ranks_of_iteration", **job, iteration=past_last - 1)
+    # The iteration whose path is shown beside it
+    shown = past_last - 1 if verdict.explanation is None else verdict.explanation.iteration
+    return _command("ranks_of_iteration", **job, iteration=shown)
 
 
 def _command(name: str, **values: str | int) -> str:
