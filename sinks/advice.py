@@ -110,6 +110,9 @@ def plan_of(verdict: Verdict) -> NextStep:
             return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
         return about or NextStep("nothing now; the history is in the database")
     if verdict.severity == "note" and verdict.kind not in OF_NUMBERS:
+        # A note whatever it costs: nobody knows how much of it is the job's own nature
+        if not verdict.suspects and not has_healthy_past(verdict):
+            return NextStep(f"nothing in a hurry, no time without it is known; {_act_on(verdict, None)}")
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = _first(verdict)
     sentence, actions = _act_on(verdict, suspect), _actions(verdict, suspect)
