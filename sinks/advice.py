@@ -111,6 +111,9 @@ def plan_of(verdict: Verdict) -> NextStep:
             return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
         return about or NextStep("nothing now; the history is in the database")
     if verdict.severity == "note" and verdict.kind not in OF_NUMBERS:
+        # A note whatever it costs: nobody knows how much of it is the job's own nature
+        if not verdict.suspects and not has_healthy_past(verdict):
+            return NextStep(f"nothing in a hurry, no time without it is known; {_act_on(verdict, None)}")
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = _first(verdict)
     sentence, actions = _act_on(verdict, suspect), _actions(verdict, suspect)
@@ -355,7 +358,9 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
         return _command("slowest_links", **job, first_iteration=first, past_last_iteration=past_last)
-    return _command("ranks_of_iteration", **job, iteration=past_last - 1)
+    # The iteration whose path is shown beside it
+    shown = past_last - 1 if verdict.explanation is None else verdict.explanation.iteration
+    return _command("ranks_of_iteration", **job, iteration=shown)
 
 
 def _command(name: str, **values: str | int) -> str:

@@ -135,3 +135,6 @@ def test_a_note_asks_nobody_to_drain_anything() -> None:
     closed = replace(note, state="closed", close_reason="recovered")
     assert advise(closed) == "nothing now; the history is in the database"
     assert "Cordon" in where_to_look(replace(VERDICT, severity="ticket"))
+    # Of nobody's fault that was always there the cost alone says nothing
+    always = replace(note, kind="imbalance", suspects=(), explanation=Reasons(10, 1.0, 1.0, "peers"))
+    assert advise(always).startswith("nothing in a hurry, no time without it is known; drain nothing: even out")
