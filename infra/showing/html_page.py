@@ -80,7 +80,7 @@ _LEVELS: Final = 6
 _STANDING_SHOWN: Final = 12
 _FULL_RATIO: Final = 1.5  # to the median: the least that gets the strongest colour
 _OFF_SCALE: Final = 3.0  # a regular time above so many times the longest irregular or usual one is cut: warm-up
-_LONG_NAME: Final = 40  # characters above which a name may break: its column would be as wide
+_LONG_NAME: Final = 30  # characters above which a name may break: its column would be as wide
 _LINE: Final = 15.0  # of labels, px
 
 Label = tuple[float, str, str]  # height at which it is to stand, its class, and its text

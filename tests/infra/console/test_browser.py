@@ -130,10 +130,14 @@ HARD_TO_READ = """() => {
     const contrast = (a + 0.05) / (b + 0.05);
     if (contrast < 4.5) found.add(`contrast ${contrast.toFixed(1)}: ${text}`);
   }
+  for (const name of innerWidth === 1440 ? [".answer dl", ".chain li.cause"] : []) {
+    if (document.querySelector(name)?.getBoundingClientRect().bottom > innerHeight) found.add(`below: ${name}`);
+  }
   const text = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
   while (innerWidth > 720 && text.nextNode()) {
     const range = new Range(), one = text.currentNode;
-    for (const word of one.parentElement.closest("td") ? one.data.matchAll(/[^ ]{1,30}-[^ ]{1,9}/g) : []) {
+    for (const word of one.parentElement.closest("td") ? one.data.matchAll(/\\S*-\\S*/g) : []) {
+      if (word[0].length > 30) continue; // its column would be as wide
       range.setStart(one, word.index);
       range.setEnd(one, word.index + word[0].length);
       if (range.getClientRects().length > 1) found.add(`torn: ${word[0]}`);

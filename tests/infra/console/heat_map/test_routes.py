@@ -22,13 +22,14 @@ from irregulars.infra.console import heat_reading as reading
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.console.heat_levels import HEADER
 from irregulars.infra.console.heat_routes import heat_map_routes
+from irregulars.messages.judgements import with_first_names
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from irregulars.words import name_kind
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import serving
 from tests.integration.pipelines import own_database, store
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import judged, rows_of_recording
 
 pytestmark = pytest.mark.integration
 
@@ -153,8 +154,9 @@ def test_a_verdict_that_accuses_nobody_is_marked_and_stands_beside_the_iteration
     times = ask.get("iteration-times", "uneven").json()
     [mark] = times["marks"]
     assert (mark["verdict_id"], mark["name"]) == (f"{JOB}:0:60:0", name_kind(mark["kind"]))
-    explained = [one for one in rows_of_recording(JOB)["iterations"].to_pylist() if one["is_irregular"]]
-    wanted = {str(one["iteration"]): one["verdict_ids"] for one in explained if one["verdict_ids"]}
+    told = judged(JOB)
+    explained = [one for one in with_first_names(told.iterations, told.verdicts) if one.is_irregular]
+    wanted = {str(one.iteration): list(one.verdict_ids) for one in explained if one.verdict_ids}
     assert times["verdicts"] == wanted != {}
     assert [one["ranks"] for one in ask.window("uneven")["marks"]] == [[]]
 
