@@ -148,7 +148,8 @@ class VerdictTracker:
                 self._suspicions.tell(verdict.cause.explained_ns.keys() | {observation.iteration})
         # After verdicts went on and opened: one of them may explain a spike that is due.
         revisions += self._decide_spikes(self._recent, topology)
-        revisions += self._close([one for one in self._open if one.is_over], "recovered", topology)
+        over = [one for at, one in enumerate(self._open) if one.is_over or self._is_told_by(self._open[:at], one)]
+        revisions += self._close(over, "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
@@ -281,6 +282,11 @@ class VerdictTracker:
     def _is_followed(self, cause: Cause) -> bool:
         """Whether an open verdict already has this cause."""
         return any(is_same(cause, verdict.cause) for verdict in self._open)
+
+    @staticmethod
+    def _is_told_by(others: Sequence[OpenVerdict], verdict: OpenVerdict) -> bool:
+        """Whether one of some verdicts has come to accuse the same device, or nobody, of the same."""
+        return any(is_same(verdict.cause, one.cause) and verdict.first_device == one.first_device for one in others)
 
     def _name(self, first: int) -> str:
         return f"{self.job}:{self.attempt}:{first}:{next_ordinal(self._ordinals, first)}"

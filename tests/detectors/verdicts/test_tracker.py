@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause
-from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.observation import ExcessPause, Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR, LATE_SIGMAS
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
@@ -22,6 +22,7 @@ from irregulars.detectors.verdicts.open_verdict import History
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import PAUSES
 from irregulars.state_codec import encode_state
 from tests.detectors.blame.test_what_if import Job
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
@@ -163,17 +164,24 @@ def test_a_rank_a_little_late_beside_what_costs_more_is_not_accused_and_alone_it
     assert "slow_rank" in {verdict.kind for verdict in lived([late(1, 12.0) | {beside: 15.0}] * 12)}
 
 
+def working_longer(number: int, step: Step, rank: int, late_ms: float) -> Observation:
+    """An iteration of which it is known how much longer each rank worked, on the path or not."""
+    one = observation(number, step)
+    work_ns = dict.fromkeys(range(4), 0.0) | {rank: late_ms * MS + number % 3 * MS}
+    return replace(one, attribution=replace(present(one.attribution), work_excess_ns=work_ns))
+
+
 @pytest.mark.parametrize(("late_ms", "lost_s"), [(15.0, 20 * 0.015), (50.0, 90 * 0.05)])
 def test_slow_transfers_beside_a_rank_slow_without_them_are_none_of_its_own(late_ms: float, lost_s: float) -> None:
     """Of the smaller lateness the transfers beside it hide the cost, and it is no less late for that."""
 
-    def told(steps: Sequence[Step]) -> list[tuple[str, float]]:
+    def told(steps: Sequence[Step], *, waits: bool = False) -> list[tuple[str, float]]:
         tracker, said = VerdictTracker("j", 1), []
         for number, step in enumerate(steps):
-            one = observation(number, step)
-            work_ns = {0: 0.0, 1: late_ms * MS + number % 3 * MS, 2: 0.0, 3: 0.0}
-            attribution = replace(present(one.attribution), work_excess_ns=work_ns)
-            said += tracker.observe(replace(one, attribution=attribution), TOPOLOGY, {1: late_ms * MS})[0]
+            one = working_longer(number, step, 1, late_ms)
+            pauses = (ExcessPause(1, PAUSES.index("cpu_wait"), late_ms * MS),)
+            one = replace(one, pauses=pauses if waits else None)
+            said += tracker.observe(one, TOPOLOGY, {1: late_ms * MS})[0]
         assert "changed" not in {one.event for one in said}
         return [(one.kind, one.lost_s) for one in tracker.close("finished", TOPOLOGY)]
 
@@ -181,8 +189,22 @@ def test_slow_transfers_beside_a_rank_slow_without_them_are_none_of_its_own(late
     (rank, rank_lost_s), (transfers, transfers_lost_s) = told([late(1, late_ms)] * 20 + [both] * 70)
     assert (rank, transfers) == ("slow_rank", "slow_communicator")
     assert (rank_lost_s, transfers_lost_s) == (pytest.approx(lost_s), pytest.approx(70 * 0.1))
-    # Both from one moment on are a lack of processor time
+    # Both from one moment on are a lack of processor time, and so they are where it waited for one
     assert [kind for kind, _ in told([both] * 30)] == ["slow_rank"]
+    assert [kind for kind, _ in told([late(1, late_ms)] * 20 + [both] * 70, waits=True)] == ["slow_rank"]
+
+
+def test_verdicts_that_come_to_say_the_same_are_one() -> None:
+    """Ranks 1 and 2 seem to lack processor time, one after the other; then it is their communicator."""
+    world, tracker = Lane("collective", 0), VerdictTracker("j", 1)
+    ranks = [1] * 12 + [2] * 12
+    for number, rank in enumerate(ranks):
+        step = late(rank, 15.0) | {world: 100.0}
+        tracker.observe(working_longer(number, step, rank, 15.0), TOPOLOGY, {rank: 15 * MS})
+    for number in range(len(ranks), 120):
+        tracker.observe(working_longer(number, {world: 100.0}, 0, 0.0), TOPOLOGY, {1: 0.0, 2: 0.0})
+    found = tracker.close("finished", TOPOLOGY)
+    assert [(one.kind, one.iterations) for one in found] == [("slow_communicator", (0, 120))]
 
 
 def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
