@@ -525,6 +525,14 @@ def numeric_job(
     )  # fmt: skip
 
 
+def test_the_share_of_time_that_checkpoints_take_is_that_of_their_iterations(
+    own: DatabaseSettings, client: Client
+) -> None:
+    store(own, numeric_job(checkpoints=(10, 20, 30)))
+    [row] = answer(client, "jobs_compared")
+    assert (row["iterations"], row["checkpoint_pct"]) == (57, 5.0)
+
+
 def numeric_verdict(kind: str, iteration: int, *, attempt: int = 0, suspects: tuple[Suspect, ...] = ()) -> Verdict:
     return replace(
         made_up_job.verdict(1), job="numeric", verdict_id=f"{kind}-{iteration}", kind=kind, attempt=attempt,
