@@ -45,8 +45,6 @@ class Reviewed:
     # For each rank of a pipeline its work on micro-batches, ns (`detectors.path.microbatch_work`),
     # which open recvs don't hide; empty where that is not known
     microbatch_ns: Mapping[int, float] = field(default_factory=dict)
-    # For each rank the sum of its gaps to its last message, ns; empty where that is not known
-    to_last_message_ns: Mapping[int, float] = field(default_factory=dict)
     what_if: WhatIf | None = None  # all reviewed iterations, to be run again by peers' times; None: not timed
 
 
@@ -157,14 +155,8 @@ def _stage_cause(
     """Make a cause of a stage: in which iterations it works longer than the median other one, and by how much."""
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
-        # After its last message a stage may wait, and no operator need show it; work on micro-batches has no waiting.
-        has_microbatches = stage in _stage_work(one.microbatch_ns, topology)
-        to_last_ns = {} if has_microbatches else _stage_work(one.to_last_message_ns, topology)
-        excess_ns = min(
-            own_ns.get(stage, 0.0) - median([ns for other, ns in own_ns.items() if other != stage] or [0.0])
-            for own_ns in (work, to_last_ns)
-            if own_ns
-        )
+        others_ns = [ns for other, ns in work.items() if other != stage]
+        excess_ns = work.get(stage, 0.0) - median(others_ns or [0.0])
         if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
     device = Device(STAGE, tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))

@@ -215,7 +215,6 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 path_work_ns(graph, one.number),
                 beside_ratio,
                 microbatch_work_ns(graph, one.number, topology.stage_of),
-                graph.own_work_ns(one.number, to_last_message=True),
                 what_if,
             )
         )
