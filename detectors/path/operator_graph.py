@@ -35,7 +35,7 @@ from irregulars.detectors.path.graph_edges import (
 from irregulars.detectors.path.lost_rows import find_lost
 from irregulars.detectors.path.operator_classes import class_parts, is_p2p
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.messages.records import SEND, UNKNOWN
+from irregulars.messages.records import RECV, SEND, UNKNOWN
 
 Derived = TypeVar("Derived")
 
@@ -183,16 +183,35 @@ class OperatorGraph:
         found[one] = is_beside & (self.start_ns[two] + self.slack_ns[one] < self.end_ns[one])
         return found & self.is_p2p
 
-    def own_work_ns(self, iteration: int) -> dict[int, float]:
+    def own_work_ns(self, iteration: int, *, to_last_message: bool = False) -> dict[int, float]:
         """Return the time that each rank worked in an iteration, ns, also while a send of its own was still open.
 
         A rank does not wait for a send that it leaves open, so such sends are taken out before gaps are summed up.
+
+        `to_last_message`: count gaps to the rank's last message, and the work on its content if it is a recv:
+        pipeline stages that are through wait for the others, and no operator need show it.
         """
+        work = self.derive(f"own work of {iteration}", lambda: self._sum_up_work(iteration))
+        return work[1 if to_last_message else 0]
+
+    def _sum_up_work(self, iteration: int) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the work of each rank, and that to its last message."""
         rows = np.flatnonzero(self.iteration == iteration)
-        rows = rows[~(self.is_worked_beside[rows] & (self.operator[rows] == SEND))]
+        if not len(rows):
+            return {}, {}
+        rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
+        is_closed = ~(self.is_worked_beside[rows] & (self.operator[rows] == SEND))
+        message = np.flatnonzero(self.is_p2p[rows])
+        rank = self.rank[rows[message]]
+        is_last = np.zeros(len(rows), dtype=bool)  # whether a row is its rank's last message
+        is_last[message] = np.append(rank[1:] != rank[:-1], True)[: len(message)]
+        by_then = rows[is_closed | is_last]  # the last message ends the count, also a send that was left open
+        return self._sum_up_gaps(rows[is_closed]), self._sum_up_gaps(by_then, is_last[is_closed | is_last])
+
+    def _sum_up_gaps(self, rows: Ints, is_last: Flags | None = None) -> dict[int, float]:
+        """Sum up the gaps of each rank's rows; with `is_last`, the last messages, as far as it surely worked."""
         if not len(rows):
             return {}
-        rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
         is_first, owner = begins_run(self.rank[rows]), run_numbers(self.rank[rows])
         times, place = np.unique(self.end_ns[rows], return_inverse=True)
         lift = owner * len(times)
@@ -200,7 +219,33 @@ class OperatorGraph:
         latest_ns = times[np.maximum.accumulate(place.ravel() + lift) - lift]
         gap_ns = np.append(0, np.maximum(self.start_ns[rows[1:]] - latest_ns[:-1], 0))
         gap_ns[is_first] = self.gap_ns[rows[is_first]]
+        if is_last is not None:
+            gap_ns = np.where(np.arange(len(rows)) <= self._ends_of_work(rows, owner, is_last)[owner], gap_ns, 0)
         return dict(zip(self.rank[rows[is_first]].tolist(), np.bincount(owner, gap_ns).tolist(), strict=True))
+
+    def _ends_of_work(self, rows: Ints, owner: Ints, is_last: Flags) -> Ints:
+        """Return for each owner the place of the last row before which it surely worked, and did not wait.
+
+        That is its last message or, if that is a recv, the first operator after it that is no part of the work on a
+        micro-batch. Communicators that are used between messages are such a part (of tensors, of experts); where
+        there is but one micro-batch, those used before it.
+        """
+        ends = np.full(int(owner[-1]) + 1, len(rows))
+        last = np.flatnonzero(is_last)
+        ends[owner[last]] = last
+        last = last[self.operator[rows[last]] == RECV]
+        place, is_message = np.arange(len(rows)), self.is_p2p[rows]
+        first = np.full(len(ends), len(rows))
+        np.minimum.at(first, owner[is_message], place[is_message])
+        key = owner * (int(self.communicator.max(initial=0)) + 1) + self.communicator[rows]
+        is_before = ~is_message & (place < ends[owner])
+        is_between = is_before & (place > first[owner])
+        is_alone = np.bincount(owner, is_between) == 0
+        is_part = np.isin(key, key[is_between | (is_before & is_alone[owner])])
+        others = np.append(np.flatnonzero(~is_part & ~is_message), len(rows))
+        after = others[np.searchsorted(others, last)]
+        ends[owner[last]] = np.minimum(after, np.searchsorted(owner, owner[last], side="right") - 1)
+        return ends
 
     @property
     def source(self) -> Ints:

@@ -182,6 +182,16 @@ def test_stages_that_are_not_heavy() -> None:
     assert review(waiting([40.0, 40.0, 40.0, 70.0], path_ms=[30.0, 30.0, 30.0, 10.0]), FOUR_STAGES, DELTA) == []
 
 
+@pytest.mark.parametrize(
+    ("before_ms", "is_said"), [((60.0, 90.0), True), ((60.0, 70.0), False), ((70.0, 60.0), False)]
+)
+def test_a_heavy_stage_works_longer_until_its_messages_are_through(before_ms: Sequence[float], is_said: bool) -> None:
+    """Where there are two stages alone, what one does later may be waiting for the other: it counts for nothing."""
+    before_ns = {rank: before_ms[rank // 4] * MS for rank in range(8)}
+    some = [replace(reviewed(n, {}, **HEAVY), to_last_message_ns=before_ns) for n in range(8)]
+    assert bool(found(some)) == is_said
+
+
 @pytest.mark.parametrize(("gaps_ms", "is_said"), [(70.0, True), (60.0, False)])
 def test_gaps_that_hold_less_than_the_path_compare_no_stages(gaps_ms: float, is_said: bool) -> None:
     """Stage 0 has 78 ms of the path: what its gaps lack of that it worked while a recv lay open."""

@@ -331,9 +331,40 @@ def test_source_and_destination_of_p2p() -> None:
     assert graph.operator.tolist() == [SEND, RECV]
 
 
-def test_a_rank_works_beside_a_send_that_it_leaves_open() -> None:
-    rows = row(1, 0, 20, "recv", peer=0), row(1, 90, 150, "send", peer=0), row(1, 100, 200, group=3)
-    assert graph_of(*rows, entry={(1, 0): 0}).own_work_ns(0) == {1: 80}
+# --- work -----------------------------------------------------------------------------------------------------------
+
+
+def work_to_last_message(*rows: dict[str, Any]) -> dict[int, float]:
+    return graph_of(*rows, entry={(rank, 0): 0 for rank in range(2)}).own_work_ns(0, to_last_message=True)
+
+
+def test_the_end_of_a_rank_s_work() -> None:
+    # After the last send a rank may wait and no operator shows it
+    rows = row(1, 30, 40, "send", peer=0), row(1, 900, 950, group=3), row(0, 20, 950, group=3)
+    assert work_to_last_message(*rows) == {0: 20, 1: 30}
+    assert graph_of(*rows, entry={(1, 0): 0, (0, 0): 0}).own_work_ns(0) == {0: 20, 1: 30 + 860}
+    # A last send beside a collective is a last message too: a stage that hands its gradients on and reduces them at
+    # the same time: 70 ns are its work.
+    send = row(1, 90, 150, "send", peer=0)
+    rows = (
+        row(1, 0, 20, "recv", peer=0),
+        send,
+        row(1, 90, 200, group=3),
+        row(1, 95, 110, group=4),
+        row(1, 900, 950, group=3),
+    )
+    assert work_to_last_message(*rows) == {1: 70}
+    # Work on what the last message brought ends where another communicator is used: work on a micro-batch has an
+    # operator of experts (4) in its midst; gradients (3) come after it.
+    one = [row(0, 10, 20, group=4), row(0, 30, 40, "send", peer=1)]
+    two = [row(0, 50, 60, group=4), row(0, 70, 90, "recv", peer=1)]
+    end = [row(0, 100, 110, group=4), row(0, 120, 130, group=3), row(0, 900, 910, group=4)]
+    of_one = 10 + 10 + 10 + 10
+    assert work_to_last_message(*one, *two, *end) == {0: of_one + 10 + 10}
+    assert work_to_last_message(*one, row(0, 70, 90, "recv", peer=1), *end) == {0: 10 + 10 + 30 + 10 + 10}
+    # A last recv leads to work
+    rows = row(1, 10, 40, "recv", peer=0), row(1, 90, 120, group=3), row(1, 500, 510, group=3, sequence=1)
+    assert work_to_last_message(*rows) == {1: 10 + 50}
 
 
 US, MS = 1_000, 1_000_000
