@@ -42,8 +42,8 @@ class Reviewed:
     # Share of the recvs that ranks left open while they worked on. Gaps don't tell whether they waited for them in
     # the end or worked until then, so stages can't be compared by their gaps.
     beside_ratio: float = 0.0
-    # For each rank of a pipeline its work on micro-batches, ns (`detectors.path.microbatch_work`),
-    # which open recvs don't hide; empty where that is not known
+    # For each rank between the first and the last stage, and where gaps are hidden also of these, its work on
+    # micro-batches, ns (`detectors.path.microbatch_work`), which open recvs don't hide; empty where it is not known
     microbatch_ns: Mapping[int, float] = field(default_factory=dict)
     # For each rank the sum of its gaps to its last message, ns; empty where that is not known
     to_last_message_ns: Mapping[int, float] = field(default_factory=dict)
@@ -140,8 +140,8 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
 
     Its excess is the difference between the median work of its ranks and that of the ranks of the median other
-    stage: the other stages wait for it in each iteration. Where several seem heavy (some may be extrapolated), the
-    costliest is taken.
+    stage: the other stages wait for it in each iteration. Where several seem heavy (that of the first and the last
+    one is extrapolated), the costliest is taken.
     """
     hides_work = median(one.beside_ratio for one in reviewed) > 1 - JOB.part
     work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]
@@ -176,17 +176,17 @@ def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dic
 
     That is the work on micro-batches, and for other stages their gaps less the waiting. Stages that are through with
     their micro-batches wait for those that are not, and no operator need show it. So the rest of the gaps, beside
-    micro-batches, grows or falls evenly along the pipeline, and a line through that of the known stages gives that of
-    the others.
+    micro-batches, grows or falls evenly along the pipeline, and a line through that of the stages between gives that
+    of the first and the last one.
     """
-    known_ns = _stage_work(one.microbatch_ns, topology)
+    inner_ns = _stage_work(one.microbatch_ns, topology)
     gaps_ns = _stage_work(one.work_ns, topology) if has_gaps else {}
-    rest_ns = {stage: gaps_ns[stage] - ns for stage, ns in known_ns.items() if stage in gaps_ns}
+    rest_ns = {stage: gaps_ns[stage] - ns for stage, ns in inner_ns.items() if stage in gaps_ns}
     # A line needs two stages. Work and gaps are not mixed without it, since gaps contain waiting.
     if len(rest_ns) < 2:
-        return known_ns if len(known_ns) > 1 else gaps_ns
+        return inner_ns if len(inner_ns) > 1 else gaps_ns
     slope, base = np.polyfit(list(rest_ns), list(rest_ns.values()), 1).tolist()
-    return {stage: ns - base - slope * stage for stage, ns in gaps_ns.items()} | known_ns
+    return {stage: ns - base - slope * stage for stage, ns in gaps_ns.items()} | inner_ns
 
 
 def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, float]:

@@ -26,14 +26,19 @@ from irregulars.messages.records import RECV, SEND
 _NEVER = np.iinfo(np.int64).min
 
 
-def microbatch_work_ns(graph: OperatorGraph, iteration: int, stage_of: Mapping[int, int]) -> dict[int, float]:
-    """Return for each rank of a pipeline its work on micro-batches in an iteration, ns.
+def microbatch_work_ns(
+    graph: OperatorGraph, iteration: int, stage_of: Mapping[int, int], *, of_ends: bool = False
+) -> dict[int, float]:
+    """Return for each rank between the first and the last stage its work on micro-batches in an iteration, ns.
 
-    Ranks whose messages do not pair up (some were lost, or they go to other stages) are left out, and a first stage
-    that begins all micro-batches before one comes back.
+    Ranks whose messages do not pair up (some were lost, or they go to other stages) are left out.
+
+    `of_ends`: return it of the first and the last stage too; of a first one that begins all micro-batches before one
+    comes back it is not known.
     """
     last_stage = max(stage_of.values(), default=0)
-    rows = np.flatnonzero((graph.iteration == iteration) & np.isin(graph.rank, list(stage_of if last_stage else ())))
+    asked = [rank for rank, stage in stage_of.items() if 0 < stage < last_stage or (of_ends and last_stage)]
+    rows = np.flatnonzero((graph.iteration == iteration) & np.isin(graph.rank, asked))
     rows = rows[np.lexsort((graph.start_ns[rows], graph.rank[rows]))]
     if not len(rows):
         return {}

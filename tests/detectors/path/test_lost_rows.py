@@ -157,6 +157,14 @@ def test_messages_of_micro_batches_pair_up() -> None:
     assert work(*passed_on(0, 10, (40, 45)), stage_of={0: 0, 1: 1, 3: 2, 2: 3}) == {}
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_of_the_first_and_the_last_stage_nothing_is_said(rank: int) -> None:
+    """The first makes messages of its own, the last makes none of some that it gets; unless that is asked for."""
+    peer = 1
+    rows = [row(rank, 0, 10, "recv", group=7, peer=peer), row(rank, 40, 45, "send", group=7, peer=peer)]
+    assert work(*rows) == {}
+
+
 def test_work_of_the_ends() -> None:
     """Two stages and three micro-batches: the last stage works for 60, the first one for 40 on each."""
     first = [
@@ -171,9 +179,9 @@ def test_work_of_the_ends() -> None:
           for n, (posted, came) in enumerate(((0, 25), (25, 45), (85, 130)))),
     ]  # fmt: skip
     stages = {0: 0, 1: 1}
-    assert microbatch_work_ns(graph_of(*first, *last), 0, stages) == {0: 120, 1: 180}
+    assert microbatch_work_ns(graph_of(*first, *last), 0, stages, of_ends=True) == {0: 120, 1: 180}
     # A first stage that begins all micro-batches before one comes back shows no cycle.
-    assert microbatch_work_ns(graph_of(*first[:2], *first[3:5], *last), 0, stages) == {1: 180}
+    assert microbatch_work_ns(graph_of(*first[:2], *first[3:5], *last), 0, stages, of_ends=True) == {1: 180}
 
 
 def test_a_graph_of_other_ranks_and_iterations_says_nothing() -> None:
