@@ -71,8 +71,8 @@ def find_causes(
         }
         if seen and found.kind is not None:
             causes.append(_cause(found.kind, found, lane, seen, unexplained.attributions))
-        # Also where nobody is accused: the next search must not find the same lanes.
-        unexplained = unexplained.without(found.lanes)
+        # Also where nobody is accused: the next search must not find the same lanes, and ends as none is left.
+        unexplained = unexplained.without(found.lanes | {lane})
     return causes
 
 

@@ -103,7 +103,8 @@ def steady_ends(
         return (_typical(end, communicator, by_place, _RATIO) or 0.0) <= JOB.nearly_all
 
     steady = {end: swing <= 1 / NICS.flattened * middle and is_capped(end) for end, swing in known.items()}
-    return steady if middle > JOB.part and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
+    # Peaks vary by as much without a burst.
+    return steady if middle > 1 - JOB.nearly_all and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
 
 
 def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swing]]) -> str | None:
