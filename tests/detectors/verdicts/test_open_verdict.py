@@ -110,6 +110,14 @@ def test_lateness_does_not_acquit_ranks_that_lack_processor_time() -> None:
     assert not verdict_on_recurring(name, cause, starved).is_absent({1: 20 * MS})
 
 
+def test_an_iteration_that_was_taken_for_like_another_is_no_further_evidence() -> None:
+    verdict = recurring()
+    for number, is_carried in ((8, True), (9, False)):
+        verdict.follow(replace(observation(number, late(1)), is_carried=is_carried), True, TOPOLOGY, {})
+    assert verdict.seen == 5
+    assert sorted(verdict.cause.explained_ns) == [4, 6, 7, 9]
+
+
 def test_quiet_iterations() -> None:
     # Iterations without its cause are quiet
     verdict = recurring()
