@@ -175,10 +175,11 @@ class IterationWindow:
         medians_ns = row_medians(np.lib.stride_tricks.sliding_window_view(times_ns, newest))
         if self._shifted is not None:
             level_ns, age = self._shifted
-            is_over = medians_ns[-1] <= self.shifted_ns or age >= self.window
-            self._shifted = None if is_over else (level_ns, age + (not has_open))
+            is_level = age >= self.window and not has_open
+            is_over = medians_ns[-1] <= self.shifted_ns or is_level
+            self._shifted = None if is_over else (level_ns, age + 1)
             # A shift that fills the window is the new level: the mean takes its times unclipped, at once.
-            if age >= self.window:
+            if is_level:
                 self._clipped = deque((ns for ns, _ in self._all), maxlen=self.window)
             return
         level_ns = self._level_before_ns()
@@ -214,7 +215,7 @@ class IterationWindow:
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None, has_open: bool = False) -> None:
         """Let an iteration enter the window, with the answer that `judge` gave for it.
 
-        `has_open`: whether a verdict is open: a shift under it grows no older, as it is not the job's new level.
+        `has_open`: whether a verdict is open: a shift under it is not the job's new level.
         """
         is_last_of_first = len(self._all) == IRREGULAR.min_iterations - 1
         has_window = len(self._clipped) >= IRREGULAR.min_iterations

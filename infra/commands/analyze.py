@@ -143,6 +143,7 @@ def rows_left_out(trace: Trace) -> str:
 
 def show_analysis(analysis: Analysis) -> None:
     """Print an analysis for people."""
+    from irregulars.messages.kinds import STANDSTILLS
     from irregulars.sinks.advice import has_healthy_past
 
     console = open_console()
@@ -166,9 +167,10 @@ def show_analysis(analysis: Analysis) -> None:
         why = ": no cause was clear at once, or seen often enough" if analysis.parts else ""
         console.print(f"Nobody to blame{why}.")
     # A cause that was seen in more regular iterations than irregular ones has become usual for the window.
-    ids = {one.verdict_id for one in analysis.verdicts if has_healthy_past(one)}
+    lasting = [one for one in analysis.verdicts if has_healthy_past(one) and one.kind not in STANDSTILLS]
+    ids = {one.verdict_id for one in lasting}
     seen = [one for one in analysis.iterations if not ids.isdisjoint(one.verdict_ids)]
-    if sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen):
+    if sum(one.is_irregular is False for one in seen) > sum(one.is_irregular is True for one in seen):
         console.print(
             "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
             "longer than the job's noise explains, against the time before the verdict."

@@ -229,7 +229,7 @@ def rooms() -> tuple[Room, ...]:
         found = [
             value
             for value in vars(module).values()
-            if is_dataclass(value) and not isinstance(value, type) and thresholds_of(value)
+            if is_dataclass(value) and type(value).__module__ == module.__name__ and thresholds_of(value)
         ]
         if len(found) != 1:
             raise ValueError(f"{file}.py must hold one set of thresholds; got {len(found)}")

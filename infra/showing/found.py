@@ -24,6 +24,7 @@ from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
     gpu_hours_per_hour,
+    has_healthy_past,
     name_device,
     runbook_of,
     share_lost,
@@ -51,6 +52,7 @@ class Iteration(NamedTuple):
     reference_ns: float | None
     is_irregular: bool | None
     has_cause: bool
+    has_other: bool = False  # the cause of another verdict was seen in it
 
 
 class Cell(NamedTuple):
@@ -200,7 +202,10 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     first, past = verdict.iterations
     own = [one for one in iterations if first <= one.iteration < past]
     seen = [one.iteration for one in own if one.has_cause]
-    before = [one.iteration for one in usual_ones([one for one in iterations if one.iteration < first])]
+    known = [one for one in iterations if one.iteration < first]
+    if not has_healthy_past(verdict):  # the first ones, which are not judged, are no past that it was held against
+        known = [one for one in known if one.is_irregular is not None]
+    before = [one.iteration for one in usual_ones(known)]
     return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
 
 
@@ -218,7 +223,8 @@ def usual_ones(iterations: Sequence[Iteration]) -> list[Iteration]:
     [0, 1]
     """
     regular = [one for one in iterations if one.is_irregular is False]
-    return regular or [one for one in iterations if one.is_irregular is None and not one.has_cause]
+    healthy = [one for one in regular if not one.has_other]
+    return healthy or regular or [one for one in iterations if one.is_irregular is None and not one.has_cause]
 
 
 def median_of(values: Floats | Sequence[float]) -> float:

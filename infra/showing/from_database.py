@@ -104,7 +104,7 @@ ORDER BY position"""
 
 _ITERATIONS: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
-    toBool(has(verdict_ids, {verdict_id:String}))
+    toBool(has(verdict_ids, {verdict_id:String})), toBool(arrayExists(one -> one != {verdict_id:String}, verdict_ids))
 FROM judged_iterations
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
     AND (phase = 'train' OR iteration = {opened:Int64}) -- an error may be found in an evaluation
@@ -451,7 +451,7 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
         Iteration(
             one.iteration, one.start_ns, one.elapsed_ns,
             one.reference_ns if np.isfinite(one.reference_ns) else None, one.is_irregular,
-            verdict.verdict_id in one.verdict_ids,
+            verdict.verdict_id in one.verdict_ids, any(name != verdict.verdict_id for name in one.verdict_ids),
         )
         for one in sorted(judgements.iterations, key=lambda judged: judged.iteration)
         if first <= one.iteration < past and (one.phase == "train" or one.iteration == verdict.iterations[0])

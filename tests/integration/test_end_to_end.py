@@ -167,8 +167,9 @@ def test_the_database_holds_every_iteration_and_rank_once(judged: Pipeline, anal
         for name, analysis in analyses.items()
         for one in analysis.iterations
     }
-    rows = judged.rows("iterations").to_pylist()
     names = ("job", "iteration", "elapsed_ns", "is_irregular", "ranks_reported", "verdict_ids")
+    sql = f"SELECT {', '.join(names)} FROM judged_iterations"
+    rows = judged.client.query_arrow(sql, use_strings=True).to_pylist()
     assert {tuple(as_key(row[name]) for name in names) for row in rows} == wanted
     assert len(rows) == len(wanted) == len(REPLAYED) * ITERATIONS
     sql = "SELECT groupArray(c) FROM (SELECT uniqExact(iteration, rank) AS c FROM rank_iterations FINAL GROUP BY job)"

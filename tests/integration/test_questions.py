@@ -299,13 +299,15 @@ def test_a_link_is_in_the_history_of_both_its_hosts(own: DatabaseSettings, clien
     assert answer(client, "device_history", host="node-1", nic="eth0") == []  # it begins at that of node-0
 
 
-def test_a_device_s_history_is_its_own(recorded: Client) -> None:
+def test_a_device_s_history_is_its_own(recorded: Client, own: DatabaseSettings, client: Client) -> None:
     [row] = answer(recorded, "device_history", host="node-1", nic="eth0")
     assert (row["device"], row["job"], row["kind"]) == ("NIC eth0 on node-1", NIC, "slow_nic")
     assert (row["first_iteration"], row["past_last_iteration"]) == (60, 81)
     assert answer(recorded, "device_history", host="node-1", nic="eth1") == []
     assert [row["device"] for row in answer(recorded, "device_history", host="node-2", gpu=1)] == ["GPU 1 on node-2"]
-    assert {row["job"] for row in answer(recorded, "device_history", switch="leaf-2")} == {"ddp16-nic-both"}
+    store(own, rows_of_recording("bench/ddp8-leaf-ports"))
+    assert {row["job"] for row in answer(client, "device_history", switch="leaf-1")} == {"ddp8-leaf-ports"}
+    assert answer(client, "device_history", switch="leaf-0") == []
 
 
 def test_several_ranks_are_not_the_gpu_of_the_first_of_them(own: DatabaseSettings, client: Client) -> None:

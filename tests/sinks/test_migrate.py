@@ -13,7 +13,8 @@ from irregulars.sinks.tables import TABLES
 # Rows that come twice replace each other, so that an INSERT of a SELECT may too.
 REPEATABLE = re.compile(
     r"CREATE (TABLE|VIEW|MATERIALIZED VIEW) IF NOT EXISTS|CREATE OR REPLACE VIEW|DROP (TABLE|VIEW) IF EXISTS|"
-    r"ALTER TABLE \w+ \w+ COLUMN IF (NOT )?EXISTS|INSERT INTO (transfers|verdict_revisions)\n"
+    r"ALTER TABLE \w+ \w+ COLUMN IF (NOT )?EXISTS|ALTER TABLE \w+\n    MODIFY COMMENT|"
+    r"INSERT INTO (transfers|verdict_revisions)\n"
 )
 STATEMENTS = [statement for migration in shipped_migrations() for statement in migration.statements()]
 
