@@ -134,6 +134,7 @@ class SayState:
     strange: Mapping[str, StrangeRanks] = field(default_factory=dict)
     testimony: Mapping[str, str] = field(default_factory=dict)
     custom: CustomState | None = None
+    metrics: CustomState | None = None
 
 
 class DetectorsSay:
@@ -147,20 +148,22 @@ class DetectorsSay:
     ) -> None:
         state = state or SayState()
         self._panel = panel
-        self._openers = panel.openers | {GPU_METRICS}
-        self._speakers = self._openers | panel.witnesses
+        self._speakers = panel.openers | panel.witnesses | {GPU_METRICS}
         self._strange = StrangeRanksWatch(state.strange)
         self._testimony = dict(state.testimony)  # by the ids of open verdicts: the one last published
         self._custom = CustomVerdicts(job, attempt, limits, state.custom)
+        # Of their own, as they count the iterations that tell metrics, and not each.
+        self._metrics = CustomVerdicts(job, attempt, limits, state.metrics)
 
     def follow(self, limits: SeverityLimits) -> None:
         """Call verdicts urgent by other limits from here on."""
         self._custom.follow(limits)
+        self._metrics.follow(limits)
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict of detectors that is open."""
-        return self._custom.open_kinds
+        return [*self._custom.open_kinds, *self._metrics.open_kinds]
 
     def hear(self, scored: Scored) -> None:
         """Take in the scores of a judged iteration, before its verdicts are revised."""
@@ -187,25 +190,29 @@ class DetectorsSay:
         self, moment: Moment, scored: Scored, accused: frozenset[int], topology: Topology
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Let detectors open, follow and close verdicts; the result is that of `CustomVerdicts.observe`."""
-        scores = _of(scored, self._openers)
-        if not scores.by_detector:
-            return [], ()  # without an opinion nothing goes on, and nothing is over
 
         def explain(name: str, rank: int) -> str:
             return self._panel.explain(scored, name, rank)
 
-        return self._custom.observe(moment, scores, self._strange, accused, explain, topology)
+        revisions: list[Verdict] = []
+        seen_in: tuple[str, ...] = ()
+        for verdicts, names in ((self._custom, self._panel.openers), (self._metrics, frozenset([GPU_METRICS]))):
+            scores = _of(scored, names)
+            if scores.by_detector:  # without an opinion nothing goes on, and nothing is over
+                more, own = verdicts.observe(moment, scores, self._strange, accused, explain, topology)
+                revisions, seen_in = revisions + more, seen_in + own
+        return revisions, seen_in
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close the verdicts of detectors, because the job ended, restarted or fell silent."""
-        return self._custom.close(reason, topology)
+        return self._custom.close(reason, topology) + self._metrics.close(reason, topology)
 
     def state(self) -> SayState | None:
         """Everything that a new object needs to go on; None: no detector had an opinion, or testifies."""
-        custom = self._custom.state()
-        if not (self._panel.openers or self._panel.witnesses or custom.recent):
+        custom, metrics = self._custom.state(), self._metrics.state()
+        if not (self._panel.openers or self._panel.witnesses or custom.recent or metrics.recent):
             return None
-        return SayState(dict(self._strange.by_detector), dict(self._testimony), custom)
+        return SayState(dict(self._strange.by_detector), dict(self._testimony), custom, metrics)
 
 
 def _of(scored: Scored, names: frozenset[str]) -> RankScores:

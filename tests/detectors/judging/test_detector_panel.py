@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.detectors.judging.detector_panel import DetectorPanel, DetectorsSay, Scored
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.river_gaussian import RiverGaussian
-from irregulars.detectors.verdicts.custom_verdicts import CustomVerdict
+from irregulars.detectors.verdicts.custom_verdicts import CustomVerdict, Moment
+from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
@@ -20,6 +22,7 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings, SeverityLimits
 from tests.detectors.bad_detectors import FewTokens
+from tests.detectors.observed_iterations import TOPOLOGY
 from tests.streams.eight_ranks import EightRanks, late
 from tests.streams.judged_streams import Outcome, judge_trace
 
@@ -89,6 +92,22 @@ def test_a_verdict_of_metrics_is_as_urgent_as_its_cost_and_that_of_a_detector_is
     for name, severity in (("gpu_metrics", "note"), ("few_tokens", "ticket")):
         verdict = CustomVerdict("v", 3, 9, 0, detector=name, ranks=(1,), judged=6, seen=4)
         assert verdict.severity_now(8, SeverityLimits(), is_over=False) == severity
+
+
+@pytest.mark.parametrize("makers", [(), (FewTokens,)])
+def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks(makers: tuple[Any, ...]) -> None:
+    panel = DetectorPanel(JudgeSettings(rank_detectors=makers))
+    ranks, usual = np.arange(4), dict.fromkeys(panel.openers, np.zeros(4))
+    say, told = DetectorsSay("j", 1, SeverityLimits(), panel), []
+    for number in range(100):
+        odd = {"gpu_metrics": np.array([0.0, 0.0, 5.0, 0.0])} if number >= 30 and number % 10 == 0 else {}
+        scored = Scored(np.zeros(4), RankScores(ranks, usual | odd), {})
+        say.hear(scored)
+        told += say.observe(Moment(number, number, 1.0, 1.0, 0.0), scored, frozenset(), TOPOLOGY)[0]
+        say = DetectorsSay("j", 1, SeverityLimits(), panel, say.state())
+    assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61))]
+    [closed] = say.close("finished", TOPOLOGY)
+    assert closed.iterations == (30, 91)
 
 
 def test_a_verdict_of_a_detector_goes_on() -> None:
