@@ -34,7 +34,7 @@ class SpikeWatch:
         ratio = None if cause is None else recovered_ratio(cause, [cause], spike, what_if)
         self._waiting.append(replace(spike, recovers_ratio=ratio))
 
-    def take_due(self, recent: Sequence[Observation] | None) -> Iterator[Observation]:
+    def take_due(self, recent: Sequence[Observation] | None, topology: Topology) -> Iterator[Observation]:
         """Take out those that can be decided when these newest iterations were judged; None: all, none follows.
 
         That is while they are of the recent ones, in which a cause that lasts is seen again. One after which the job
@@ -43,8 +43,11 @@ class SpikeWatch:
         waiting, self._waiting = self._waiting, deque()
         for spike in waiting:
             age = math.inf if recent is None else recent[-1].ordinal - spike.ordinal
-            lasts = recent is not None and age < 2 * IRREGULAR.memory and _stays_slower(spike, recent)
-            if age < IRREGULAR.recent - 1 or lasts:
+            is_due = age >= IRREGULAR.recent - 1
+            if is_due and recent is not None and age < 2 * IRREGULAR.memory and _stays_slower(spike, recent):
+                # One that is not clear opens nothing later either. Asked once, as it is a search for causes.
+                is_due = age < IRREGULAR.recent and clear_cause(spike, topology) is None
+            if not is_due:
                 self._waiting.append(spike)
             else:
                 yield spike
@@ -88,7 +91,9 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
 
 def _stays_slower(spike: Observation, recent: Sequence[Observation]) -> bool:
     """Whether each of the newest iterations stands as clearly out of the noise before a spike as a spike must."""
-    least_ns = 2 * JOB.sigmas * spike.excess_ns / max(spike.sigmas, 1.0)
+    # Most steps of times in whole ms are 0: that is no noise of 0.
+    noise_ns = max(spike.excess_ns / max(spike.sigmas, 1.0), spike.spread_ns)
+    least_ns = 2 * JOB.sigmas * noise_ns
     return all(one.elapsed_ns - spike.reference_ns >= least_ns for one in recent if one.ordinal > spike.ordinal)
 
 

@@ -249,7 +249,7 @@ class VerdictTracker:
     def _decide_spikes(self, recent: Sequence[Observation] | None, topology: Topology) -> list[Verdict]:
         """Open verdicts on single iterations that are due, clear, and in no verdict, and on those since like them."""
         revisions = []
-        for spike in self._spikes.take_due(recent):
+        for spike in self._spikes.take_due(recent, topology):
             cause = self._cause_of_spike(spike, topology)
             if cause is None:
                 continue

@@ -303,20 +303,26 @@ def test_spikes_are_told_when_they_are_known() -> None:
     watch = SpikeWatch()
     for number in (3, 4):
         watch.add(spike(number), TOPOLOGY)
-    assert list(watch.take_due([observation(7)])) == []
+    assert list(watch.take_due([observation(7)], TOPOLOGY)) == []
     # One that the job stays slower after waits for reviews
     slower = replace(observation(8), elapsed_ns=240 * MS)
-    assert list(watch.take_due([slower])) == []
-    assert [one.iteration for one in watch.take_due([observation(8)])] == [3]
-    assert [one.iteration for one in watch.take_due([replace(slower, iteration=104)])] == [4]
+    assert list(watch.take_due([slower], TOPOLOGY)) == []
+    assert [one.iteration for one in watch.take_due([observation(8)], TOPOLOGY)] == [3]
+    assert [one.iteration for one in watch.take_due([replace(slower, iteration=104)], TOPOLOGY)] == [4]
     watch.add(spike(5), TOPOLOGY)
-    assert [one.iteration for one in watch.take_due(None)] == [5]
+    assert [one.iteration for one in watch.take_due(None, TOPOLOGY)] == [5]
+    # Not one that opens nothing, as of iterations that are longer for all, nor one that times of whole ms set apart
+    unclear = replace(observation(3, {EVERYBODY: 30.0}), sigmas=50.0)
+    rounded = replace(spike(3), sigmas=1e8, reference_ns=99.98 * MS, spread_ns=0.14 * MS)
+    for one, newest in ((unclear, slower), (rounded, observation(8))):
+        watch.add(one, TOPOLOGY)
+        assert list(watch.take_due([newest], TOPOLOGY)) == [one]
     # A snapshot forgets no spike
     watch = SpikeWatch()
     for number in range(3):
         watch.add(spike(number), TOPOLOGY)
     twin = SpikeWatch(stored(watch.state(), tuple[Observation, ...]))
-    assert list(twin.take_due(None)) == list(watch.take_due(None))
+    assert list(twin.take_due(None, TOPOLOGY)) == list(watch.take_due(None, TOPOLOGY))
     # A spike beside pauses of other ranks accuses nobody
     tracker = VerdictTracker("j", 1)
     steps = {2: spike(2, 3), 20: spike(20, 1)}
