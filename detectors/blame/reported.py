@@ -199,12 +199,14 @@ def score_metrics(
 ) -> Floats | None:
     """Return how far the newest metrics of each rank are from those of its peers, or else from its own past.
 
-    From 1 on the distance matters; NaN: the rank has no new ones. None: no rank has. `known`: with the new ones.
+    From 1 on the distance matters; NaN: no new ones are known of the rank. None: of no rank. `known`: with the new.
     """
-    times = {one.rank: one.time_ns for one in sorted(new, reverse=True) if one.kind == "metric"}
+    metrics = [one for one in sorted(new, reverse=True) if one.kind == "metric"]
+    windows = windows_of(one for one in known if one.kind == "metric") if metrics else {}
+    # Of a large job not all are kept, and a newer producer may tell some that are not understood.
+    times = {one.rank: one.time_ns for one in metrics if one.time_ns in windows.get(one.rank, ())}
     if not times:
         return None
-    windows = windows_of(one for one in known if one.kind == "metric")
     found, _ = _unlike(windows, min(times.values()), times.keys(), topology)
     scores = np.where(np.isin(ranks, [*times]), 0.0, np.nan)
     for one, others in found:

@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
-from irregulars.detectors.blame.reported import EventLog, with_events
-from irregulars.messages.device_events import DeviceEvent
+from irregulars.detectors.blame.reported import EventLog, score_metrics, with_events
+from irregulars.detectors.job.topology import Topology
+from irregulars.messages.device_events import DeviceEvent, Summary, metric_event
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.reasons import Reasons
 from irregulars.sinks.advice import plan_of
@@ -77,6 +79,18 @@ def test_what_is_of_no_suspect_changes_nothing(one: DeviceEvent) -> None:
 def test_metrics_of_a_profile_are_no_reports() -> None:
     given = verdict(RANK_2, kind="hang")
     assert with_events(given, [event(kind="metric", device="kernel_ns.gemm", detail="9 9 1")]) == given
+
+
+def test_of_ranks_whose_metrics_are_not_kept_or_not_understood_nothing_is_known() -> None:
+    log, topology = EventLog(), Topology(9000, {}, {})
+    one = Summary(1e6, np.full(11, 1e6), 90, 90.0)
+    log.add(metric_event(5, rank, "flops_per_s.mm", 0, one) for rank in range(9000))
+    log.add([DeviceEvent(5, 8999, "metric", device="new", detail="?")])
+    log.add([DeviceEvent(6, 9000, "metric", device="new", detail="?")])
+    scores = present(score_metrics(log.until(10), log.past, np.arange(9001), topology))
+    assert np.isnan(scores[[0, 700, 9000]]).all()
+    assert scores[[5000, 8999]].tolist() == [0.0, 0.0]
+    assert score_metrics([DeviceEvent(6, 9000, "metric", detail="?")], log.past, np.arange(9001), topology) is None
 
 
 def test_links_are_evidence_on_nics_and_errors_of_gpus_are_not() -> None:
