@@ -148,8 +148,11 @@ class VerdictTracker:
                 self._suspicions.tell(verdict.cause.explained_ns.keys() | {observation.iteration})
         # After verdicts went on and opened: one of them may explain a spike that is due.
         revisions += self._decide_spikes(self._recent, topology)
-        over = [one for at, one in enumerate(self._open) if one.is_over or self._is_told_by(self._open[:at], one)]
-        revisions += self._close(over, "recovered", topology)
+        lasting: list[OpenVerdict] = []
+        for verdict in self._open:
+            # By one that goes on itself: else nobody would tell of it.
+            lasting += [] if verdict.is_over or self._is_told_by(lasting, verdict) else [verdict]
+        revisions += self._close([one for one in self._open if one not in lasting], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:

@@ -18,7 +18,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
-from irregulars.detectors.verdicts.open_verdict import History
+from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Verdict
@@ -205,6 +205,20 @@ def test_verdicts_that_come_to_say_the_same_are_one() -> None:
         tracker.observe(working_longer(number, {world: 100.0}, 0, 0.0), TOPOLOGY, {1: 0.0, 2: 0.0})
     found = tracker.close("finished", TOPOLOGY)
     assert [(one.kind, one.iterations) for one in found] == [("slow_communicator", (0, 120))]
+
+
+@pytest.mark.parametrize(("names", "quiet", "closed"), [("x xy y", 0, {"1"}), ("x xy", 9, {"0"})])
+def test_a_verdict_is_told_by_one_that_goes_on_alone(names: str, quiet: int, closed: set[str]) -> None:
+    verdicts = []
+    for at, lanes in enumerate(names.split()):
+        own = frozenset(Lane("collective", "xy".index(one)) for one in lanes)
+        one = OpenVerdict(str(at), Cause("slow_communicator", (), own, None, {at: 50 * MS}), at, said=("slow", None))
+        one.add(observation(at, dict.fromkeys(own, 50.0)))
+        one.quiet = 0 if at else quiet
+        verdicts.append(one)
+    tracker = VerdictTracker.from_state(replace(VerdictTracker("j", 1).state(), open=tuple(verdicts)))
+    revisions, _ = tracker.observe(observation(10), TOPOLOGY)
+    assert {one.verdict_id for one in revisions if one.event == "closed"} == closed
 
 
 def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
