@@ -166,7 +166,8 @@ class IterationWindow:
 
         A shift begins when the median of the newest iterations exceeds the level before them by `worth_ns`, and also
         exceeds every such median of the window: a job with slow phases of its own has been as slow before. It ends
-        when that median falls back to `shifted_ns`, or when it has filled the window and so is the new level.
+        when that median falls back to `shifted_ns`, or when it has filled the window and no verdict is open: it is
+        the new level.
         """
         newest = IRREGULAR.shift_iterations
         times_ns = np.array([ns for ns, _ in self._all])

@@ -341,7 +341,8 @@ def verdict_on_standing(
     costs_ns = median(cause.explained_ns.values())
     first = standing_since(cause, late_ns, history)
     if math.isnan(late_ns):
-        first = max(first, longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns}))
+        since = longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns})
+        first = max(first, min(since, *cause.explained_ns))  # an iteration that shows it may be short by chance
     last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
     seen = sum(first <= iteration <= last for iteration, _ in history)
     shown = [o for o in reviewed if o.iteration in cause.explained_ns]

@@ -265,3 +265,13 @@ def test_standing_faults() -> None:
     fault = StandingFault(50.0, math.nan)
     assert fault.is_seen_by_review_alone
     assert fault.stands(SLOW, {})
+
+
+def test_a_standing_fault_begins_no_later_than_it_shows_first() -> None:
+    """The first iteration that shows it was short by chance, as were two after it."""
+    shown = (50, 53, 56, 59, 62)
+    took = {number: (90.0 if 50 <= number < 53 else 100.0 + 6 * (number > 50)) * MS for number in range(64)}
+    reviewed = [replace(observation(number, {PAIR: 6.0}), elapsed_ns=took[number]) for number in shown]
+    cause = Cause("slow_nic", (), frozenset([PAIR]), None, dict.fromkeys(shown, 6.0 * MS))
+    verdict = verdict_on_standing(str, cause, reviewed, [(number, {}) for number in took], took)
+    assert (verdict.first, verdict.seen) == (50, 14)
