@@ -195,11 +195,13 @@ def _most_apart(rank: int, shares: Mapping[int, Mapping[str, float]], peers: Seq
 
 
 def score_metrics(
-    new: Iterable[DeviceEvent], known: Iterable[DeviceEvent], ranks: Ints, topology: Topology
-) -> Floats | None:
+    new: Iterable[DeviceEvent], known: Iterable[DeviceEvent], ranks: Ints, topology: Topology,
+    since_ns: float = math.inf,
+) -> Floats | None:  # fmt: skip
     """Return how far the newest metrics of each rank are from those of its peers, or else from its own past.
 
     From 1 on the distance matters; NaN: no new ones are known of the rank. None: of no rank. `known`: with the new.
+    `since_ns`: when an open verdict began: older ones alone are the past, else a fault that lasts would become usual.
     """
     metrics = [one for one in sorted(new, reverse=True) if one.kind == "metric"]
     windows = windows_of(one for one in known if one.kind == "metric") if metrics else {}
@@ -207,7 +209,12 @@ def score_metrics(
     times = {one.rank: one.time_ns for one in metrics if one.time_ns in windows.get(one.rank, ())}
     if not times:
         return None
-    found, _ = _unlike(windows, min(times.values()), times.keys(), topology)
+    newest_ns = min(times.values())
+    kept = {
+        rank: {at: one for at, one in own.items() if at < since_ns or at >= newest_ns}
+        for rank, own in windows.items()
+    }
+    found, _ = _unlike(kept, newest_ns, times.keys(), topology)
     scores = np.where(np.isin(ranks, [*times]), 0.0, np.nan)
     for one, others in found:
         # Against the past kernels are longer where the job has more to do.

@@ -165,6 +165,11 @@ class DetectorsSay:
         """Severity and kind of each verdict of detectors that is open."""
         return [*self._custom.open_kinds, *self._metrics.open_kinds]
 
+    @property
+    def metrics_since_ns(self) -> float:
+        """Since when metrics are strange, as an open verdict says; infinite: none is open."""
+        return self._metrics.since_ns
+
     def hear(self, scored: Scored) -> None:
         """Take in the scores of a judged iteration, before its verdicts are revised."""
         self._strange.look(_of(scored, self._speakers))

@@ -187,7 +187,8 @@ class IterationJudge:
         is_irregular: bool | None = None
         answer = _Answer()
         scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
-        metrics = score_metrics(events, self._events.past, rows.columns["rank"], self._topology)
+        since_ns = self._say.metrics_since_ns
+        metrics = score_metrics(events, self._events.past, rows.columns["rank"], self._topology, since_ns)
         if metrics is not None:
             scored = scored.with_metrics(metrics)
         if rows.phase == "train":

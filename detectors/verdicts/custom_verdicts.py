@@ -62,6 +62,7 @@ class CustomVerdict(CountedVerdict):
     detector: str
     ranks: tuple[int, ...]  # who is strange; ascending
     judged: int  # iterations since the first
+    since_ns: int = 0  # when that began
     lost_ns: float = 0.0  # lost in those in which one of them was strange
     highest: float = 0.0  # largest score so far
     explanation: str = ""  # the detector's, of the iteration in which a score was that high
@@ -117,6 +118,11 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
         return [(one.severity, "custom") for one in self._open]
+
+    @property
+    def since_ns(self) -> float:
+        """When the oldest that is open began; infinite: none is."""
+        return min((one.since_ns for one in self._open), default=math.inf)
 
     def follow(self, limits: SeverityLimits) -> None:
         """Call verdicts urgent by other limits from here on."""
@@ -189,7 +195,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         # A detector may open two verdicts that begin with the same iteration.
         verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
         verdict = CustomVerdict(verdict_id, first, first, 0, detector=name, ranks=tuple(sorted(due)),
-                                judged=mask.bit_length())  # fmt: skip
+                                judged=mask.bit_length(), since_ns=moments[0].time_ns)  # fmt: skip
         verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:
             verdict.see(one)

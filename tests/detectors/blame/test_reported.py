@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -91,6 +92,18 @@ def test_of_ranks_whose_metrics_are_not_kept_or_not_understood_nothing_is_known(
     assert np.isnan(scores[[0, 700, 9000]]).all()
     assert scores[[5000, 8999]].tolist() == [0.0, 0.0]
     assert score_metrics([DeviceEvent(6, 9000, "metric", detail="?")], log.past, np.arange(9001), topology) is None
+
+
+def test_metrics_of_a_fault_that_lasts_do_not_become_the_usual_ones() -> None:
+    log, scores = EventLog(), []
+    for window in range(60):
+        value = 5e7 * (1 + 0.01 * (window % 3)) if not 15 <= window < 50 else 2e4
+        one = Summary(value, np.full(11, value), 90, 90.0)
+        log.add(metric_event(window * 10, rank, "issue_latency_ns", window, one) for rank in range(2))
+        since_ns = 150 if window > 18 else math.inf
+        new = log.until(window * 10)
+        scores.append(present(score_metrics(new, log.past, np.arange(2), Topology(2, {}, {}), since_ns)) >= 1)
+    assert [bool(one.all()) for one in scores] == [15 <= window < 50 for window in range(60)]
 
 
 def test_links_are_evidence_on_nics_and_errors_of_gpus_are_not() -> None:
