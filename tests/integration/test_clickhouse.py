@@ -179,6 +179,24 @@ def test_suspects_that_a_newer_revision_took_back_are_not_shown(settings: Databa
     assert command(settings, "SELECT count() FROM newest_suspects") == 0
 
 
+def test_a_long_job_s_iterations_are_read_with_their_verdicts_in_little_memory(settings: DatabaseSettings) -> None:
+    store(settings, {})
+    fill = (
+        "INSERT INTO iterations (job, iteration, started_at, elapsed_ns, is_irregular) "
+        "SELECT 'long', number, toDateTime64(number, 9), 1, number % 2 FROM numbers(40000)",
+        "INSERT INTO verdicts (job, verdict_id, revision, kind, first_iteration, past_last_iteration, last_seen_at) "
+        "SELECT 'long', toString(number), 1, 'slow_rank', number * 80, number * 80 + 10, now64() FROM numbers(500)",
+        # A job may count in steps of any size
+        "INSERT INTO verdicts (job, verdict_id, revision, kind, first_iteration, past_last_iteration, last_seen_at) "
+        "VALUES ('long', 'large', 1, 'custom', 39999, 9000000000000, now64())",
+    )
+    for sql in fill:
+        command(settings, sql)
+    named = "SELECT countIf(notEmpty(verdict_ids)) FROM judged_iterations WHERE job = 'long'"
+    # Each verdict is named in its first iteration, and in those of odd number among its first ten.
+    assert command(settings, f"{named} SETTINGS max_memory_usage = 200000000") == 500 * 6 + 1
+
+
 def test_operators_whose_peer_alone_differs_are_two(settings: DatabaseSettings) -> None:
     columns = {name: column[:2].copy() for name, column in made_up_job.operators().items()}
     columns |= {"rank": np.array([2, 2]), "communicator": np.array(["pp", "pp"], dtype=object)}

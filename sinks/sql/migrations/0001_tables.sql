@@ -552,16 +552,13 @@ ALTER TABLE incidents
 -- Iterations as they were judged last. `verdict_ids` also holds verdicts that opened from an irregular iteration, or began with
 -- it: it was stored when they had no name yet, and their first revision spans it. A detector's verdict, or one that peers show,
 -- opens from regular ones as well, a hang from one that is not judged. For recordings `with_first_names` in irregulars/messages/judgements.py does it.
+-- Joined by iteration: all spans of a job beside each of its iterations would take gigabytes.
 CREATE VIEW IF NOT EXISTS judged_iterations AS
 SELECT
     times.* EXCEPT (verdict_ids),
     arrayDistinct(arrayConcat(
         times.verdict_ids,
-        arrayMap(one -> one.1, arrayFilter(
-            one -> iteration >= one.2 AND iteration < one.3
-                AND (ifNull(is_irregular, false) OR one.4 OR iteration = one.2),
-            opened.spans
-        ))
+        arrayMap(one -> one.1, arrayFilter(one -> ifNull(is_irregular, false) OR one.2, opened.by))
     )) AS verdict_ids
 FROM (SELECT *, stored_at FROM iterations FINAL) AS times
 LEFT JOIN
@@ -569,16 +566,18 @@ LEFT JOIN
     SELECT
         known.job AS job,
         known.attempt AS attempt,
+        -- A job may count in large steps: so much is looked at, at most
+        arrayJoin(range(known.first_iteration, least(first.past_last_iteration, known.first_iteration + 100000))) AS iteration,
         groupArray((
-            known.verdict_id, known.first_iteration, first.past_last_iteration,
-            known.kind IN ('custom', 'hang', 'mismatch')
+            known.verdict_id,
+            iteration = known.first_iteration OR known.kind IN ('custom', 'hang', 'mismatch')
                 OR JSONExtractString(ifNull(known.explanation, ''), 'against') NOT IN ('', 'past')
-        )) AS spans
+        )) AS by
     FROM (SELECT * FROM verdicts FINAL) AS known
     INNER JOIN verdict_revisions AS first
         ON first.job = known.job AND first.verdict_id = known.verdict_id AND first.revision = 1
-    GROUP BY job, attempt
-) AS opened ON opened.job = times.job AND opened.attempt = times.attempt;
+    GROUP BY job, attempt, iteration
+) AS opened ON opened.job = times.job AND opened.attempt = times.attempt AND opened.iteration = times.iteration;
 
 -- Verdicts in their newest revision, each with whom it accuses now, a row per suspect; verdicts that accuse nobody have
 -- none.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from irregulars.infra.console.rendering import make_templates, table_of
 from irregulars.infra.console.tables import _bounded
-from irregulars.sinks.investigations import bind, find_investigation
+from irregulars.sinks.investigations import Answer, bind, find_investigation
 from tests.infra.console.visits import text_of, visit
 
 
@@ -32,3 +33,10 @@ def test_a_number_that_python_does_not_read_is_refused_and_no_fault_of_ours() ->
             answer = found.get(f"/questions/jobs_now?limit={limit}")
             assert answer.status_code == 400, limit[:9]
             assert "limit must be" in text_of(answer), limit[:9]
+
+
+def test_evidence_is_told_once_for_a_verdict_also_where_another_one_s_is_the_same() -> None:
+    rows = tuple((verdict, rank, "it did not come") for verdict, rank in (("v1", 1), ("v1", 2), ("v2", 1)))
+    table = table_of(Answer(("verdict_id", "rank", "evidence"), rows))
+    page = make_templates().from_string("{% from 'macros.html' import show %}{{ show(table, 'Verdicts') }}")
+    assert page.render(table=table).count("it did not come") == 2
