@@ -117,7 +117,7 @@ def _told(answer: Json, truth: Truth, found: Found) -> dict[str, float | None]:
     """
     assert truth.excess is not None
     slow = {i: s for i, s in found.elapsed_s.items() if any(first <= i < past for first, past in truth.spans)}
-    ratios = dict(enumerate(truth.ratios, min(found.elapsed_s)))
+    ratios = dict(enumerate(truth.ratios, min(found.elapsed_s, default=0)))
     true_s = sum(s * (1 - 1 / max(ratios.get(i, 1 + truth.excess), 1.0)) for i, s in slow.items())
     window = truth.spans[0][0], truth.spans[-1][1]
     loss_ratio = answer["lost_s"] / true_s if true_s > 0 else None
