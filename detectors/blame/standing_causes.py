@@ -27,6 +27,7 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Ints, Numbers
+from irregulars.grouping import grouped
 from irregulars.messages.kinds import STAGE
 
 
@@ -191,10 +192,8 @@ def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dic
 
 def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, float]:
     """Return the median work of the ranks of each stage of which any is known, ns."""
-    by_stage: dict[int, list[float]] = {}
-    for rank, ns in work_ns.items():
-        if rank in topology.stage_of:
-            by_stage.setdefault(topology.stage_of[rank], []).append(ns)
+    stage_of = topology.stage_of
+    by_stage = grouped((stage_of[rank], ns) for rank, ns in work_ns.items() if rank in stage_of)
     return {stage: median(values) for stage, values in by_stage.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import above
 
 
@@ -40,10 +41,7 @@ def spines_of(leaf_of: Mapping[int, str], fabric: Mapping[str, tuple[str, ...]])
     for leaf in sorted(below):
         for switch in {one for ones in (above(leaf, fabric) or {}).values() for one in ones}:
             below.setdefault(switch, set()).add(leaf)
-    same: dict[frozenset[str], list[str]] = {}
-    for switch, lower in below.items():
-        if len(lower) > 1:
-            same.setdefault(frozenset(lower), []).append(switch)
+    same = grouped((frozenset(lower), switch) for switch, lower in below.items() if len(lower) > 1)
     found = []
     for leafs, names in sorted(same.items(), key=lambda one: (len(one[0]), sorted(one[1]))):
         parts = [below[one] for one, uppers in fabric.items() if one in below and not set(names).isdisjoint(uppers)]

@@ -12,6 +12,7 @@ import numpy as np
 from irregulars.detectors.job.fabric import Spine, spines_of
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Announcement, ranks_to_runs
 from irregulars.messages.kinds import DEVICE_KINDS, GPU, PLACE, STAGE, SWITCH, DeviceKind, device_kind
 from irregulars.messages.records import GROUP_KINDS
@@ -393,9 +394,7 @@ def stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[in
 
 def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
     """Return the connected components of the graph of sends, each sorted, ordered by their smallest rank."""
-    beside: dict[int, list[int]] = {}
-    for sender, receiver in counts:
-        beside.setdefault(sender, []).append(receiver)
+    beside = grouped(counts)
     groups, left = [], set(beside)
     for first in sorted(beside):
         reached = [first] if first in left else []

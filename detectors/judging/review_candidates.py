@@ -16,7 +16,7 @@ from irregulars.detectors.blame.standing_causes import late_against_stage
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
-from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.iteration_rows import IterationRows
 from irregulars.detectors.path.ranks_to_read import (
     LaneSums,
@@ -28,6 +28,7 @@ from irregulars.detectors.path.ranks_to_read import (
     others_beside,
 )
 from irregulars.dtypes import Floats, Ints, Numbers
+from irregulars.grouping import grouped
 
 
 class ToReview(NamedTuple):
@@ -165,11 +166,10 @@ def _far(role: Sequence[Lane], sums: LaneSums) -> list[Lane]:
 
 def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:
     """Return the lanes that may be slow in most iterations, slowest first."""
-    ratios: dict[Lane, list[float]] = {}
-    for lanes in iterations:
-        for lane, own in lanes.items():
-            if may_be_slow(own):
-                ratios.setdefault(lane, []).append(own.excess_ns / max(own.usual_ns, 1.0))
+    ratios = grouped(
+        (lane, own.excess_ns / max(own.usual_ns, 1.0))
+        for lanes in iterations for lane, own in lanes.items() if may_be_slow(own)
+    )  # fmt: skip
     often = [lane for lane, own in ratios.items() if 2 * len(own) > len(iterations)]
     return sorted(often, key=lambda lane: (-median(ratios[lane]), lane))[: IRREGULAR.most_ranks]
 
@@ -218,10 +218,7 @@ def lanes_of_slow_switch(
     ratios = _typical_ratios(iterations, roles, topology)
     if not _may_be_slow(ratios, topology):
         return []
-    passing: dict[Device, list[Lane]] = {}
-    for lane in ratios:
-        for switch in topology.switches(topology.lane_ranks(lane)):
-            passing.setdefault(switch, []).append(lane)
+    passing = grouped((switch, lane) for lane in ratios for switch in topology.switches(topology.lane_ranks(lane)))
     typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= JOB.often}
     slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
     if slowest is None or typical[slowest] < math.log(JOB.twice):

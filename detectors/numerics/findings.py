@@ -13,10 +13,11 @@ from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
 from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
-from irregulars.detectors.numerics.peer_outliers import Outlier, PeerOutliers, PeerState
+from irregulars.detectors.numerics.peer_outliers import PeerOutliers, PeerState
 from irregulars.detectors.numerics.resolution import decimal_step
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.grouping import grouped
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
 from irregulars.words import name_ranks
@@ -318,9 +319,7 @@ class Findings:
             )
             # Ranks with the same bits share a batch, whatever is known of their groups: one of them errs.
             of_rank = dict(zip(rank.tolist(), columns[name].tolist(), strict=True))
-            alike: dict[float, list[Outlier]] = {}
-            for one in found:
-                alike.setdefault(of_rank[one.rank], []).append(one)
+            alike = grouped((of_rank[one.rank], one) for one in found)
             for one, *others in list(alike.values())[:MOST_NAMED]:
                 ranks = [one.rank, *(other.rank for other in others)]
                 what = f"{_NAMES[name]} of {name_ranks(ranks)} is {one.times:.3g} times what its peers' say"

@@ -24,6 +24,7 @@ from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Column, Floats, Ints
+from irregulars.grouping import grouped
 from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.device_events import (
     FLOPS,
@@ -90,10 +91,7 @@ class Bandwidths:
 
 def join_windows(windows: Iterable[Mapping[str, Summary]]) -> dict[str, Summary]:
     """Return the metrics of several windows of a rank as those of one; of distributions the mean quantiles."""
-    parts: dict[str, list[Summary]] = {}
-    for window in windows:
-        for name, one in window.items():
-            parts.setdefault(name, []).append(one)
+    parts = grouped(one for window in windows for one in window.items())
     found = {}
     for name, own in parts.items():
         counts, weights = [one.count for one in own], [one.weight for one in own]
@@ -122,11 +120,10 @@ def find_differences(ranks: Mapping[int, Mapping[str, Summary]], stages: Mapping
 
     `ranks`: metrics of each rank. `stages`: pipeline stage of each rank; those of one do the same work.
     """
-    owners: dict[tuple[int, str], list[int]] = {}
-    for rank, metrics in ranks.items():
-        for name, one in metrics.items():
-            if one.count >= (1 if name in _PER_STEP else JOB.metric_least_count):
-                owners.setdefault((stages[rank], name), []).append(rank)
+    owners = grouped(
+        ((stages[rank], name), rank) for rank, metrics in ranks.items() for name, one in metrics.items()
+        if one.count >= (1 if name in _PER_STEP else JOB.metric_least_count)
+    )  # fmt: skip
     found = []
     for (_, name), peers in owners.items():
         if len(peers) < _FEWEST:

@@ -18,6 +18,7 @@ from irregulars.detectors.path.find_hang import Hang, Standing
 from irregulars.detectors.path.find_mismatch import Mismatch, Side
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
+from irregulars.grouping import grouped
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, PROGRAM, SWITCH, layer_of
 from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS, number_of
@@ -41,7 +42,7 @@ def revision_of(
     named = None if covered is None else covered.cause
     text = _text(verdict, topology)
     if covered is not None:
-        text += f"; {covered.share:.0%} of what was longer was {name_kind(named or 'waits for the host')}"
+        text += f"; {covered.share:.0%} of what was longer was {name_kind(named) if named else 'waits for the host'}"
     if ratio is not None:
         elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
         text += f"; {recovery_text(ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
@@ -258,9 +259,7 @@ def hang_text(hang: Hang, topology: Topology) -> str:
 
 def _shared_text(places: Sequence[Standing], topology: Topology) -> str:
     """Name the operators in which ranks hang although all known members have entered them."""
-    calls: dict[tuple[int, int, int], list[int]] = {}
-    for one in places:
-        calls.setdefault((one.communicator, one.operator, one.sequence), []).append(one.rank)
+    calls = grouped(((one.communicator, one.operator, one.sequence), one.rank) for one in places)
     largest = sorted(calls.items(), key=lambda call: (-len(call[1]), call[1]))
     told = [
         f"{_named(ranks)} stand{'s' if len(ranks) == 1 else ''} in {_call(operator, sequence)} on "

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, ServiceError
+from irregulars.grouping import grouped
 from irregulars.infra.console.database import ConsoleDatabase, newest_letters
 from irregulars.infra.console.rendering import (
     NAME,
@@ -192,10 +193,7 @@ def days_of(text: str | None) -> int:
 
 def hosts_of(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Add up the loss of each host's devices, the costliest host first; devices without a host are left out. Pure."""
-    by_host: dict[str, list[Mapping[str, Any]]] = {}
-    for row in devices:
-        if row["host"] is not None:
-            by_host.setdefault(row["host"], []).append(row)
+    by_host = grouped((row["host"], row) for row in devices if row["host"] is not None)
     found = [
         {"host": host, "gpu_hours": sum(float(one["expected_gpu_hours_lost"] or 0) for one in own),
          "devices": len(own), "open_verdicts": sum(int(one["open_verdicts"]) for one in own)}

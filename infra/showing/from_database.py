@@ -13,6 +13,7 @@ import numpy as np
 from irregulars.detectors.job.topology import Place, topology_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
+from irregulars.grouping import grouped
 from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
@@ -331,10 +332,8 @@ class _Reader:
         """Return the places where ranks stand, each with its ranks, the suspects' first."""
         wanted = {"job": self._verdict.job, "verdict_id": self._verdict.verdict_id, "limit": _MOST_STANDING}
         answer = run(self._client, "hang_positions", wanted)
-        found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
-        for row in answer.rows:
-            one = dict(zip(answer.columns, row, strict=True))
-            found.setdefault((one["position"], one["suspect"] is not None), []).append(one)
+        rows = (dict(zip(answer.columns, row, strict=True)) for row in answer.rows)
+        found = grouped(((one["position"], one["suspect"] is not None), one) for one in rows)
         return [
             Standing(where, tuple(one["rank"] for one in own), own[0]["suspect"], str(own[0]["since"] or ""))
             for (where, _), own in found.items()
