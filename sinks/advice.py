@@ -112,7 +112,7 @@ def plan_of(verdict: Verdict) -> NextStep:
         return about or NextStep("nothing now; the history is in the database")
     if verdict.severity == "note" and verdict.kind not in OF_NUMBERS:
         # A note whatever it costs: nobody knows how much of it is the job's own nature
-        if not verdict.suspects and not has_healthy_past(verdict):
+        if not verdict.suspects and not verdict.has_healthy_past:
             return NextStep(f"nothing in a hurry, no time without it is known; {_act_on(verdict, None)}")
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = _first(verdict)
@@ -414,11 +414,6 @@ NameRank = Callable[[int], str]  # names a rank for people, with its host where 
 RANK_ALONE: Final[NameRank] = "rank {}".format  # where its host is not known
 
 
-def has_healthy_past(verdict: Verdict) -> bool:
-    """Whether the cause was held against the time before it, and not against peers in iterations that all had it."""
-    return verdict.explanation is None or verdict.explanation.against == "past"
-
-
 def usual_of(verdict: Verdict) -> str:
     """Return the time of which `Verdict.delta` is a multiple: a fault that peers alone show has no usual time.
 
@@ -426,7 +421,7 @@ def usual_of(verdict: Verdict) -> str:
     >>> usual_of(verdict)
     'the usual time'
     """
-    return "the usual time" if has_healthy_past(verdict) else "the time without it"
+    return "the usual time" if verdict.has_healthy_past else "the time without it"
 
 
 def unended_text(verdict: Verdict) -> str:

@@ -20,7 +20,6 @@ from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
     gpu_hours_per_hour,
-    has_healthy_past,
     name_cause,
     name_device,
     unended_text,
@@ -144,7 +143,7 @@ def _how_slow(verdict: Verdict) -> str:
     when = f"in {seen}" if is_closed else f"since iteration {first}"
     if not math.isfinite(verdict.delta):
         return f"seen {when}"
-    usual, when = usual_of(verdict), when if has_healthy_past(verdict) else f"(seen {when})"
+    usual, when = usual_of(verdict), when if verdict.has_healthy_past else f"(seen {when})"
     what = "checkpoints" if verdict.kind == "slow_checkpoint" else "iterations"
     return f"{what} {'took' if is_closed else 'take'} {verdict.delta:.3g}x {usual} {when}"
 

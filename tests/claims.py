@@ -1,7 +1,7 @@
 """Draws sentences of the pages by chance, each of which is then tried by hand: ``python -m tests.claims --seed N``.
 
-A page's word counts once somebody else has done what it says. To choose by hand would choose the sentences that are
-known to hold, so that a seed draws them, from the README and all pages of ``infra/docs``. Prose alone is drawn:
+A sentence of a page counts once somebody else has tried it. Chosen by hand, they would be those that are known to
+hold, so a seed draws them, from the README and all pages of ``infra/docs``. Prose alone is drawn:
 tables and blocks of code are made, or run, by tests of their own.
 """
 

@@ -28,7 +28,7 @@ class Likelihoods:
     prior_switch: float = threshold(0.3, _PRIOR,
         "A switch is to blame.", "chosen: there are fewer switches than NICs")  # fmt: skip
     prior_fabric: float = 1 - JOB.sure  # redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)
-    prior_none: float = JOB.least_share  # what is looked into stands far out of the noise
+    prior_none: float = JOB.least_share  # chance rarely stands so far out of the noise
 
     # --- ways: which part of a slow device is slow ------------------------------------------------------------------
 

@@ -229,7 +229,7 @@ def _unlike(
 ) -> tuple[list[tuple[Difference, str]], dict[int, dict[str, Summary]]]:  # fmt: skip
     """Return in which metrics ranks are unlike their peers from a time on, or where none is, unlike their own past.
 
-    With what they are held against, and the metrics of all ranks from that time on.
+    Each comes with whose metric it is held against; second are the metrics of all ranks from that time on.
     """
     late = {rank: [one for at, one in own.items() if at >= onset_ns] for rank, own in windows.items()}
     ranks = {rank: join_windows(own) for rank, own in late.items() if own}

@@ -175,8 +175,8 @@ def _with_others_beside(reviewed: Sequence[Reviewed], found: ToReview, topology:
     """Add the unread lanes beside slow ones of which summaries show that they were not slow."""
     more = []
     for one, sums, roles in zip(reviewed, found.sums, found.roles, strict=True):
-        pairs = others_beside(accused_lanes(one.attribution, topology), sums, roles, topology)
-        normal = {lane: pair for lane, pair in pairs.items() if not may_be_slow(pair)}
+        beside = others_beside(accused_lanes(one.attribution, topology), sums, roles, topology)
+        normal = {lane: own for lane, own in beside.items() if not may_be_slow(own)}
         more.append(replace(one, attribution=replace(one.attribution, lanes={**normal, **one.attribution.lanes})))
     return more
 

@@ -150,8 +150,9 @@ class VerdictTracker:
         revisions += self._decide_spikes(self._recent, topology)
         lasting: list[OpenVerdict] = []
         for verdict in self._open:
-            # By one that goes on itself: else nobody would tell of it.
-            lasting += [] if verdict.is_over or self._is_told_by(lasting, verdict) else [verdict]
+            # Told by one that goes on itself: else nobody would tell of it.
+            if not (verdict.is_over or self._is_told_by(lasting, verdict)):
+                lasting.append(verdict)
         revisions += self._close([one for one in self._open if one not in lasting], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 

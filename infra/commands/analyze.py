@@ -144,7 +144,6 @@ def rows_left_out(trace: Trace) -> str:
 def show_analysis(analysis: Analysis) -> None:
     """Print an analysis for people."""
     from irregulars.messages.kinds import STANDSTILLS
-    from irregulars.sinks.advice import has_healthy_past
 
     console = open_console()
     ranges = analysis.irregular_ranges
@@ -167,7 +166,7 @@ def show_analysis(analysis: Analysis) -> None:
         why = ": no cause was clear at once, or seen often enough" if analysis.parts else ""
         console.print(f"Nobody to blame{why}.")
     # A cause that was seen in more regular iterations than irregular ones has become usual for the window.
-    lasting = [one for one in analysis.verdicts if has_healthy_past(one) and one.kind not in STANDSTILLS]
+    lasting = [one for one in analysis.verdicts if one.has_healthy_past and one.kind not in STANDSTILLS]
     ids = {one.verdict_id for one in lasting}
     seen = [one for one in analysis.iterations if not ids.isdisjoint(one.verdict_ids)]
     if sum(one.is_irregular is False for one in seen) > sum(one.is_irregular is True for one in seen):

@@ -164,12 +164,12 @@ async def job_page(request: Request) -> Response:
         ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
         ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
     )
+    opened = [one for one in named(blamed) if one["state"] == "open"]
     charts = {} if is_part(request) else await _charts(console, start, times, chosen["gpus"])
     charts["numerics"] = await _numerics(console, start, chosen["gpus"])
     return render(
-        request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:], stands=any(
-            one["kind"] in STANDSTILLS and one["state"] == "open" for one in named(blamed)
-        )),
+        request, "job.html", job=job, attempt=chosen, attempts=attempts,
+        pace=pace_of(times[-NEWEST:], stands=any(one["kind"] in STANDSTILLS for one in opened)),
         verdicts=table_of(blamed, _VERDICT_COLUMNS),
         # Changes when a verdict comes or is revised: charts then ask for their marks again.
         blamed=f"{zlib.crc32(repr(blamed.rows).encode()):08x}",
@@ -177,7 +177,7 @@ async def job_page(request: Request) -> Response:
         verdict_count=len({row[blamed.columns.index("verdict_id")] for row in blamed.rows}),
         irregular=table_of(irregular, _IRREGULAR_COLUMNS),
         # Of these the heat map would point at innocents.
-        elsewhere=[one for one in named(blamed) if one["state"] == "open" and one["kind"] not in WORK_KINDS][:1],
+        elsewhere=[one for one in opened if one["kind"] not in WORK_KINDS][:1],
         is_running=chosen is attempts[0]
         and (chosen["last_s"] is None or time.time() - chosen["last_s"] < console.silence_s), **charts,
     )  # fmt: skip

@@ -24,7 +24,6 @@ from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
     gpu_hours_per_hour,
-    has_healthy_past,
     name_device,
     runbook_of,
     share_lost,
@@ -203,7 +202,7 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     own = [one for one in iterations if first <= one.iteration < past]
     seen = [one.iteration for one in own if one.has_cause]
     known = [one for one in iterations if one.iteration < first]
-    if not has_healthy_past(verdict):  # the first ones, which are not judged, are no past that it was held against
+    if not verdict.has_healthy_past:  # the first ones, which are not judged, are no past that it was held against
         known = [one for one in known if one.is_irregular is not None]
     before = [one.iteration for one in usual_ones(known)]
     return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
@@ -214,13 +213,15 @@ def _numbers(values: Sequence[int]) -> Ints:
 
 
 def usual_ones(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Return the regular iterations; where none is known to be, the first ones, which were not judged.
+    """Return the regular iterations, those in no other verdict if there are any; else the first ones, not judged.
 
     >>> warm_up = [Iteration(at, 0, 10, None, None, False) for at in range(2)]
     >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 10, 9.0, False, False)])]
     [2]
     >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 90, 9.0, True, True)])]
     [0, 1]
+    >>> [one.iteration for one in usual_ones([Iteration(at, 0, 10, 9.0, False, False, at < 4) for at in range(2, 6)])]
+    [4, 5]
     """
     regular = [one for one in iterations if one.is_irregular is False]
     healthy = [one for one in regular if not one.has_other]

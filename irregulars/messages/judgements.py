@@ -164,6 +164,11 @@ class Verdict:
     ))
     # fmt: on
 
+    @property
+    def has_healthy_past(self) -> bool:
+        """Whether the cause was held against the time before it, and not against peers while it was there."""
+        return self.explanation is None or self.explanation.against == "past"
+
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
         values = asdict(self)
@@ -256,12 +261,11 @@ def with_first_names(iterations: Iterable[JudgedIteration], revisions: Iterable[
     Their first revisions span them; a detector's verdict, or one that peers show, opens from regular ones as well, a
     hang from one that is not judged. In the database, the view `judged_iterations` does the same.
     """
-
-    def spans_any(one: Verdict) -> bool:
-        is_by_peers = one.explanation is not None and one.explanation.against != "past"
-        return is_by_peers or one.kind in ("custom", *STANDSTILLS)
-
-    first = [(one.verdict_id, range(*one.iterations), spans_any(one)) for one in revisions if one.revision == 1]
+    any_of = ("custom", *STANDSTILLS)
+    first = [
+        (one.verdict_id, range(*one.iterations), one.kind in any_of or not one.has_healthy_past)
+        for one in revisions if one.revision == 1
+    ]  # fmt: skip
 
     def names(one: JudgedIteration) -> Iterator[str]:
         at = one.iteration
