@@ -76,7 +76,7 @@ class Account:
             for name, analysis in truth.items()
             for one in analysis.iterations
         }
-        rows = self._rows(f"SELECT job, {', '.join(_ITERATION)} FROM iterations FINAL")
+        rows = self._rows(f"SELECT job, {', '.join(_ITERATION)} FROM judged_iterations")
         found = Counter((row["job"], *(_plain(row[field]) for field in _ITERATION)) for row in rows)
         known, wanted_keys = {key[:2] for key in found}, {key[:2] for key in wanted}
         self.counts["iterations"] = len(wanted)
