@@ -290,7 +290,7 @@ KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
     "replay": (ReplayOptions, _open_replay),
     "torch": (TorchOptions, _open_torch),
     "nccl-ras": (RasOptions, _open_ras),
-    **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "clog")},
+    **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder")},
     "nccl-inspector": (InspectorOptions, _follow("nccl-inspector")),
 }
 

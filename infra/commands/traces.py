@@ -310,9 +310,7 @@ _RUN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def import_trace(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector, clog or nccl-ras.")
-    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector or nccl-ras.")],
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A file, or a directory of files; .gz is unpacked.")],
     out: Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The trace directory to write.")],
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job; default: of SRC.")] = None,
@@ -342,7 +340,7 @@ def import_trace(
 
     Example: irregulars import nccl-inspector nccl-inspector-4711/ job/
 
-    Example: irregulars import clog clogs/ job/
+    Example: irregulars import nccl-inspector logs/ job/
 
     Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
 

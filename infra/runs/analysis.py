@@ -285,10 +285,7 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         if nobody is not None:
             return nobody
     if trace.commops and not any((batch.columns["elapsed_ns"] > 0).any() for batch in trace.commops.values()):
-        return (
-            "nothing tells how long its operators took: such a log tells hangs alone. (clog's times can be used on "
-            "gloo, where calls block, and not where a watchdog looks at the GPU)"
-        )
+        return "nothing tells how long its operators took: such a recording tells hangs alone"
     if not any(one.elapsed_ns > 0 for one in iterations):
         return (
             "its operators have no start times, and no times of iterations are logged: how long an iteration took is "

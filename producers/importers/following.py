@@ -23,7 +23,6 @@ from zlib import crc32
 from irregulars.errors import InputError
 from irregulars.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch
-from irregulars.producers.importers.clog_job import LiveClog
 from irregulars.producers.importers.flight_recorder import job_of_dumps
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import read_dump_file, read_kineto, traces_among
@@ -238,8 +237,7 @@ SETTLE_S: Final = 2.0  # time without a change after which a file is complete
 MOST_WAIT_S: Final = 60.0
 MOST_PIECE_BYTES: Final = 4 << 20  # of logs, read at once
 _MOST_UNSEEN: Final = 1000  # files that are not listed just now, and whose offsets are kept
-KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")  # kinds of files that can be followed
-LiveRows = LiveClog | LiveLog  # Turns the lines of several logs into rows, from one reading to the next
+KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector")  # kinds of files that can be followed
 
 
 def follow(
@@ -255,9 +253,9 @@ def follow(
     """Follow the files of one kind in a directory, as a source for the agent.
 
     `kind`: as of `producers.importers.importing.KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
-    needs it: a process's rank in the communicator of that size is its global rank. Without it clog's first
-    communicator is taken as the one of all ranks. `settle_s`: time without a change after which a
-    trace or a dump is complete, seconds. Raises InputError if the kind is unknown, or the world size is missing.
+    needs it: a process's rank in the communicator of that size is its global rank. `settle_s`: time without a change
+    after which a trace or a dump is complete, seconds. Raises InputError if the kind is unknown, or the world size
+    is missing.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
@@ -269,8 +267,6 @@ def follow(
         # If no file is named like a dump, all are taken for some.
         named = lambda files: [path for path in files if rank_of_name(path) is not None] or files  # noqa: E731
         reader = NewFileReader(directory, job, read, settle_s, named)
-    elif kind == "clog":
-        reader = LogReader(directory, job, LiveClog(job, world_size))
     elif world_size is None:
         raise InputError("world_size must be given to follow nccl-inspector; got none")
     else:
@@ -358,7 +354,7 @@ class LogReader:
     One that can't be used is logged and left out from there on: the others go on, and its earlier lines count.
     """
 
-    def __init__(self, directory: Path, job: str, live: LiveRows) -> None:
+    def __init__(self, directory: Path, job: str, live: LiveLog) -> None:
         self._directory, self._job, self._live = Directory(directory), job, live
         self._offsets: dict[str, int] = {}  # how far each file was read
         self._refused: set[str] = set()  # files that can't be used from there on
@@ -382,7 +378,6 @@ class LogReader:
                 offsets[name], is_refused = self._read_file(path, name, offsets[name])
                 if is_refused:
                     self._refused.add(name)
-                    self._live.refuse(name)
         # A file that is being renamed is missing from this listing and comes back; most of the others are gone.
         unseen = ((name, offset) for name, offset in self._offsets.items() if name not in offsets)
         self._offsets = offsets | dict(islice(unseen, _MOST_UNSEEN))

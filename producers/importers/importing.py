@@ -8,7 +8,6 @@ else the recording that times operators and covers most ranks is.
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ import orjson
 from irregulars.errors import InputError
 from irregulars.grouping import grouped
 from irregulars.printing import counted
-from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
 from irregulars.producers.importers.flight_recorder import NOTE_TIMES, Dump, job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.gathering import TRACE, Gathered, gather
@@ -280,33 +278,11 @@ def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file; InputError if a line is longer than any that NCCL Inspector or clog writes."""
+    """Yield the lines of a file; InputError if a line is longer than any that NCCL Inspector writes."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
             raise InputError(f"lines must be at most {MAX_LINE_BYTES} bytes; got a longer one")
         yield line
-
-
-# --- clog -----------------------------------------------------------------------------------------------------------
-
-
-def read_clog(files: list[Path], job: str) -> ImportedJob:
-    """Read logs of ranks."""
-    calls = 0
-
-    def read(path: Path) -> Log:
-        nonlocal calls
-        with naming(path), open_plain(path) as stream:
-            log = read_log(bounded_lines(stream), calls)
-        calls += len(log)
-        return log
-
-    read_logs, left_out = read_each(files, read)
-    logs = {str(path): log for path, log in read_logs}
-    with naming(*files):
-        named = {str(path): rank_of_name(path) for path, _ in read_logs}
-        imported = job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
-    return replace(imported, left_out=left_out)
 
 
 # --- NCCL RAS -------------------------------------------------------------------------------------------------------
@@ -326,7 +302,6 @@ KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,
     "flight-recorder": lambda files, job: read_hang({"flight-recorder": files}, job),
     "nccl-inspector": read_nccl_inspector,
-    "clog": read_clog,
     "nccl-ras": read_nccl_ras,
     "watchdog": lambda files, job: read_hang({"watchdog": files}, job),
 }
@@ -339,7 +314,7 @@ _HANG_KINDS: Final = (*_JOINED, "nccl-ras")
 _NAMED_LEFT_OUT: Final = 3  # files; more are counted
 _NOUNS: Final[Mapping[str, str]] = {
     "flight-recorder": "flight recorder dump", "watchdog": "training log", "nccl-ras": "RAS answer file",
-    "kineto": "Kineto trace", "nccl-inspector": "NCCL Inspector log", "clog": "clog log", TRACE: "trace directory",
+    "kineto": "Kineto trace", "nccl-inspector": "NCCL Inspector log", TRACE: "trace directory",
 }  # fmt: skip
 
 

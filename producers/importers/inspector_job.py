@@ -322,9 +322,6 @@ class LiveLog:
         self._written_us[operation.process] = max(parser.written_us, self._written_us.get(operation.process, 0))
         self._operations.append(operation)
 
-    def refuse(self, file: str) -> None:
-        """Keep the state of a file of which no more lines come: it is small, and does no harm."""
-
     def job(self) -> ImportedJob | None:
         """Return the rows read so far as a job; None if there are none."""
         known = [one for one in self._operations if one.process in self._ranks]

@@ -20,7 +20,7 @@ from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.groups import MAX_RANKS, name_of, operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3", "v4.4")
-MAX_LINE_BYTES: Final = 1 << 20  # more than any line of NCCL Inspector or clog has
+MAX_LINE_BYTES: Final = 1 << 20  # more than any line of NCCL Inspector has
 # Beyond it floats no longer hold each µs; as a time it is in the year 2255.
 _MOST_US: Final = 1 << 53
 

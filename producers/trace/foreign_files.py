@@ -226,7 +226,6 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
     "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",),
                         (b"seq_id", b"profiling_name")),
-    "clog": ((b"V|", b"|base_timestamp="),),
     "nccl-ras": (
         (b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"'),
         (b"NCCL version ", b"Job summary", b"Communicators..."),

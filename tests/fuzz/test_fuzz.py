@@ -14,7 +14,7 @@ from tests.fuzz.targets import targets, try_one
 
 TARGETS = targets()
 TRIED = {
-    "parquet": 60, "jsonl": 60, "csv": 60, "job": 60, "kineto": 60, "nccl-inspector": 60, "clog": 60,
+    "parquet": 60, "jsonl": 60, "csv": 60, "job": 60, "kineto": 60, "nccl-inspector": 60,
     "flight-recorder": 60,
 }  # fmt: skip
 """Files take longer than messages, of which 300 are tried."""

@@ -78,13 +78,12 @@ def test_metrics_tell_a_rank_whose_cpu_does_not_run_ahead(run: Run, tmp_path: Pa
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("nsight", "."),
-     "kind must be one of kineto, flight-recorder, nccl-inspector, clog, nccl-ras, watchdog; got 'nsight'"),
+     "kind must be one of kineto, flight-recorder, nccl-inspector, nccl-ras, watchdog; got 'nsight'"),
     (("kineto", "/nowhere"), "/nowhere: must be a file or a directory of files; got nothing"),
     (("kineto", "."), "must hold files to import; got an empty directory"),
     (("kineto", "/proc/self/mem"), "/proc/self/mem: must be complete and readable; got: "),
     (("nccl-inspector", "/etc/hostname"), "/etc/hostname: logs must hold coll_perf or p2p_perf records"),
-    (("clgo", "."), "clog, nccl-ras, watchdog; got 'clgo'; did you mean clog?"),
-    (("clog", "/etc/hostname"), "/etc/hostname: line 1 must be V|1|base_timestamp=SECONDS.MILLISECONDS"),
+    (("kinto", "."), "nccl-ras, watchdog; got 'kinto'; did you mean kineto?"),
     (("flight-recorder", "/etc/hostname"), "/etc/hostname: must be a complete pickle of plain data"),
 ])  # fmt: skip
 def test_what_can_not_be_imported_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

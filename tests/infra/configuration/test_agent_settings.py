@@ -93,7 +93,7 @@ def source_table(path: Path, text: str):  # type: ignore[no-untyped-def]
     (f"kind = 'replay'\ndirectory = '{RECORDINGS / 'gloo-clean'}'\nspeed = 0", 5),
     ("kind = 'torch'\npath = '{folder}/agent.sock'", 0),
     *((f"kind = '{kind}'\ndirectory = '{{folder}}'\njob = 'j'\nworld_size = 8", 0)
-      for kind in ("kineto", "flight-recorder", "nccl-inspector", "clog")),
+      for kind in ("kineto", "flight-recorder", "nccl-inspector")),
     ("kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0", 2),  # anybody's, by its place
 ])  # fmt: skip
 def test_each_kind_of_source_is_opened(path: Path, text: str, records: int) -> None:

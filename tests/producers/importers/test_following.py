@@ -25,7 +25,6 @@ from irregulars.producers.importers.importing import import_trace, read_kineto
 from irregulars.producers.publishing.sources import Record, check_source
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.local_pipeline import LocalPipeline
-from tests.producers.importers import clog_lines
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.test_flight_recorder import dump, entry
 from tests.producers.importers.test_kineto_trace import NAMED, kernel, step, trace_file
@@ -100,10 +99,9 @@ def test_followed_files_of_each_kind_are_a_source(folder: Path, kind: str) -> No
             "nccl-inspector": log_of(rank, 0, 300)
             + lines(marker(rank, 1, 2), collective(301, 5), *[pair("Send", 1 - rank)] * 2),
             "flight-recorder": json.dumps(dump(*ended, entry(120))).encode(),
-            "clog": clog_lines.log(*clog_lines.steady(rank, calls=300)),
         }
         (folder / f"rank_{rank}").write_bytes(own[kind])
-    check_source(lambda _: opened(kind, folder, world_size=None if kind == "clog" else 2))
+    check_source(lambda _: opened(kind, folder, world_size=2))
 
 
 # --- growing, rotation, restart -------------------------------------------------------------------------------------
