@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test test-fast test-faults test-torch fuzz lint format bench bench-worker bench-analyze bench-operators \
+.PHONY: help demo test test-fast test-faults test-torch fuzz lint format bench bench-worker bench-operators \
 	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site size torch lock clean python java maven
 
 help:  ## List the targets
@@ -80,9 +80,6 @@ bench-torch: $(STAMP)  ## What the hook adds to each operator of torch.distribut
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_operators --json build/bench-operators.json | \
 		tee build/bench-operators.md
-
-bench-analyze: $(STAMP)  ## Operators that analyze judges per CPU second; OPTIONS='DIRECTORY ...' for traces of your own
-	@$(BIN)/python -m tests.benchmarks.bench_analyze $(OPTIONS)
 
 bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NICs, links and ranks (some minutes); OPTIONS=--json
 	@$(BIN)/python -m tests.benchmarks.recordings $(OPTIONS)
