@@ -96,7 +96,11 @@ def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     yield from _readers(seen, waiting)
     yield from _unread_partitions(seen)
     yield from _lag(seen, waiting)
-    yield from _judging(seen)
+    # The second hop judges evidence up to the group's commits.
+    late = {part: seen.now_s - at_s for (topic, part), at_s in seen.stream.waiting_s.items() if topic == "evidence"}
+    if late and _has_readers(seen) and (longest_s := max(late.values())) >= BEHIND_S:
+        text = f"evidence of {span(longest_s)} ago is not judged and stored, in partition {numbers(late)}"
+        yield finding("problem", GROUP, "judging", text, "judging_behind")
     yield from _releases(seen, own_release)
     if seen.page is not None and seen.workers is not None and seen.page.group == seen.workers.name:
         page = seen.page
@@ -195,15 +199,6 @@ def _lag(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     text = f"{counted(sum(waiting.values()), 'message')} not read; the oldest of {span(longest_s)} ago: {where}"
     level: Level = "problem" if longest_s >= BEHIND_S else "warning"
     yield finding(level, GROUP, "lag", text, "behind")
-
-
-def _judging(seen: KafkaFacts) -> Iterator[Finding]:
-    """Yield whether the second hop judges: evidence is judged up to the group's commits."""
-    late = {part: seen.now_s - at_s for (topic, part), at_s in seen.stream.waiting_s.items() if topic == "evidence"}
-    longest_s = max(late.values(), default=0.0)
-    if _has_readers(seen) and longest_s >= BEHIND_S:
-        text = f"evidence of {span(longest_s)} ago is not judged and stored, in partition {numbers(late)}"
-        yield finding("problem", GROUP, "judging", text, "judging_behind")
 
 
 def _releases(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:

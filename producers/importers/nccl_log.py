@@ -156,8 +156,12 @@ class NcclLog:
 
     def dumps(self) -> list[Dump]:
         """Return the last calls of each rank as dumps; none where the ranks of no communicator are known."""
-        if not self._joined:
-            self._join_by_index()
+        if not self._joined:  # without a line of a communicator: by GPUs, if one host has as many as there are ranks
+            size = max(self._sizes.values(), default=0)
+            of_all = [instance for instance, one in self._sizes.items() if one == size]
+            hosts, indices = {gpu[0] for gpu, _ in of_all}, sorted(gpu[2] for gpu, _ in of_all)
+            if len(hosts) == 1 and indices == list(range(size)):
+                self._joined = {(gpu, at): _Joined(b"%d-ranks" % size, gpu[2], size, gpu[2]) for gpu, at in of_all}
         ranks = self.ranks()
         instances: dict[bytes, dict[int, tuple[_Gpu, bytes]]] = {}  # of a communicator, by rank in it
         for instance, one in self._joined.items():
@@ -179,14 +183,6 @@ class NcclLog:
             for rank, entry in _entries(group, calls):
                 entries[rank].append(entry)
         return [Dump(rank, groups, PackedEntries(own)) for rank, own in sorted(entries.items())] if groups else []
-
-    def _join_by_index(self) -> None:
-        """Tell ranks without a line of a communicator: by their GPUs, if one host has as many as there are ranks."""
-        size = max(self._sizes.values(), default=0)
-        own = [instance for instance, one in self._sizes.items() if one == size]
-        hosts, indices = {gpu[0] for gpu, _ in own}, sorted(gpu[2] for gpu, _ in own)
-        if len(hosts) == 1 and indices == list(range(size)):
-            self._joined = {(gpu, at): _Joined(b"%d-ranks" % size, gpu[2], size, gpu[2]) for gpu, at in own}
 
 
 def _find(block: bytes, sign: bytes, form: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:

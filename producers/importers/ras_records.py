@@ -307,14 +307,13 @@ class StandstillWatch:
 
     def find_over(self, told: Iterable[Open]) -> list[Open]:
         """Return the collectives that all have launched, and so may have ended, or whose communicator is gone."""
-        common = {name: _common(group) for name, group in self._groups.items()}
+        common = {  # how many all ranks are known to have launched; -1: not known
+            name: min((position.total for position in group.positions.values()), default=-1)
+            if not group.gone and len(group.positions) == group.size
+            else -1
+            for name, group in self._groups.items()
+        }
         return [one for one in told if one.communicator not in common or common[one.communicator] >= one.sequence]
-
-
-def _common(group: _Group) -> int:
-    """Return how many collectives all ranks of a communicator are known to have launched; -1: not known."""
-    is_known = not group.gone and len(group.positions) == group.size
-    return min((position.total for position in group.positions.values()), default=-1) if is_known else -1
 
 
 def _update(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], now_ns: int) -> tuple[bool, bool]:

@@ -140,7 +140,11 @@ def decide(
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
         until_ns = mute.until_ns
-        if rules.withdraws and told is not None and told.state != "refused" and _is_unread(incident, told):
+        # The record of a muted notice keeps the revision of the one before, so that the rest follows when the mute
+        # ends: whether the channel got the part of this alert that the mute lets through, its place tells.
+        is_unread = told is not None and incident.revision > told.revision and (
+            (incident.partition, incident.offset) != (told.partition, told.offset))  # fmt: skip
+        if rules.withdraws and told is not None and told.state != "refused" and is_unread:
             muted_one = Notice(
                 "updated", incident.alert, told.severity, earlier, told.reference, is_muted=True,
                 is_doubtful=told.state != "open",
@@ -208,15 +212,6 @@ def _update(
     if now_ns >= again_ns:
         return _repeat(incident, told, earlier)
     return Wait(again_ns, "repeat") if held_until_ns is None or held_until_ns >= again_ns else _held(held_until_ns)
-
-
-def _is_unread(incident: Incident, told: DeliveryRecord) -> bool:
-    """Whether a channel got nothing of the incident's newest alert, not even the part that a mute lets through.
-
-    The record of a muted notice keeps the revision of the one before, so that the rest follows when the mute ends.
-    """
-    is_newer = incident.revision > told.revision
-    return is_newer and (incident.partition, incident.offset) != (told.partition, told.offset)
 
 
 def _again_ns(told: DeliveryRecord, rules: Rules) -> int | None:
