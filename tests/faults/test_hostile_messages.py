@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from irregulars.infra.settings import Settings
-from irregulars.kafka.topics import rank_key
+from irregulars.kafka.topics import RANK_TOPICS, rank_key
 from irregulars.messages.announcements import (
     Announcement,
     Communicator,
@@ -35,11 +35,15 @@ pytestmark = pytest.mark.integration
 
 ROWS_OF_A_CLOSING = 100_000
 LARGE_BYTES = 999_800  # what librdkafka takes, unless told otherwise; with headers and key no letter holds it
+BAD = (b"no record at all", b'{"schema":"other","version":1}', b"")
 PLAIN = Announcement("other", 1, 0, 4, 4, (Communicator("w", "world", (0, 1)),))
 
 
 def hostile() -> Iterator[tuple[str, bytes, bytes]]:
     """Topic, key and value of messages that must all become dead letters."""
+    for topic in (*RANK_TOPICS, "evidence"):
+        for value in BAD:
+            yield topic, b"bad/0", value
     yield "commops", b"random/0", os.urandom(LARGE_BYTES)
     yield "commops", os.urandom(400_000), os.urandom(400_000)
     long = "j" * 400_000
@@ -136,6 +140,7 @@ def require_letters(pipeline: Pipeline, bad: list[tuple[str, bytes, bytes]]) -> 
         assert original.value().startswith(letter.value())
         assert len(original.value()) == int(headers["value_bytes"])
         assert headers["reason"]
+        assert int(headers["time_ns"]) > 1_600_000_000_000_000_000
     return [headers for headers, _ in found]
 
 
@@ -150,18 +155,20 @@ def require_commands(settings: Settings, letters: list[dict[str, str]]) -> None:
     assert len(base64.b64decode(shown["value_base64"])) == LARGE_BYTES
     people = run("deadletter", "list", "--topic", "evidence", settings=settings)
     assert people.returncode == 0
-    assert len(people.stdout.splitlines()) == 2
+    assert len(people.stdout.splitlines()) == 2 + len(BAD)
     assert "phase codes must be below 4" in people.stdout
     assert run("deadletter", "show", "99999", settings=settings).stderr.startswith("irregulars: letter must be one")
 
 
 def require_replay(pipeline: Pipeline, letters: list[dict[str, str]]) -> None:
     """A letter goes back whole, and comes back as it still can't be used."""
-    before = len(pipeline.bus.read("commops"))
+    before, again_sent = len(pipeline.bus.read("commops")), 3 + len(BAD)
     sent = run("deadletter", "replay", "--all", "--topic", "commops", "--json", settings=pipeline.settings)
-    assert json.loads(sent.stdout)["sent"] == 3
+    assert json.loads(sent.stdout)["sent"] == again_sent
     again = pipeline.bus.read("commops")
-    assert len(again) == before + 3
+    assert len(again) == before + again_sent
     sizes = sorted(len(m.value()) for m in again)
     assert sizes[-2:] == [LARGE_BYTES, LARGE_BYTES]
-    wait_until(lambda: len(pipeline.bus.read("deadletter")) == len(letters) + 3, "the same letters once more")
+    wait_until(
+        lambda: len(pipeline.bus.read("deadletter")) == len(letters) + again_sent, "the same letters once more"
+    )

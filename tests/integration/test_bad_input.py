@@ -14,11 +14,10 @@ import pyarrow.parquet
 import pytest
 
 from irregulars.infra.settings import Settings
-from irregulars.kafka.topics import RANK_TOPICS
 from irregulars.sinks.connection import DatabaseSettings
 from tests import warm
-from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline, run_command
-from tests.integration.worker_runs import ROOT, wait_until
+from tests.integration.pipelines import COMMAND, RECORDINGS, run_command
+from tests.integration.worker_runs import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -147,47 +146,6 @@ def test_a_worker_with_a_wrong_password_of_the_database_is_refused(database: Dat
 )
 def test_a_plug_in_that_cannot_be_used_is_one_line_at_once(call: tuple[str, ...], detector: str, said: str) -> None:
     require_refusal(run("--set", f"detectors={detector}", *call), f"detector {detector}", said)
-
-
-# --- messages -------------------------------------------------------------------------------------------------------
-
-
-BAD = (b"no record at all", b'{"schema":"other","version":1}', b"")
-
-
-def test_undecodable_messages_on_all_topics_are_put_aside_and_the_worker_goes_on(
-    kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(kafka_bootstrap, database, tmp_path)
-    bus, topics = pipeline.bus, (*RANK_TOPICS, "evidence")
-    try:
-        worker = pipeline.start_worker()
-        for topic in topics:
-            for number, value in enumerate(BAD):
-                bus.send(topic, b"bad/%d" % number, value)
-        bus.flush()
-        pipeline.replay("gloo-clean")
-        for topic in topics:
-            bus.send(topic, b"bad/9", BAD[0])
-        bus.flush()
-        pipeline.wait_until_stored(1)
-        wait_until(lambda: len(bus.read("deadletter")) == (len(BAD) + 1) * len(topics), "dead letters")
-        assert worker.stop() == 0
-        found = set()
-        for message in bus.read("deadletter"):
-            one = {name: value.decode() for name, value in message.headers()}
-            found.add((one["topic"], one["partition"], one["offset"], message.value()))
-            assert one["reason"]
-            assert int(one["time_ns"]) > 1_600_000_000_000_000_000
-        assert found == {
-            (bus.topics.name(topic), str(message.partition()), str(message.offset()), message.value())
-            for topic in topics
-            for message in bus.read(topic)
-            if message.value() in BAD
-        }
-        assert "Traceback" not in worker.output()
-    finally:
-        pipeline.close()
 
 
 # --- the end of waiting ---------------------------------------------------------------------------------------------
