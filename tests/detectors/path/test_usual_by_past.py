@@ -69,8 +69,10 @@ def test_a_slow_transfer_is_no_work_of_those_who_work_on_meanwhile(longer_ns: in
 
 
 def test_of_longer_work_the_part_that_operators_hid_before_is_everybodys_too() -> None:
-    """Work of 400 us, and four times of 100 us, of which an operator hides 30; in the last iteration 1.4 times that."""
-    rows, free, entry = [], 0, {}
+    """Work of 400 us, and four times of 100 us of which operators hide 30; in the last iteration 1.4 times that."""
+    rows: list[dict[str, Any]] = []
+    entry: dict[tuple[int, int], int] = {}
+    free = 0
     for iteration in range(11):
         entry |= {(rank, iteration): free for rank in range(RANKS)}
         factor, done = 1.4 if iteration == 10 else 1.0, [free] * RANKS
