@@ -44,7 +44,7 @@ class WhatIf:
         """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
         if self._reference is None:
             return usual_times_of_peers(self._graph, self._topology)
-        return usual_times(self._graph, self._reference)
+        return usual_times(self._graph, self._reference)[:2]
 
     @cached_property
     def _has_hidden(self) -> Flags:

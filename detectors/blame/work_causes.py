@@ -79,20 +79,19 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     if host is None or unexplained.topology.logged_share(host) == 1:
         return None
     ranks = sorted(unexplained.topology.logged.intersection(host.ranks))
-    # Whether its ranks have nearly all of the time lost to work, or of the whole excess, and most take part
+    # Whether its ranks have nearly all of the time lost to work, or of the whole excess
     by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in ranks]
     own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
     all_ns = sum(
         unexplained.to_explain_ns(excess_ns, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
         for excess_ns, works in lost
     )
-    taking = sum(ns >= JOB.least_share * own_ns for ns in by_rank)
     take_turns = (
         len(lost) >= JOB.often
+        and not is_by_chance(host, len(lost), len(lost), unexplained.topology)
         and own_ns >= JOB.nearly_all * all_ns > 0
         and (own_ns >= JOB.nearly_all * works_ns or _are_others_on_time(ranks, unexplained.attributions))
         and max(by_rank) <= JOB.most * own_ns  # one rank takes no turns
-        and taking >= (1 - JOB.part) * len(ranks)
     )
     if not take_turns or not _are_all_late(ranks, unexplained.attributions):
         return None
@@ -115,14 +114,35 @@ def _are_others_on_time(ranks: Collection[int], attributions: Sequence[Attributi
     return 2 * sum(on_time) > len(on_time)
 
 
-def _are_all_late(ranks: Collection[int], attributions: Sequence[Attribution]) -> bool:
-    """Whether in the typical iteration nearly all ranks of a host work longer, whoever else seems to."""
-    shares = []
-    for attribution in attributions:
-        late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
-        if max(late_ns) > 0:
-            shares.append(sum(ns >= JOB.most * max(late_ns) for ns in late_ns) / len(late_ns))
-    return bool(shares) and median(shares) >= 1 - JOB.part
+def _are_all_late(ranks: Sequence[int], attributions: Sequence[Attribution]) -> bool:
+    """Whether nearly all ranks of a host work longer than ranks elsewhere, also where another one of them is last.
+
+    Over all iterations together: in each by itself chance makes some late and some quick.
+    """
+    late_ns = np.zeros((len(attributions), len(ranks)))
+    for own_ns, attribution in zip(late_ns, attributions, strict=True):
+        known, excess_ns = attribution.work_columns
+        others_ns = excess_ns[~np.isin(known, ranks)]
+        own_ns[:] = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
+        own_ns -= np.median(others_ns) if len(others_ns) else 0.0
+    last_ns = late_ns.max(axis=1)
+    is_other = np.arange(len(ranks)) != late_ns.argmax(axis=1)[:, None]
+    times = is_other.sum(axis=0)  # 0 of a rank that is always last
+    typical_ns = (late_ns * is_other).sum(axis=0) / np.maximum(times, 1)
+    least_ns = float(typical_ns[times > 0].mean()) if times.any() else 0.0
+    is_late = (typical_ns >= JOB.most * least_ns) | (times == 0)
+    return least_ns > JOB.part * float(last_ns.mean()) > 0 and float(is_late.mean()) >= 1 - JOB.part
+
+
+def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> bool:
+    """Whether chance may well put so many of the ranks that came last on any one device as large as this one.
+
+    By the binomial distribution for one of them, times as many as there are.
+    """
+    # Ranks that were not announced have no share of those that log.
+    share = topology.logged_share(device) or len(device.ranks) / max(topology.world_size, len(device.ranks))
+    chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
+    return chance / share > JOB.least_share
 
 
 # --- ranks that are late together -----------------------------------------------------------------------------------

@@ -160,10 +160,12 @@ def attribute(
     ranks that are not in the graph.
     """
     table = lane_table(graph)
-    gap_ns, transfer_ns = usual_times(graph, reference)
+    gap_ns, transfer_ns, hidden_ns = usual_times(graph, reference)
     lanes = lane_excess(table, iteration, reference.lanes)
-    factor = min(_common_factor(graph, iteration, gap_ns), most_common)
-    attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, factor)
+    longer = min(_common_factor(graph, iteration, gap_ns), most_common) - 1
+    # An operator hides as much work as always, so that all which longer work adds to it is in the gap.
+    common_ns = longer * gap_ns + max(longer, 0.0) * np.nan_to_num(hidden_ns)
+    attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, common_ns)
     return replace(attribution, incomplete=incomplete_ranks(graph, iteration, reference))
 
 
@@ -173,24 +175,25 @@ def attribute_against(
     usual_gap_ns: Floats,
     usual_transfer_ns: Floats,
     lanes: Mapping[Lane, LaneExcess],
-    common_factor: float = 1.0,
+    common_ns: Floats | float = 0.0,
 ) -> Attribution:
     """Return where the excess of one iteration went, by the usual gap and transfer of each row (NaN: not known).
 
-    ``common_factor`` is how many times as long as usual all ranks worked. Their longer work on the path counts as
+    ``common_ns``: how much longer than usual each gap is since all ranks worked longer. On the path it is
     `EVERYBODY`'s.
     """
+    usual_gap_ns = usual_gap_ns + common_ns
     path_excess_ns: dict[Lane, float] = {}
     worst: dict[Lane, Piece] = {}
     rows: dict[Lane, int] = {}
-    common_ns = 0.0
-    for piece, row in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
+    blockers: list[int] = []
+    for piece, row, blocker in _walk(graph, iteration, usual_gap_ns, usual_transfer_ns):
         lane, excess_ns = piece.lane, piece.excess_ns
         # A piece that was never seen before has no usual time to exceed.
         if math.isnan(excess_ns):
             continue
         if lane.kind == "work":
-            common_ns += piece.usual_ns * (1 - 1 / common_factor)
+            blockers.append(blocker)
         path_excess_ns[lane] = path_excess_ns.get(lane, 0.0) + excess_ns
         if lane not in worst or excess_ns > worst[lane].excess_ns:
             worst[lane], rows[lane] = piece, row
@@ -199,14 +202,14 @@ def attribute_against(
     for lane in costly:
         if lane.kind == "work":
             worst[lane] = _with_waits(worst[lane], graph, rows[lane])
-    if common_ns:
-        path_excess_ns[EVERYBODY] = common_ns
+    if everybody_ns := float(np.broadcast_to(common_ns, len(graph))[blockers].sum()):
+        path_excess_ns[EVERYBODY] = everybody_ns
     return Attribution(
         iteration=iteration,
         path_excess_ns=path_excess_ns,
         pieces=worst,
         lanes=with_slow_transfers(lanes, graph, iteration, usual_transfer_ns),
-        work_excess_ns=_work_excess(graph, iteration, usual_gap_ns * common_factor),
+        work_excess_ns=_work_excess(graph, iteration, usual_gap_ns),
     )
 
 
@@ -250,7 +253,7 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
     """Return for each rank how much of the iteration's critical path is its own work, ns."""
     unknown = np.full(len(graph), np.nan)
     work: dict[int, float] = {}
-    for piece, _ in _walk(graph, iteration, unknown, unknown):
+    for piece, *_ in _walk(graph, iteration, unknown, unknown):
         if piece.lane.kind == "work":
             work[piece.rank] = work.get(piece.rank, 0.0) + piece.elapsed_ns
     return work
@@ -273,20 +276,20 @@ def _with_waits(piece: Piece, graph: OperatorGraph, row: int) -> Piece:
 
 def _walk(
     graph: OperatorGraph, iteration: int, usual_gap_ns: Floats, usual_transfer_ns: Floats
-) -> Iterator[tuple[Piece, int]]:
-    """Yield the pieces of the path, the newest first, each with the row that it is of or led to."""
+) -> Iterator[tuple[Piece, int, int]]:
+    """Yield the pieces of the path, the newest first, each with the row that it is of or led to, and its blocker."""
     steps = np.array(list(path_steps(graph, iteration)), dtype=np.int64).reshape(-1, 2)
     rows, blockers = steps.T
     slow = _slow_parts(graph, rows, usual_transfer_ns)
     columns = (
         slow,
-        rows, *_where(graph, slow), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
+        rows, blockers, *_where(graph, slow), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
         *_where(graph, blockers), graph.gap_ns[blockers].astype(np.float64), usual_gap_ns[blockers],
     )  # fmt: skip
-    for part, row, *piece in zip(*(column.tolist() for column in columns), strict=True):
-        yield Piece(lane_of(graph, part), *piece[:5]), row
+    for part, row, blocker, *piece in zip(*(column.tolist() for column in columns), strict=True):
+        yield Piece(lane_of(graph, part), *piece[:5]), row, blocker
         # The blocker's gap is the work that all others waited for; a row that waited for nobody is its own blocker.
-        yield Piece(Lane("work", piece[5]), *piece[5:]), row
+        yield Piece(Lane("work", piece[5]), *piece[5:]), row, blocker
 
 
 def _slow_parts(graph: OperatorGraph, rows: Ints, usual_transfer_ns: Floats) -> Ints:

@@ -126,13 +126,16 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     )
 
 
-def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Floats]:
-    """Return the usual gap and the usual transfer of each row, ns; NaN where the place is new."""
+def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Floats, Floats]:
+    """Return the usual gap and the usual transfer of each row, and that of the operator before it, ns.
+
+    NaN where the place is new. A rank may work on while the operator before runs, which hides so much of its work.
+    """
     place, is_known = _find_places(graph, reference)
     nan = np.full(len(graph), np.nan)
     # Nothing was learned: no index into the empty columns is valid.
     if len(reference.places) == 0:
-        return nan, nan
+        return nan, nan, nan
     longer_ns = graph.since_previous_ns - reference.since_ns[place]
     worked_ns = np.maximum(graph.gap_ns - longer_ns, 0.0)  # had it begun to work when the operator before began
     gap_ns = np.where(reference.is_overlapped[place], worked_ns, reference.gap_ns[place])
@@ -146,7 +149,8 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     gap_ns = np.where(is_known, gap_ns, nan)
     # Where many rows were lost, the last arrival is not known, and a wait would seem to be transfer.
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
-    return gap_ns, transfer_ns * _times_as_large(graph.moved_bytes, reference.size_bytes[place])
+    transfer_ns = transfer_ns * _times_as_large(graph.moved_bytes, reference.size_bytes[place])
+    return gap_ns, transfer_ns, np.where(graph.previous >= 0, transfer_ns[graph.previous], 0.0)
 
 
 def _places_of(rows: Rows) -> tuple[Ints, Ints]:

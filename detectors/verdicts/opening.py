@@ -23,13 +23,13 @@ from irregulars.detectors.blame.nic_ends import is_capped
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.slow_lanes import stands_out
 from irregulars.detectors.blame.suspects import is_carried
-from irregulars.detectors.blame.work_causes import late_beside
+from irregulars.detectors.blame.work_causes import is_by_chance, late_beside
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.verdicts.suspicions import Suspicions, is_by_chance
+from irregulars.detectors.verdicts.suspicions import Suspicions
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,16 @@ must stand alone among them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from irregulars.detectors.blame.observation import uneven_ns
-from irregulars.detectors.blame.work_causes import is_late_together
+from irregulars.detectors.blame.work_causes import is_by_chance, is_late_together
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
-from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution
 
 
@@ -60,17 +59,6 @@ def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
         return False
     host, seen = hosts.most_common(1)[0]
     return 2 * seen > len(ranks) and not is_by_chance(host, seen, len(ranks), topology)
-
-
-def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> bool:
-    """Whether chance may well put so many of the ranks that came last on any one device as large as this one.
-
-    By the binomial distribution for one of them, times as many as there are.
-    """
-    # Ranks that were not announced have no share of those that log.
-    share = topology.logged_share(device) or len(device.ranks) / max(topology.world_size, len(device.ranks))
-    chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
-    return chance / share > JOB.least_share
 
 
 class Suspicions:

@@ -131,9 +131,9 @@ def in_turn(own: Sequence[int], others: int) -> list[Attribution]:
     return found
 
 
-@pytest.mark.parametrize(("own", "others", "device"), [(5, 1, "host"), (4, 1, None)])
-def test_in_the_typical_iteration_more_than_half_of_a_host_is_late(own: int, others: int, device: str | None) -> None:
-    """Over all iterations each of its ranks is late as often, in one of them 5 / 9 or 4 / 9 of the late and its."""
+@pytest.mark.parametrize(("own", "others", "device"), [(3, 1, "host"), (2, 1, None)])
+def test_of_a_host_in_turns_a_quarter_of_the_others_is_late_too(own: int, others: int, device: str | None) -> None:
+    """Over all iterations each of its ranks is late as often; beside the last one 2 / 7 or 1 / 7 are in each."""
     assert blamed(in_turn([own], others)) == device
 
 
@@ -208,12 +208,6 @@ def test_of_a_stage_on_two_hosts_the_path_may_pass_one() -> None:
     assert blamed(some, replace(OF_EIGHT, stage_of={rank: rank // 4 for rank in range(32)})) == "host"
 
 
-@pytest.mark.parametrize(("few_ms", "device"), [(18.0, "host"), (13.5, None)])
-def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None) -> None:
-    """Five ranks lose 60 ms each, a sixth as much as is asked: three quarters of the host take part with it."""
-    assert turns([0, 1, 2, 3, 4, 5], {5: few_ms}) == device
-
-
 @pytest.mark.parametrize(("most_ms", "device"), [(400.0, "host"), (460.0, None)])
 def test_a_rank_that_has_most_of_it_is_slow_by_itself(most_ms: float, device: str | None) -> None:
     """400 of 820 ms are 0.49, 460 of 880 ms 0.52."""
@@ -222,7 +216,7 @@ def test_a_rank_that_has_most_of_it_is_slow_by_itself(most_ms: float, device: st
 
 @pytest.mark.parametrize(("late", "device"), [(range(6), "host"), (range(5), None)])
 def test_three_quarters_of_the_host_work_longer(late: Collection[int], device: str | None) -> None:
-    longer = {rank: 90.0 * (rank in late) for rank in range(8)} | dict.fromkeys(range(8, 32), 80.0)
+    longer = {rank: 90.0 * (rank in late) for rank in range(8)} | {rank: 50.0 * (rank < 24) for rank in range(8, 32)}
     some = [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate([0, 1, 2, 3, 4, 5] * 2)]
     assert blamed(some) == device
 

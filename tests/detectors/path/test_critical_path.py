@@ -140,7 +140,7 @@ def test_the_pieces_tile_any_iteration_of_the_job(late: dict[int, int], transfer
     rows, entries = job(1, late=late, **transfers)
     graph = exact_graph(rows, entries)
     nothing = np.zeros(len(graph))
-    pieces = [piece for piece, _ in _walk(graph, 0, nothing, nothing)]
+    pieces = [piece for piece, *_ in _walk(graph, 0, nothing, nothing)]
     assert sum(p.elapsed_ns for p in pieces) == graph.end_ns.max()
     assert all(piece.elapsed_ns >= 0 for piece in pieces)
 
@@ -161,7 +161,7 @@ def any_rows(draw: st.DrawFn) -> Rows:
 def test_the_walk_goes_back_in_time_and_ends(rows: Rows) -> None:
     graph = exact_graph(rows, {})
     nothing = np.zeros(len(graph))
-    pieces = [piece for piece, _ in _walk(graph, 0, nothing, nothing)]
+    pieces = [piece for piece, *_ in _walk(graph, 0, nothing, nothing)]
     assert 2 <= len(pieces) <= 2 * len(rows)
     total = sum(piece.elapsed_ns for piece in pieces)
     assert 0 <= total <= graph.end_ns.max() - graph.start_ns.min()

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.work_causes import is_by_chance
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
-from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions, is_by_chance
+from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
 from tests.present import present
