@@ -4,12 +4,14 @@ A detector says how strange each rank is; from `strange_ranks.STRANGE` on a scor
 which a verdict opens and closes:
 
 ==========  ========================================================================================================
-opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`JOB.often`)
-            and no open verdict accuses it already: that one's evidence mentions the detector then
+opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`JOB.often`),
+            and no open verdict of another kind tells of it: that one's evidence mentions the detector then
 joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange
 closes      none was for 10 judged iterations (`IRREGULAR.min_iterations`), or the job ended; iterations in which the
-            detector has no opinion on any of them do not count
+            detector has no opinion on any of them do not count; or another has come to tell of it: they are one
+told        by a verdict that accuses its ranks, but of a detector that reads numbers; of one that reads times alone,
+            by verdicts whose causes were seen in all of its iterations but 3 (a victim's times are strange as well)
 costs       excess of irregular iterations while it was seen, if no other verdict's cause was seen in them
 severity    by that cost, and a ticket at least, but of metrics: people who let a detector speak want to hear it
 ==========  ========================================================================================================
@@ -28,7 +30,7 @@ import numpy as np
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, next_ordinal
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, merged_text, next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
@@ -53,6 +55,22 @@ class Moment:
     elapsed_ns: float
     reference_ns: float
     lost_ns: float  # its excess, if it was irregular and no other verdict's cause was seen in it; else 0
+    told_by: str = ""  # id of the verdict whose cause was seen in it; empty: of none
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Open verdicts of other kinds, by their ids."""
+
+    accused: Mapping[int, str] = field(default_factory=dict)  # by the ranks that they accuse
+    seen: Mapping[int, str] = field(default_factory=dict)  # by the newest iterations that showed their causes
+
+    def tell(self, moments: deque[Moment]) -> list[Moment]:
+        """Mark the iterations that they have come to tell of: the loss is theirs; return these as they were."""
+        new = [(at, one) for at, one in enumerate(moments) if one.iteration in self.seen and not one.told_by]
+        for at, one in new:
+            moments[at] = replace(one, lost_ns=0.0, told_by=self.seen[one.iteration])
+        return [one for _, one in new]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -71,6 +89,8 @@ class CustomVerdict(CountedVerdict):
     # How long the judged ones took; `lasted_ns`: those up to `last`
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
+    told: int = 0  # of `seen`, those in which another verdict's cause was seen
+    merged: str = ""  # id of the verdict that tells of it
 
     def __post_init__(self) -> None:
         # `replace` runs this too, and so a copy shares no deque with the verdict that lives on.
@@ -80,7 +100,7 @@ class CustomVerdict(CountedVerdict):
         """Count an iteration in which one of its ranks was strange."""
         self.last, self.time_ns = moment.iteration, moment.time_ns
         self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
-        self.lost_ns += moment.lost_ns
+        self.lost_ns, self.told = self.lost_ns + moment.lost_ns, self.told + bool(moment.told_by)
         self.moments.append(moment)
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
@@ -105,12 +125,21 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
     """Open, follow and close the verdicts of detectors.
 
     `job`, `attempt`: the job and its start number. They make a verdict's id, with its first iteration, the detector
-    and an ordinal. `limits`: from which cost on a verdict is urgent.
+    and an ordinal. `limits`: from which cost on a verdict is urgent. `of_times`, `of_numbers`: detectors that read
+    times alone, and those that read numbers.
     """
 
-    def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CustomState | None = None) -> None:
+    def __init__(
+        self,
+        job: str,
+        attempt: int,
+        limits: SeverityLimits,
+        state: CustomState | None = None,
+        of_times: Collection[str] = (),
+        of_numbers: Collection[str] = (),
+    ) -> None:
         super().__init__(job, attempt, [replace(one) for one in state.open] if state else ())
-        self._limits = limits
+        self._limits, self._of_times, self._of_numbers = limits, of_times, of_numbers
         self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
 
@@ -133,22 +162,43 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         moment: Moment,
         scores: RankScores,
         watch: StrangeRanksWatch,
-        accused: Collection[int],
+        others: Others,
         explain: Explain,
         topology: Topology,
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
         `scores`: by the detectors that open verdicts. `watch`: who was strange of late, this iteration included.
-        `accused`: ranks that open verdicts of other kinds accuse. Returns revisions of verdicts, and the ids of those
-        of which a rank was strange in this iteration.
+        `others`: with it. Returns revisions of verdicts, and the ids of those of which a rank was strange in this
+        iteration.
         """
         self._recent.append(moment)
-        seen_in = [one for one in self._open if self._follow(one, moment, scores, explain)]
+        others.tell(self._recent)
+        seen_in = [one for one in self._open if self._follow(one, self._recent[-1], scores, explain)]
+        for one in self._open:
+            new = others.tell(one.moments)
+            one.lost_ns, one.told = one.lost_ns - sum(m.lost_ns for m in new), one.told + len(new)
+            one.merged = self._merged(one, others)
+        revisions = self._close([one for one in self._open if one.merged], "merged", topology)
+        untold = sum(1 << back for back, one in enumerate(reversed(self._recent)) if not one.told_by)
         for name in scores.by_detector:
-            due = {rank: mask for rank, mask in watch.due(name).items() if rank not in accused}
+            counted = untold if name in self._of_times else -1
+            due = {
+                rank: own for rank, mask in watch.due(name).items()
+                if (own := mask & counted).bit_count() >= JOB.often
+                and (rank not in others.accused or name in self._of_numbers)
+            }  # fmt: skip
             seen_in += [one for one in self._open_due(name, due, scores, explain) if one not in seen_in]
-        return self._follow_up(topology), tuple(one.verdict_id for one in seen_in)
+        return revisions + self._follow_up(topology), tuple(one.verdict_id for one in seen_in if not one.merged)
+
+    def _merged(self, one: CustomVerdict, others: Others) -> str:
+        """Return the id of a verdict that tells of this one; empty: none does."""
+        accusers = [others.accused.get(rank, "") for rank in one.ranks]
+        if all(accusers) and one.detector not in self._of_numbers:
+            return accusers[0]
+        if one.seen - one.told >= JOB.often or one.detector not in self._of_times:
+            return ""
+        return next((m.told_by for m in reversed(one.moments) if m.told_by), "")
 
     # --- how they open and go on ------------------------------------------------------------------------------------
 
@@ -261,4 +311,5 @@ def _text(one: CustomVerdict) -> str:
     who = f"rank {one.ranks[0]}" if len(one.ranks) == 1 else f"{len(one.ranks)} ranks"
     text = f"detector {one.detector} finds {who} strange in {one.seen} of {one.judged} iterations"
     text += f", its highest score is {one.highest:.3g} ({STRANGE:g}: strange begins)"
-    return f"{text}: {one.explanation}" if one.explanation else text
+    text += f": {one.explanation}" if one.explanation else ""
+    return merged_text(text, one.merged) if one.merged else text

@@ -107,6 +107,13 @@ class OpenVerdict:
         if 2 * sum(own) > len(own):  # else it is another device that is slow, and has some lanes in common
             self.cause = replace(self.cause, lanes=self.cause.lanes.union(more))
 
+    @property
+    def shown(self) -> Iterable[int]:
+        """The newest iterations in which the cause was seen."""
+        if self.standing is not None:
+            return range(max(self.first, self.last - _KEPT), self.last + 1)
+        return [one.iteration for one in self.kept]
+
     def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
         """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
         return self.standing is not None and self.standing.is_unknown(self.cause, late_ns)

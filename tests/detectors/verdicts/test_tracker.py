@@ -218,7 +218,11 @@ def test_a_verdict_is_told_by_one_that_goes_on_alone(names: str, quiet: int, clo
         verdicts.append(one)
     tracker = VerdictTracker.from_state(replace(VerdictTracker("j", 1).state(), open=tuple(verdicts)))
     revisions, _ = tracker.observe(observation(10), TOPOLOGY)
-    assert {one.verdict_id for one in revisions if one.event == "closed"} == closed
+    over = {one.verdict_id: one for one in revisions if one.event == "closed"}
+    assert over.keys() == closed
+    # It has not recovered where another goes on about the same
+    merged = {name: one.evidence.rpartition("; ")[2] for name, one in over.items() if one.close_reason == "merged"}
+    assert merged == ({"1": "verdict 0 tells of it"} if quiet == 0 else {})
 
 
 def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
