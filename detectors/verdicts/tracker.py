@@ -338,7 +338,7 @@ class VerdictTracker:
 
     def _event_of(self, verdict: OpenVerdict, topology: Topology) -> str | None:
         """Return the event that is worth a revision, if there is one."""
-        if verdict.has_changed:
+        if verdict.has_changed or verdict.has_found_cause:
             return "changed"
         if severity_now(verdict, topology.world_size, self._limits) != verdict.severity:
             return "raised"
@@ -383,9 +383,10 @@ class VerdictTracker:
         """Make the next revision of a verdict; an event as `messages.judgements.Verdict` lists them."""
         verdict.mark_published(severity_now(verdict, topology.world_size, self._limits, is_over=event == "closed"))
         revision = revision_of(verdict, event, self.job, self.attempt, topology, close_reason)
-        if event == "continued" and revision.cause != verdict.said_cause:  # the next step is another one
+        said = revision.cause or revision.layer
+        if event == "continued" and verdict.said_cause not in (None, said):  # the next step is another one
             revision = replace(revision, event="changed")
-        verdict.said_cause = revision.cause
+        verdict.said_cause = said
         return revision
 
     # --- snapshots --------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ SCENES: Final = (
           speed=0.3),
     Scene("loads", "slow_rank", recorded("causes/data-loader"), "rank 3", "look at the storage", speed=0.2),
     Scene("quota", "slow_rank", recorded("causes/cpu-throttled"), "rank 0", "raise the limit", speed=0.3),
-    Scene("disk", "slow_rank", recorded("causes/io-wait"), "rank 0", "test rank 0", speed=0.2),
+    Scene("disk", "slow_rank", recorded("causes/io-wait"), "rank 0", "waited for a disk", speed=0.2),
     Scene("nic", "slow_nic", simulated(f"slow_nic:rank=6{SLOW}15"), "NIC mlx5_2 on node-1", "cordon node-1", ""),
     Scene("link", "slow_link", simulated(f"slow_link:src=1,dst=9{SLOW}60"), "rank 9 (node-2)",
           "cables, optics and routes"),

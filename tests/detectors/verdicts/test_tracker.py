@@ -574,6 +574,19 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
     assert (closed.event, closed.iterations, closed.close_reason) == ("closed", (0, 6), "stopped")
 
 
+def test_a_cause_that_becomes_known_is_told_at_once_and_once() -> None:
+    """Not with the next doubling: whoever was alerted would test the GPU meanwhile."""
+    tracker, told = VerdictTracker("j", 1), []
+    for number in range(20):
+        one, loads_ms = observation(number, late(1)), 50.0 if number >= 4 else 20.0
+        attribution = replace(present(one.attribution), work_excess_ns=dict.fromkeys(range(4), 0.0) | {1: 50 * MS})
+        pauses = (ExcessPause(1, PAUSES.index("data_loader"), loads_ms * MS),)
+        told += tracker.observe(replace(one, attribution=attribution, pauses=pauses), TOPOLOGY)[0]
+        tracker = VerdictTracker.from_state(stored(tracker.state()))
+    assert [(one.iterations[1], one.cause) for one in told if one.event == "changed"] == [(12, "data_loader")]
+    assert {one.cause for one in told if one.iterations[1] < 12} == {None}
+
+
 def test_what_a_device_reports_again_and_again_is_news_once() -> None:
     tracker = VerdictTracker("j", 1)
     lived([late(1)] * 3, tracker)
