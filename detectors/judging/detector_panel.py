@@ -207,7 +207,9 @@ class DetectorsSay:
         seen_in: tuple[str, ...] = ()
         for verdicts, names in ((self._custom, self._panel.openers), (self._metrics, frozenset([GPU_METRICS]))):
             scores = _of(scored, names)
-            if scores.by_detector:  # without an opinion nothing goes on, and nothing is over
+            if not scores.by_detector:
+                verdicts.pass_by(moment)
+            else:
                 more, own = verdicts.observe(moment, scores, self._strange, others, explain, topology)
                 revisions, seen_in = revisions + more, seen_in + own
         return revisions, seen_in

@@ -56,6 +56,9 @@ class Moment:
     reference_ns: float
     lost_ns: float  # its excess, if it was irregular and no other verdict's cause was seen in it; else 0
     told_by: str = ""  # id of the verdict whose cause was seen in it; empty: of none
+    # Of the iterations since the one before it in which detectors had an opinion: how long they took, and lost
+    between_ns: float = 0.0
+    between_lost_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class CustomVerdict(CountedVerdict):
     explanation: str = ""  # the detector's, of the iteration in which a score was that high
     moments: deque[Moment] = field(default_factory=deque)  # the newest iterations in which one of them was strange
     said_ranks: tuple[int, ...] = ()  # of the newest revision
-    # How long the judged ones took; `lasted_ns`: those up to `last`
+    # How long the judged ones took, with those in which no detector had an opinion; `lasted_ns`: those up to `last`
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
     told: int = 0  # of `seen`, those in which another verdict's cause was seen
@@ -100,14 +103,13 @@ class CustomVerdict(CountedVerdict):
         """Count an iteration in which one of its ranks was strange."""
         self.last, self.time_ns = moment.iteration, moment.time_ns
         self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
-        self.lost_ns, self.told = self.lost_ns + moment.lost_ns, self.told + bool(moment.told_by)
+        self.lost_ns += moment.lost_ns + (moment.between_lost_ns if self.seen > 1 else 0.0)
+        self.told += bool(moment.told_by)
         self.moments.append(moment)
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
         """Return how urgent it is: a ticket at least where people let it speak, never less than was published."""
-        usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
-        lasted_ns = self.judged * usual_ns + self.lost_ns
-        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
+        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, self.passed_ns / 1e9, world_size, is_over)
         least = "note" if self.detector == GPU_METRICS else "ticket"
         return worse(self.severity, worse(least, severity_of(loss, limits)))
 
@@ -119,6 +121,7 @@ class CustomState:
     recent: tuple[Moment, ...]
     ordinals: Mapping[str, int]
     open: tuple[CustomVerdict, ...]
+    between: tuple[float, float] = (0.0, 0.0)
 
 
 class CustomVerdicts(CountedVerdicts[CustomVerdict]):
@@ -142,6 +145,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         self._limits, self._of_times, self._of_numbers = limits, of_times, of_numbers
         self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
+        self._between = state.between if state else (0.0, 0.0)  # as of the next `Moment`
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
@@ -172,7 +176,8 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         `others`: with it. Returns revisions of verdicts, and the ids of those of which a rank was strange in this
         iteration.
         """
-        self._recent.append(moment)
+        self._recent.append(replace(moment, between_ns=self._between[0], between_lost_ns=self._between[1]))
+        self._between = (0.0, 0.0)
         others.tell(self._recent)
         seen_in = [one for one in self._open if self._follow(one, self._recent[-1], scores, explain)]
         for one in self._open:
@@ -191,6 +196,10 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
             seen_in += [one for one in self._open_due(name, due, scores, explain) if one not in seen_in]
         return revisions + self._follow_up(topology), tuple(one.verdict_id for one in seen_in if not one.merged)
 
+    def pass_by(self, moment: Moment) -> None:
+        """Count a judged iteration in which no detector has an opinion: none goes on, and none is over."""
+        self._between = self._between[0] + moment.elapsed_ns, self._between[1] + moment.lost_ns
+
     def _merged(self, one: CustomVerdict, others: Others) -> str:
         """Return the id of a verdict that tells of this one; empty: none does."""
         accusers = [others.accused.get(rank, "") for rank in one.ranks]
@@ -204,7 +213,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
 
     def _follow(self, one: CustomVerdict, moment: Moment, scores: RankScores, explain: Explain) -> bool:
         """Let an open verdict take in an iteration; return whether one of its ranks was strange."""
-        one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns
+        one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns + moment.between_ns
         own = scores.of(one.detector, one.ranks)
         if not (own >= STRANGE).any():
             # No opinion on any of its ranks does not show that they are no longer strange.
@@ -246,7 +255,8 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
         verdict = CustomVerdict(verdict_id, first, first, 0, detector=name, ranks=tuple(sorted(due)),
                                 judged=mask.bit_length(), since_ns=moments[0].time_ns)  # fmt: skip
-        verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
+        own_ns = [(one.elapsed_ns, one.between_ns) for one in self._recent if one.iteration >= first]
+        verdict.passed_ns = sum(map(sum, own_ns)) - own_ns[0][1]
         for one in moments:
             verdict.see(one)
         return verdict
@@ -289,7 +299,8 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
 
     def state(self) -> CustomState:
         """Everything that a new object needs to go on."""
-        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(replace(one) for one in self._open))
+        opened = tuple(replace(one) for one in self._open)
+        return CustomState(tuple(self._recent), dict(self._ordinals), opened, self._between)
 
 
 def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, explain: Explain) -> None:

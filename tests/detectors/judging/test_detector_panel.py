@@ -96,11 +96,13 @@ def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks
         odd = {"gpu_metrics": np.array([0.0, 0.0, 5.0, 0.0])} if number >= 30 and number % 10 == 0 else {}
         scored = Scored(np.zeros(4), RankScores(ranks, usual | odd), {})
         say.hear(scored)
-        told += say.observe(Moment(number, number, 1.0, 1.0, 0.0), scored, Others(), TOPOLOGY)[0]
+        moment = Moment(number, number, 2e9, 1e9, 1e9 * (number >= 30))
+        told += say.observe(moment, scored, Others(), TOPOLOGY)[0]
         say = DetectorsSay("j", 1, SeverityLimits(), panel, say.state())
-    assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61))]
-    [closed] = say.close("finished", TOPOLOGY)
-    assert closed.iterations == (30, 91)
+    told += say.close("finished", TOPOLOGY)
+    assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61)), ("closed", (30, 91))]
+    # What passed and was lost between two looks counts too
+    assert [(one.lasted_s, one.lost_s) for one in told] == [(62.0, 31.0), (122.0, 61.0)]
 
 
 NIC = "j:1:0:0"  # the verdict of the judgement beside that of a detector
