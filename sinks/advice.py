@@ -98,6 +98,8 @@ def advise(verdict: Verdict) -> str:
 
 def plan_of(verdict: Verdict) -> NextStep:
     """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
+    if verdict.close_reason == "merged":
+        return NextStep("go by the verdict that the evidence names: it tells of the same, and goes on")
     if verdict.state == "closed":
         about = _plan_of_host(verdict, _first(verdict))
         if verdict.kind == "mismatch":

@@ -21,6 +21,7 @@ _RAN: Final = PAUSES.index("cpu_time")
 # Of what the program itself does, one thing runs within another; waits for the host may coincide with any of it.
 _OF_PROGRAM: Final = tuple(at for at, name in enumerate(PAUSES) if CAUSES.get(name, "host") != "host")
 _OF_HOST: Final = [at for at, name in enumerate(PAUSES) if CAUSES.get(name) == "host"]
+_STALLS: Final = [PAUSES.index("memory_pressure"), PAUSES.index("io_wait")]
 _MOST_KEPT: Final = 64  # of one iteration: a pause that makes it irregular is among its longest
 
 
@@ -102,7 +103,8 @@ def time_apart(group: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
 class CoveredBy(NamedTuple):
     """The cause that covers most of some ranks' excess work, and which share of it.
 
-    Where none alone covers enough: all their waits for the host together, which do not overlap.
+    Where none alone covers enough: all their waits for the host together. Of these, those for memory and a disk alone
+    may overlap: a page that memory lacks is read from a disk.
     """
 
     cause: str | None  # of `PAUSES`
@@ -122,6 +124,18 @@ def covering_cause(ranks: Collection[int] | None, observations: Sequence[Observa
 
     `ranks`: of the accused device; None, where ranks are late in turn: the one that each iteration lost most to.
     """
+    found = _covering(ranks, observations)
+    if found is None and len(observations) > JOB.repeated:
+        # How long a rank waits for a disk or memory is known from the second reading on in which it does.
+        first, *rest = observations
+        told = {PAUSES[one.cause] for one in first.pauses or () if one.rank in (ranks or ())}
+        later = _covering(ranks, rest)
+        if later is not None and later.cause in {PAUSES[at] for at in _STALLS} - told:
+            return later
+    return found
+
+
+def _covering(ranks: Collection[int] | None, observations: Sequence[Observation]) -> CoveredBy | None:
     gaps_ns, host_ns, covered_ns = 0.0, 0.0, np.zeros(len(PAUSES))
     for one in observations:
         if one.attribution is None or one.pauses is None:
@@ -147,7 +161,7 @@ def covering_cause(ranks: Collection[int] | None, observations: Sequence[Observa
                 excess_ns[pause.rank][pause.cause] += max(over_ns, 0.0)
         for rank, by_cause_ns in excess_ns.items():
             covered_ns += np.minimum(by_cause_ns, own_ns[rank])
-            host_ns += min(by_cause_ns[_OF_HOST].sum(), own_ns[rank])
+            host_ns += min(by_cause_ns[_OF_HOST].sum() - by_cause_ns[_STALLS].min(), own_ns[rank])
     best = int(np.argmax(covered_ns))
     least_ns = JOB.nearly_all * gaps_ns
     if gaps_ns <= 0 or max(covered_ns[best], host_ns) < least_ns:

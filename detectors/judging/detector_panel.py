@@ -21,7 +21,7 @@ from irregulars.detectors.plugins.protocol import (
     opens_verdicts,
 )
 from irregulars.detectors.plugins.stored_state import StoredDetector, restore_detectors, stored_detectors
-from irregulars.detectors.verdicts.custom_verdicts import CustomState, CustomVerdicts, Moment
+from irregulars.detectors.verdicts.custom_verdicts import CustomState, CustomVerdicts, Moment, Others
 from irregulars.detectors.verdicts.strange_ranks import RankScores, StrangeRanks, StrangeRanksWatch
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.device_events import GPU_METRICS
@@ -54,6 +54,7 @@ class DetectorPanel:
 
     `settings`: make the detectors. Those of operators run in the first hop; here only their names are used.
     `openers`, `witnesses`: names of those that open verdicts, and of those that the evidence of others mentions.
+    `of_times`, `of_numbers`: names of those that read times alone, and of those that read numbers.
     `cold`: names of those that began cold although a snapshot should have held them.
     """
 
@@ -63,6 +64,9 @@ class DetectorPanel:
         everybody = [*self._own, *_named(settings.operator_detectors)]
         self.openers = frozenset(name for name, one in everybody if opens_verdicts(one))
         self.witnesses = frozenset(name for name, one in everybody if is_witness(one))
+        self.of_numbers = frozenset(name for name, one in everybody if not NUMBERS.keys().isdisjoint(one.reads))
+        others = frozenset(name for name, one in everybody if "tokens" in one.reads)
+        self.of_times = frozenset(name for name, _ in everybody) - self.of_numbers - others
         self.cold: tuple[str, ...] = ()
         self._ranks = 0  # of the newest iteration
 
@@ -151,7 +155,7 @@ class DetectorsSay:
         self._speakers = panel.openers | panel.witnesses | {GPU_METRICS}
         self._strange = StrangeRanksWatch(state.strange)
         self._testimony = dict(state.testimony)  # by the ids of open verdicts: the one last published
-        self._custom = CustomVerdicts(job, attempt, limits, state.custom)
+        self._custom = CustomVerdicts(job, attempt, limits, state.custom, panel.of_times, panel.of_numbers)
         # Of their own, as they count the iterations that tell metrics, and not each.
         self._metrics = CustomVerdicts(job, attempt, limits, state.metrics)
 
@@ -178,10 +182,10 @@ class DetectorsSay:
         """Add to the evidence of verdicts which detectors find a suspect strange."""
         if not self._panel.witnesses:
             return list(revisions)
-        attested = []
+        attested, openers = [], self._panel.openers & self._panel.of_times
         for verdict in revisions:
             suspects = [suspect.ranks for suspect in verdict.suspects]
-            text = self._strange.testimony(self._panel.witnesses, suspects)
+            text = self._strange.testimony(self._panel.witnesses, suspects, openers)
             # A later revision keeps the testimony of an earlier one, though the rank may be strange no longer.
             text = text or self._testimony.get(verdict.verdict_id, "")
             self._testimony[verdict.verdict_id] = text
@@ -192,7 +196,7 @@ class DetectorsSay:
         return attested
 
     def observe(
-        self, moment: Moment, scored: Scored, accused: frozenset[int], topology: Topology
+        self, moment: Moment, scored: Scored, others: Others, topology: Topology
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Let detectors open, follow and close verdicts; the result is that of `CustomVerdicts.observe`."""
 
@@ -203,8 +207,10 @@ class DetectorsSay:
         seen_in: tuple[str, ...] = ()
         for verdicts, names in ((self._custom, self._panel.openers), (self._metrics, frozenset([GPU_METRICS]))):
             scores = _of(scored, names)
-            if scores.by_detector:  # without an opinion nothing goes on, and nothing is over
-                more, own = verdicts.observe(moment, scores, self._strange, accused, explain, topology)
+            if not scores.by_detector:
+                verdicts.pass_by(moment)
+            else:
+                more, own = verdicts.observe(moment, scores, self._strange, others, explain, topology)
                 revisions, seen_in = revisions + more, seen_in + own
         return revisions, seen_in
 

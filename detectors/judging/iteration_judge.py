@@ -39,7 +39,7 @@ from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.numerics.numerics_judge import NumericsJudge, NumericsState
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
-from irregulars.detectors.verdicts.custom_verdicts import Moment
+from irregulars.detectors.verdicts.custom_verdicts import Moment, Others
 from irregulars.detectors.verdicts.reasons import steps_of
 from irregulars.detectors.verdicts.slow_checkpoints import CheckpointState, SlowCheckpoints
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
@@ -307,13 +307,14 @@ class IterationJudge:
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
-        silent = accused.difference(rows.columns["rank"].tolist() if accused else ()) - self._topology.unlogged
+        silent = accused.keys() - (rows.columns["rank"].tolist() if accused else ()) - self._topology.unlogged
         verdict_ids = self._update_verdicts(observation, finding, accused_ns, silent)
         # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
         one = observation
         lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
         moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
-        revisions, strange_in = self._say.observe(moment, scored, self._tracker.accused, self._topology)
+        others = Others(self._tracker.accused, self._tracker.explained)
+        revisions, strange_in = self._say.observe(moment, scored, others, self._topology)
         self._log.verdicts += revisions
         verdict_ids += strange_in
         # Let the window and the usual values follow the job; suspect iterations show no usual values

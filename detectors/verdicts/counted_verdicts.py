@@ -33,6 +33,11 @@ def next_ordinal(ordinals: dict[K, int], beginning: K) -> int:
     return ordinal
 
 
+def merged_text(evidence: str, teller: str) -> str:
+    """Return the evidence of a verdict that closes as ``merged``, with the id of the one that tells of it."""
+    return f"{evidence}; verdict {teller} tells of it"
+
+
 @dataclass(slots=True, eq=False)
 class CountedVerdict:
     """One open verdict."""

@@ -4,12 +4,14 @@ A detector says how strange each rank is; from `strange_ranks.STRANGE` on a scor
 which a verdict opens and closes:
 
 ==========  ========================================================================================================
-opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`JOB.often`)
-            and no open verdict accuses it already: that one's evidence mentions the detector then
+opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`JOB.often`),
+            and no open verdict of another kind tells of it: that one's evidence mentions the detector then
 joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange
 closes      none was for 10 judged iterations (`IRREGULAR.min_iterations`), or the job ended; iterations in which the
-            detector has no opinion on any of them do not count
+            detector has no opinion on any of them do not count; or another has come to tell of it: they are one
+told        by a verdict that accuses its ranks, but of a detector that reads numbers; of one that reads times alone,
+            by verdicts whose causes were seen in all of its iterations but 3 (a victim's times are strange as well)
 costs       excess of irregular iterations while it was seen, if no other verdict's cause was seen in them
 severity    by that cost, and a ticket at least, but of metrics: people who let a detector speak want to hear it
 ==========  ========================================================================================================
@@ -28,7 +30,7 @@ import numpy as np
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, next_ordinal
+from irregulars.detectors.verdicts.counted_verdicts import CountedVerdict, CountedVerdicts, merged_text, next_ordinal
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
@@ -53,6 +55,25 @@ class Moment:
     elapsed_ns: float
     reference_ns: float
     lost_ns: float  # its excess, if it was irregular and no other verdict's cause was seen in it; else 0
+    told_by: str = ""  # id of the verdict whose cause was seen in it; empty: of none
+    # Of the iterations since the one before it in which detectors had an opinion: how long they took, and lost
+    between_ns: float = 0.0
+    between_lost_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Open verdicts of other kinds, by their ids."""
+
+    accused: Mapping[int, str] = field(default_factory=dict)  # by the ranks that they accuse
+    seen: Mapping[int, str] = field(default_factory=dict)  # by the newest iterations that showed their causes
+
+    def tell(self, moments: deque[Moment]) -> list[Moment]:
+        """Mark the iterations that they have come to tell of: the loss is theirs; return these as they were."""
+        new = [(at, one) for at, one in enumerate(moments) if one.iteration in self.seen and not one.told_by]
+        for at, one in new:
+            moments[at] = replace(one, lost_ns=0.0, told_by=self.seen[one.iteration])
+        return [one for _, one in new]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -68,9 +89,11 @@ class CustomVerdict(CountedVerdict):
     explanation: str = ""  # the detector's, of the iteration in which a score was that high
     moments: deque[Moment] = field(default_factory=deque)  # the newest iterations in which one of them was strange
     said_ranks: tuple[int, ...] = ()  # of the newest revision
-    # How long the judged ones took; `lasted_ns`: those up to `last`
+    # How long the judged ones took, with those in which no detector had an opinion; `lasted_ns`: those up to `last`
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
+    told: int = 0  # of `seen`, those in which another verdict's cause was seen
+    merged: str = ""  # id of the verdict that tells of it
 
     def __post_init__(self) -> None:
         # `replace` runs this too, and so a copy shares no deque with the verdict that lives on.
@@ -80,14 +103,13 @@ class CustomVerdict(CountedVerdict):
         """Count an iteration in which one of its ranks was strange."""
         self.last, self.time_ns = moment.iteration, moment.time_ns
         self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
-        self.lost_ns += moment.lost_ns
+        self.lost_ns += moment.lost_ns + (moment.between_lost_ns if self.seen > 1 else 0.0)
+        self.told += bool(moment.told_by)
         self.moments.append(moment)
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
         """Return how urgent it is: a ticket at least where people let it speak, never less than was published."""
-        usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
-        lasted_ns = self.judged * usual_ns + self.lost_ns
-        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
+        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, self.passed_ns / 1e9, world_size, is_over)
         least = "note" if self.detector == GPU_METRICS else "ticket"
         return worse(self.severity, worse(least, severity_of(loss, limits)))
 
@@ -99,20 +121,31 @@ class CustomState:
     recent: tuple[Moment, ...]
     ordinals: Mapping[str, int]
     open: tuple[CustomVerdict, ...]
+    between: tuple[float, float] = (0.0, 0.0)
 
 
 class CustomVerdicts(CountedVerdicts[CustomVerdict]):
     """Open, follow and close the verdicts of detectors.
 
     `job`, `attempt`: the job and its start number. They make a verdict's id, with its first iteration, the detector
-    and an ordinal. `limits`: from which cost on a verdict is urgent.
+    and an ordinal. `limits`: from which cost on a verdict is urgent. `of_times`, `of_numbers`: detectors that read
+    times alone, and those that read numbers.
     """
 
-    def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CustomState | None = None) -> None:
+    def __init__(
+        self,
+        job: str,
+        attempt: int,
+        limits: SeverityLimits,
+        state: CustomState | None = None,
+        of_times: Collection[str] = (),
+        of_numbers: Collection[str] = (),
+    ) -> None:
         super().__init__(job, attempt, [replace(one) for one in state.open] if state else ())
-        self._limits = limits
+        self._limits, self._of_times, self._of_numbers = limits, of_times, of_numbers
         self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
+        self._between = state.between if state else (0.0, 0.0)  # as of the next `Moment`
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
@@ -133,28 +166,54 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         moment: Moment,
         scores: RankScores,
         watch: StrangeRanksWatch,
-        accused: Collection[int],
+        others: Others,
         explain: Explain,
         topology: Topology,
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
         `scores`: by the detectors that open verdicts. `watch`: who was strange of late, this iteration included.
-        `accused`: ranks that open verdicts of other kinds accuse. Returns revisions of verdicts, and the ids of those
-        of which a rank was strange in this iteration.
+        `others`: with it. Returns revisions of verdicts, and the ids of those of which a rank was strange in this
+        iteration.
         """
-        self._recent.append(moment)
-        seen_in = [one for one in self._open if self._follow(one, moment, scores, explain)]
+        self._recent.append(replace(moment, between_ns=self._between[0], between_lost_ns=self._between[1]))
+        self._between = (0.0, 0.0)
+        others.tell(self._recent)
+        seen_in = [one for one in self._open if self._follow(one, self._recent[-1], scores, explain)]
+        for one in self._open:
+            new = others.tell(one.moments)
+            one.lost_ns, one.told = one.lost_ns - sum(m.lost_ns for m in new), one.told + len(new)
+            one.merged = self._merged(one, others)
+        revisions = self._close([one for one in self._open if one.merged], "merged", topology)
+        untold = sum(1 << back for back, one in enumerate(reversed(self._recent)) if not one.told_by)
         for name in scores.by_detector:
-            due = {rank: mask for rank, mask in watch.due(name).items() if rank not in accused}
+            counted = untold if name in self._of_times else -1
+            due = {
+                rank: own for rank, mask in watch.due(name).items()
+                if (own := mask & counted).bit_count() >= JOB.often
+                and (rank not in others.accused or name in self._of_numbers)
+            }  # fmt: skip
             seen_in += [one for one in self._open_due(name, due, scores, explain) if one not in seen_in]
-        return self._follow_up(topology), tuple(one.verdict_id for one in seen_in)
+        return revisions + self._follow_up(topology), tuple(one.verdict_id for one in seen_in if not one.merged)
+
+    def pass_by(self, moment: Moment) -> None:
+        """Count a judged iteration in which no detector has an opinion: none goes on, and none is over."""
+        self._between = self._between[0] + moment.elapsed_ns, self._between[1] + moment.lost_ns
+
+    def _merged(self, one: CustomVerdict, others: Others) -> str:
+        """Return the id of a verdict that tells of this one; empty: none does."""
+        accusers = [others.accused.get(rank, "") for rank in one.ranks]
+        if all(accusers) and one.detector not in self._of_numbers:
+            return accusers[0]
+        if one.seen - one.told >= JOB.often or one.detector not in self._of_times:
+            return ""
+        return next((m.told_by for m in reversed(one.moments) if m.told_by), "")
 
     # --- how they open and go on ------------------------------------------------------------------------------------
 
     def _follow(self, one: CustomVerdict, moment: Moment, scores: RankScores, explain: Explain) -> bool:
         """Let an open verdict take in an iteration; return whether one of its ranks was strange."""
-        one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns
+        one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns + moment.between_ns
         own = scores.of(one.detector, one.ranks)
         if not (own >= STRANGE).any():
             # No opinion on any of its ranks does not show that they are no longer strange.
@@ -196,7 +255,8 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         verdict_id = f"{self.job}:{self.attempt}:{key}.{next_ordinal(self._ordinals, key)}"
         verdict = CustomVerdict(verdict_id, first, first, 0, detector=name, ranks=tuple(sorted(due)),
                                 judged=mask.bit_length(), since_ns=moments[0].time_ns)  # fmt: skip
-        verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
+        own_ns = [(one.elapsed_ns, one.between_ns) for one in self._recent if one.iteration >= first]
+        verdict.passed_ns = sum(map(sum, own_ns)) - own_ns[0][1]
         for one in moments:
             verdict.see(one)
         return verdict
@@ -239,7 +299,8 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
 
     def state(self) -> CustomState:
         """Everything that a new object needs to go on."""
-        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(replace(one) for one in self._open))
+        opened = tuple(replace(one) for one in self._open)
+        return CustomState(tuple(self._recent), dict(self._ordinals), opened, self._between)
 
 
 def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, explain: Explain) -> None:
@@ -261,4 +322,5 @@ def _text(one: CustomVerdict) -> str:
     who = f"rank {one.ranks[0]}" if len(one.ranks) == 1 else f"{len(one.ranks)} ranks"
     text = f"detector {one.detector} finds {who} strange in {one.seen} of {one.judged} iterations"
     text += f", its highest score is {one.highest:.3g} ({STRANGE:g}: strange begins)"
-    return f"{text}: {one.explanation}" if one.explanation else text
+    text += f": {one.explanation}" if one.explanation else ""
+    return merged_text(text, one.merged) if one.merged else text

@@ -14,7 +14,7 @@ import numpy as np
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
-from irregulars.detectors.blame.own_time import covering_cause
+from irregulars.detectors.blame.own_time import CoveredBy, covering_cause
 from irregulars.detectors.blame.reported import Report
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.irregular.thresholds import IRREGULAR
@@ -22,6 +22,7 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.opening import carries_lane
 from irregulars.detectors.verdicts.suspicions import Suspicions
+from irregulars.messages.kinds import CAUSES
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
 _KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
@@ -55,7 +56,7 @@ class OpenVerdict:
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
-    said_cause: str | None = None  # what the time went to
+    said_cause: str | None = None  # what the time went to, or else the layer
     noise_ns: float = 0.0  # standard deviation of the job's iterations before it; 0: not known
     # More on a fault without a healthy past; None for one that irregular iterations showed
     standing: StandingFault | None = None
@@ -107,6 +108,13 @@ class OpenVerdict:
         if 2 * sum(own) > len(own):  # else it is another device that is slow, and has some lanes in common
             self.cause = replace(self.cause, lanes=self.cause.lanes.union(more))
 
+    @property
+    def shown(self) -> Iterable[int]:
+        """The newest iterations in which the cause was seen."""
+        if self.standing is not None:
+            return range(max(self.first, self.last - _KEPT), self.last + 1)
+        return [one.iteration for one in self.kept]
+
     def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
         """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
         return self.standing is not None and self.standing.is_unknown(self.cause, late_ns)
@@ -146,8 +154,25 @@ class OpenVerdict:
     @property
     def is_starved(self) -> bool:
         """Whether its ranks were late for want of their host, which makes their transfers slow as well."""
-        covered = None if self.first_device is None else covering_cause(self.first_device.ranks, self.kept)
+        covered = self.covered(self.kept)
         return covered is not None and covered.layer == "host"
+
+    def covered(self, observations: Sequence[Observation]) -> CoveredBy | None:
+        """Return what its ranks' time went to in some iterations; None: nothing covers enough, or it has no ranks."""
+        # Against its peers no rank of a stage that was heavy from the start is late: its pauses cover nothing.
+        is_of_ranks = self.cause.kind == "slow_rank" or (self.cause.kind == "slow_stage" and self.standing is None)
+        if self.cause.kind == "imbalance":
+            return covering_cause(None, observations)
+        return covering_cause(self.first_device.ranks, observations) if is_of_ranks and self.first_device else None
+
+    @property
+    def has_found_cause(self) -> bool:
+        """Whether it is known by now what its time goes to, and was not in the newest revision."""
+        # The newest iteration alone costs little, and shows it as well.
+        if self.said_cause in CAUSES or self.covered([self.kept[-1]]) is None:
+            return False
+        covered = self.covered(self.kept)
+        return covered is not None and (covered.cause or covered.layer) != self.said_cause
 
     def follow(
         self,

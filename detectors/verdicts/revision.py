@@ -9,7 +9,6 @@ from typing import Final
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
-from irregulars.detectors.blame.own_time import covering_cause
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
@@ -34,11 +33,7 @@ def revision_of(
     `event`, `close_reason`: as in `messages.judgements.Verdict`.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
-    covered, device = None, verdict.first_device
-    # Against its peers no rank of a stage that was heavy from the start is late: its pauses cover nothing.
-    is_of_ranks = cause.kind == "slow_rank" or (cause.kind == "slow_stage" and verdict.standing is None)
-    if cause.kind == "imbalance" or (is_of_ranks and device is not None):
-        covered = covering_cause(None if device is None else device.ranks, verdict.kept)
+    covered = verdict.covered(verdict.kept)
     named = None if covered is None else covered.cause
     text = _text(verdict, topology)
     if covered is not None:

@@ -84,22 +84,24 @@ class StrangeRanksWatch:
         found = self.by_detector.get(name, NOBODY).often(JOB.often)
         return {rank: mask for rank, mask in found.items() if mask & 1}
 
-    def testimony(self, witnesses: Collection[str], suspects: Sequence[Collection[int]]) -> str:
+    def testimony(
+        self, witnesses: Collection[str], suspects: Sequence[Collection[int]], openers: Collection[str] = ()
+    ) -> str:
         """Return which detectors find a suspect strange, as a text; empty: none of them does.
 
-        `witnesses`: detectors that are asked. `suspects`: ranks of each suspect, best first.
+        `witnesses`: detectors that are asked. `suspects`: ranks of each suspect, best first. `openers`: those whose
+        other ranks are named too, as they have no verdict of their own while this one tells of them.
         """
-        often = {name: self.by_detector.get(name, NOBODY).often(JOB.repeated) for name in sorted(witnesses)}
-        said = [_said(name, found, suspects) for name, found in often.items() if found]
-        return "".join(f"; {one}" for one in said if one)
-
-
-def _said(name: str, found: Mapping[int, int], suspects: Sequence[Collection[int]]) -> str:
-    for position, ranks in enumerate(suspects):
-        shared = sorted(rank for rank in ranks if rank in found)
-        if shared:
-            seen = max(found[rank].bit_count() for rank in shared)
-            who = f"rank {shared[0]}" if len(shared) == 1 else f"{len(shared)} of its ranks"
-            which = "" if position == 0 else f" (suspect {position + 1})"
-            return f"detector {name} finds {who}{which} strange too, in {seen} of {IRREGULAR.recent} iterations"
-    return ""
+        text = ""
+        for name in sorted(witnesses):
+            found = self.by_detector.get(name, NOBODY).often(JOB.repeated)
+            asked = [*suspects, found] if name in openers else suspects
+            at, shared = next(((at, own) for at, one in enumerate(asked) if (own := found.keys() & one)), (0, set()))
+            if shared:
+                is_suspect, seen = at < len(suspects), max(found[rank].bit_count() for rank in shared)
+                more = f"{len(shared)} of its ranks" if is_suspect else f"{len(shared)} ranks"
+                who = f"rank {min(shared)}" if len(shared) == 1 else more
+                who += f" (suspect {at + 1})" if is_suspect and at else ""
+                when = f"strange {'too' if is_suspect else 'meanwhile'}, in {seen} of {IRREGULAR.recent} iterations"
+                text += f"; detector {name} finds {who} {when}"
+        return text

@@ -18,7 +18,7 @@ from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.find_hang import Hang
-from irregulars.detectors.verdicts.counted_verdicts import next_ordinal
+from irregulars.detectors.verdicts.counted_verdicts import merged_text, next_ordinal
 from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
 from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
@@ -98,9 +98,14 @@ class VerdictTracker:
         return any(verdict.standing is not None and is_same(cause, verdict.cause) for verdict in self._open)
 
     @property
-    def accused(self) -> frozenset[int]:
-        """Ranks of the first suspect of each open verdict."""
-        return frozenset(rank for one in self._open if one.first_device for rank in one.first_device.ranks)
+    def accused(self) -> dict[int, str]:
+        """Ranks of the first suspect of each open verdict, with its id."""
+        return {rank: one.verdict_id for one in self._open if one.first_device for rank in one.first_device.ranks}
+
+    @property
+    def explained(self) -> dict[int, str]:
+        """The newest iterations that showed the cause of an open verdict, with its id."""
+        return {at: one.verdict_id for one in self._open for at in one.shown}
 
     @property
     def _working(self) -> frozenset[Device]:
@@ -149,11 +154,18 @@ class VerdictTracker:
         # After verdicts went on and opened: one of them may explain a spike that is due.
         revisions += self._decide_spikes(self._recent, topology)
         lasting: list[OpenVerdict] = []
-        for verdict in self._open:
+        merged: dict[OpenVerdict, str] = {}  # with the one that tells of it
+        for verdict in (one for one in self._open if not one.is_over):
             # Told by one that goes on itself: else nobody would tell of it.
-            if not (verdict.is_over or self._is_told_by(lasting, verdict)):
+            if teller := self._teller(lasting, verdict):
+                merged[verdict] = teller.verdict_id
+            else:
                 lasting.append(verdict)
-        revisions += self._close([one for one in self._open if one not in lasting], "recovered", topology)
+        over = [one for one in self._open if one not in lasting and one not in merged]
+        revisions += self._close(over, "recovered", topology)
+        for one, teller_id in merged.items():
+            [last] = self._close([one], "merged", topology)
+            revisions.append(replace(last, evidence=merged_text(last.evidence, teller_id)))
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
@@ -288,9 +300,10 @@ class VerdictTracker:
         return any(is_same(cause, verdict.cause) for verdict in self._open)
 
     @staticmethod
-    def _is_told_by(others: Sequence[OpenVerdict], verdict: OpenVerdict) -> bool:
-        """Whether one of some verdicts has come to accuse the same device, or nobody, of the same."""
-        return any(is_same(verdict.cause, one.cause) and verdict.first_device == one.first_device for one in others)
+    def _teller(others: Sequence[OpenVerdict], verdict: OpenVerdict) -> OpenVerdict | None:
+        """Return the one of some verdicts that has come to accuse the same device, or nobody, of the same."""
+        own = verdict.first_device
+        return next((one for one in others if own == one.first_device and is_same(verdict.cause, one.cause)), None)
 
     def _name(self, first: int) -> str:
         return f"{self.job}:{self.attempt}:{first}:{next_ordinal(self._ordinals, first)}"
@@ -325,7 +338,7 @@ class VerdictTracker:
 
     def _event_of(self, verdict: OpenVerdict, topology: Topology) -> str | None:
         """Return the event that is worth a revision, if there is one."""
-        if verdict.has_changed:
+        if verdict.has_changed or verdict.has_found_cause:
             return "changed"
         if severity_now(verdict, topology.world_size, self._limits) != verdict.severity:
             return "raised"
@@ -370,9 +383,10 @@ class VerdictTracker:
         """Make the next revision of a verdict; an event as `messages.judgements.Verdict` lists them."""
         verdict.mark_published(severity_now(verdict, topology.world_size, self._limits, is_over=event == "closed"))
         revision = revision_of(verdict, event, self.job, self.attempt, topology, close_reason)
-        if event == "continued" and revision.cause != verdict.said_cause:  # the next step is another one
+        said = revision.cause or revision.layer
+        if event == "continued" and verdict.said_cause not in (None, said):  # the next step is another one
             revision = replace(revision, event="changed")
-        verdict.said_cause = revision.cause
+        verdict.said_cause = said
         return revision
 
     # --- snapshots --------------------------------------------------------------------------------------------------

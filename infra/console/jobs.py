@@ -158,11 +158,11 @@ async def job_page(request: Request) -> Response:
         raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
     shown = NEWEST if is_part(request) else SHOWN
     ask, start = console.database.ask, (job, chosen["attempt"])
-    values, of_job = {"job": job, "attempt": start[1], "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
+    values = {"job": job, "attempt": start[1], "limit": _IRREGULAR}
     times, irregular, blamed = await asyncio.gather(
         ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
         ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
-        ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
+        ask(("blamed", start), lambda client: run(client, "blamed", {**values, "limit": _VERDICTS}), _SLOW_S),
     )
     opened = [one for one in named(blamed) if one["state"] == "open"]
     charts = {} if is_part(request) else await _charts(console, start, times, chosen["gpus"])

@@ -119,7 +119,8 @@ class Verdict:
     ))
     # ``stopped``: who sent for its ranks was ended before they were.
     close_reason: Name | None = field(default=None, metadata=about(
-        "Why it closed; null: open", words=("recovered", "finished", "restarted", "silent", "stopped")
+        "Why it closed; merged: another verdict, which goes on, tells of it; null: open",
+        words=("recovered", "finished", "restarted", "silent", "stopped", "merged"),
     ))
     event: Name = field(default="opened", metadata=about(
         "What this revision is; changed: another kind, first suspect or cause; raised: more urgent than was said; "

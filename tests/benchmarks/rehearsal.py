@@ -49,14 +49,14 @@ from tests.integration.pipelines import run_command
 from tests.integration.test_told_alike import disagreements
 from tests.integration.worker_runs import page_of, wait_until
 from tests.sinks.notices.receiver import Receiver
-from tests.sinks.recorded_jobs import trace_of
+from tests.sinks.recorded_jobs import TOKENS, trace_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 MOST_WORDS: Final = 60
 LOOK_S: Final = 10.0
-BASELINE: Final = ("peers", "baseline!")
+SAY: Final = ("peers", "baseline!", TOKENS)
 AT_ONCE: Final = 6  # jobs, with one worker beside them on two cores
 SILENCE_S: Final = 12.0
 _MOST_S: Final = 240.0  # for jobs of a minute, and their last notices
@@ -130,7 +130,7 @@ SCENES: Final = (
           speed=0.3),
     Scene("loads", "slow_rank", recorded("causes/data-loader"), "rank 3", "look at the storage", speed=0.2),
     Scene("quota", "slow_rank", recorded("causes/cpu-throttled"), "rank 0", "raise the limit", speed=0.3),
-    Scene("disk", "slow_rank", recorded("causes/io-wait"), "rank 0", "test rank 0", speed=0.2),
+    Scene("disk", "slow_rank", recorded("causes/io-wait"), "rank 0", "waited for a disk", speed=0.2),
     Scene("nic", "slow_nic", simulated(f"slow_nic:rank=6{SLOW}15"), "NIC mlx5_2 on node-1", "cordon node-1", ""),
     Scene("link", "slow_link", simulated(f"slow_link:src=1,dst=9{SLOW}60"), "rank 9 (node-2)",
           "cables, optics and routes"),
@@ -151,7 +151,8 @@ SCENES: Final = (
           "write no checkpoint", "", 0.1),
     Scene("state", "loss_spike", recorded("numerics/optimizer-state-sign-bf16"), "rank 0", "compute that step again",
           speed=0.1),
-    Scene("strange", "custom", recorded("gloo-slow-nic"), "rank ", "detector's word alone", "cordon", 0.1, BASELINE),
+    Scene("strange", "custom", recorded("made/few-tokens"), "rank 3", "detector's word alone", "cordon", 0.1, SAY),
+    Scene("victims", "slow_nic", recorded("gloo-slow-nic"), "NIC eth0 on node-1", "cordon node-1", "", 0.1, SAY),
 )  # fmt: skip
 
 
@@ -179,9 +180,12 @@ class Stage:
         told = [one.json() for one in self.receiver.requests if one.path == "/slack"]
         return [one for one in told if one["attachments"][0]["footer"].startswith(f"{scene.name}:")]
 
-    def hook(self, scene: Scene) -> list[dict[str, Any]]:
+    def told(self, scene: Scene) -> list[dict[str, Any]]:
         told = [one.json() for one in self.receiver.requests if one.path == "/hook"]
-        own = [one for one in told if (one["alert"]["job"], one["alert"]["kind"]) == (scene.name, scene.kind)]
+        return [one for one in told if one["alert"]["job"] == scene.name]
+
+    def hook(self, scene: Scene) -> list[dict[str, Any]]:
+        own = [one for one in self.told(scene) if one["alert"]["kind"] == scene.kind]
         # Of a busy machine's own slowness there are more
         return [one for one in own if scene.device in one["summary"]]
 
@@ -259,6 +263,8 @@ def judge(stage: Stage, scene: Scene, out: Path) -> Iterator[str]:
         yield f"no alert of {scene.kind}; got {[(m['alert']['kind'], m['event']) for m in notices]}"
         return
     alert = opened[0]
+    if scene.kind != "custom" and "custom" in {one["alert"]["kind"] for one in stage.told(scene)}:
+        yield "a detector must not tell of it again"
     told = [one for one in stage.slack(scene) if one["attachments"][0]["footer"].startswith(f"{alert['incident']} ")]
     (out / "alerts" / f"{scene.name}.txt").write_text("\n\n".join(map(as_received, told)) + "\n")
     message = as_received(told[0])

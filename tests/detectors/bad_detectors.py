@@ -217,7 +217,7 @@ BAD_DETECTORS: list[tuple[str, Callable[[], Any], str]] = [
 
 
 class FewTokens:
-    """Scores 2 for a rank with under half of the median's tokens, else 0; NaN where they are not known."""
+    """Scores 2 for a rank with under half of the median's tokens or over twice as many, else 0; NaN: not known."""
 
     level: ClassVar[Level] = "rank"
     against: ClassVar[Against] = "peers"
@@ -230,7 +230,8 @@ class FewTokens:
     def score(self, frame: Frame) -> Scores:
         tokens = frame["tokens"]
         usual = np.median(tokens) if len(tokens) else np.nan
-        return np.where(np.isnan(tokens), np.nan, np.where(tokens < usual / 2, 2.0, 0.0))
+        is_odd = (tokens < usual / 2) | (tokens > usual * 2)
+        return np.where(np.isnan(tokens), np.nan, np.where(is_odd, 2.0, 0.0))
 
     def learn(self, frame: Frame) -> None:
         self.learned += 1

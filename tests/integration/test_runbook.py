@@ -22,7 +22,7 @@ from tests.conftest import ClickHouseAddress
 from tests.integration.guide_reader import blocks_of
 from tests.integration.pipelines import own_database, store
 from tests.integration.worker_runs import ROOT
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import TOKENS, rows_of_recording
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,7 @@ KINDS = {
     "imbalance": "bench/tp2pp2dp2-imbalance", "hang": "bench/pp4dp2-hang-inside",
     "corruption": "numerics/weight-exponent-fp32", "loss_spike": "numerics/batch-of-all-fp32",
     "mismatch": "made/other-call", "slow_checkpoint": "made/slow-writer",
-    "custom": "bench/ddp8-nic-send peers baseline!",
+    "custom": f"made/few-tokens {TOKENS}",
 }  # fmt: skip
 """Kinds of verdicts, and a job of each; behind its name detectors with a say."""
 

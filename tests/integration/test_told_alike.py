@@ -46,7 +46,7 @@ from tests.infra.console.visits import Visit, text_of, visit
 from tests.infra.grafana.queries import FOLDER
 from tests.integration.pipelines import own_database
 from tests.integration.test_clickhouse import answer
-from tests.sinks.recorded_jobs import MADE, judged, samples_of
+from tests.sinks.recorded_jobs import MADE, TOKENS, judged, samples_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -60,6 +60,7 @@ NAMES = (
     "bench/pp4dp2-stage-from-start", "bench/pp4dp2-link-from-start", "bench/tp2pp2dp2-nic-spikes",
     "numerics/weight-exponent-fp32", "numerics/batch-of-all-fp32", "numerics/local-gradient-lane-fp32",
     "causes/data-loader", "causes/cpu-throttled", "causes/io-wait", *MADE, "gloo-slow-nic peers baseline!",
+    "bench/ddp8-imbalance peers baseline(warm_up=10)!", f"made/few-tokens {TOKENS}",
 )  # fmt: skip
 """Each kind from its start, for a while or once, with and without a suspect; behind a name detectors with a say."""
 

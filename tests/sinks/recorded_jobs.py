@@ -23,7 +23,7 @@ from irregulars.producers.trace.writer import write_trace
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_samples, tables_of
 from irregulars.streams.local_pipeline import LocalPipeline
-from tests.streams.eight_ranks import EightRanks, late
+from tests.streams.eight_ranks import EightRanks, late, with_few_tokens
 from tests.streams.lockstep_job import MS, LockstepJob
 
 RECORDINGS: Final = Path(__file__).resolve().parents[1] / "recordings"
@@ -98,8 +98,18 @@ def _throttled() -> Trace:
     return replace(trace, events={2: batch_of([event], header)})
 
 
+def _few_tokens() -> Trace:
+    """Rank 3 has few tokens for a while, and rank 6 is late in some of these iterations: two faults."""
+    trace = late(6, during=range(50, 70), job="few-tokens").trace(120)
+    return with_few_tokens(trace, {3: set(range(40, 90))})
+
+
+TOKENS: Final = "tests.detectors.bad_detectors:FewTokens"
+"""A detector that finds the rank with few tokens, and nothing in any time."""
+
 MADE: Final[Mapping[str, Callable[[], Trace]]] = {
     "made/other-call": _other_call,
     "made/slow-writer": _slow_writer,
     "made/throttled": _throttled,
+    "made/few-tokens": _few_tokens,
 }

@@ -97,6 +97,7 @@ def test_a_suspect_is_named_for_the_shell_and_confirmed_first_if_it_is_doubtful(
     ("finished", "keep node-1 out of the next job"),
     ("restarted", "new attempt does not run on node-1"),
     ("silent", "whether the job still runs"),
+    ("merged", "go by the verdict that the evidence names"),
     (None, "test node-1"),
 ])  # fmt: skip
 def test_what_to_do_after_the_end_follows_the_reason(reason: str | None, text: str) -> None:

@@ -30,7 +30,7 @@ def verdicts(
 ) -> Verdict:
     event = draw(st.sampled_from(events))
     first, length = draw(st.integers(0, 10**9)), draw(st.integers(1, 10**4))
-    reasons = st.sampled_from(["recovered", "finished", "restarted", "silent"])
+    reasons = st.sampled_from(["recovered", "finished", "restarted", "silent", "merged"])
     return Verdict(
         verdict_id=draw(NAMES), revision=draw(st.integers(1, 10**6)), state="closed" if event == "closed" else "open",
         job=draw(NAMES), kind=draw(st.sampled_from(tuple(VERDICT_KINDS))), iterations=(first, first + length),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
 from tests.streams.lockstep_job import MS, US, LockstepJob
 
@@ -60,3 +64,13 @@ def faulty(**job: Any) -> Trace:
     made = late(2, **job)
     made.slow = lambda number, ranks: 60 if ranks == (1, 5) and 50 <= number < 60 else 1
     return made.trace(75)
+
+
+def with_few_tokens(trace: Trace, few: Mapping[int, set[int]]) -> Trace:
+    """Give each rank 4,096 tokens an iteration, and 100 in the iterations that are named."""
+    batches = dict(trace.batches("iterations"))
+    for rank, batch in batches.items():
+        numbers = batch.columns["iteration"].tolist()
+        tokens = np.array([100.0 if number in few.get(rank, ()) else 4096.0 for number in numbers])
+        batches[rank] = Batch(batch.header, {**batch.columns, "tokens": tokens})
+    return replace(trace, iterations=batches)

@@ -5,6 +5,7 @@
 --     first_iteration up to before past_last_iteration (half-open).
 -- empty: No verdict is stored: no iteration was slow for long enough, or the worker has judged nothing yet.
 -- parameter: job String = '' | training job; default: all
+-- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: all
 -- parameter: limit UInt32 = 50 | lines at most, the newest verdicts first
 SELECT
     verdicts.job AS job,
@@ -35,6 +36,7 @@ LEFT JOIN
     FROM newest_suspects
 ) AS suspects
     ON suspects.job = verdicts.job AND suspects.verdict_id = verdicts.verdict_id
-WHERE {job:String} = '' OR verdicts.job = {job:String}
+WHERE ({job:String} = '' OR verdicts.job = {job:String})
+    AND ({attempt:Nullable(Int64)} IS NULL OR verdicts.attempt = {attempt:Nullable(Int64)})
 ORDER BY verdicts.last_seen_at DESC, verdicts.verdict_id, suspects.position
 LIMIT {limit:UInt32}

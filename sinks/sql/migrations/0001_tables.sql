@@ -220,7 +220,7 @@ CREATE TABLE IF NOT EXISTS verdicts
     communicator LowCardinality(Nullable(String)) COMMENT 'Communicator in which it was seen, where one stands out',
     evidence String COMMENT 'What it rests on, in words',
     last_seen_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Event time of the newest iteration that this revision knows',
-    close_reason LowCardinality(Nullable(String)) COMMENT 'recovered, finished, restarted, silent or stopped; NULL: open',
+    close_reason LowCardinality(Nullable(String)) COMMENT 'recovered, finished, restarted, silent, stopped or merged; NULL: open',
     severity LowCardinality(Nullable(String)) COMMENT 'How urgent, by what is lost, the worst so far: note, ticket or page; NULL: nobody said',
     recovers_ratio Nullable(Float64) COMMENT 'Share of what the iterations took longer that would come back with the first suspect as usual, 0 to 1; NULL: not known',
     detector LowCardinality(Nullable(String)) COMMENT 'Name of the detector that opened a verdict of kind custom; NULL: of all other kinds',

@@ -122,3 +122,26 @@ def test_where_ranks_are_late_in_turn_the_pauses_of_each_iteration_s_latest_coun
     assert covering_cause(None, collecting) == ("garbage_collection", pytest.approx(85 / 90))
     assert covering_cause(None, [turn(rank, (3, COLLECTION, 85.0)) for rank in range(3)]) is None
     assert covering_cause(None, [observation({2: 90.0}, (2, COLLECTION, 85.0))]) is None
+
+
+IO, MEMORY = PAUSES.index("io_wait"), PAUSES.index("memory_pressure")
+
+
+def test_a_page_that_is_read_again_is_one_wait_for_memory_and_a_disk() -> None:
+    both = observation({2: 100.0}, (2, IO, 45.0), (2, MEMORY, 45.0))
+    assert covering_cause((2,), [both]) is None
+    assert covering_cause((2,), [observation({2: 100.0}, (2, IO, 45.0), (2, MEMORY, 40.0), (2, WAIT, 40.0))]) == (
+        None,
+        0.85,
+    )
+
+
+@pytest.mark.parametrize(("cause", "first_ms", "name"), [(IO, 0.0, "io_wait"), (LOADER, 0.0, None), (IO, 9.0, None)])
+def test_a_wait_for_a_disk_is_not_known_in_the_iteration_in_which_it_begins(
+    cause: int, first_ms: float, name: str | None
+) -> None:
+    first = observation({2: 100.0}, *([(2, cause, first_ms)] if first_ms else []))
+    found = covering_cause((2,), [first, *(observation({2: 60.0}, (2, cause, 60.0)) for _ in range(3))])
+    assert (found and found.cause) == name
+    # Of fewer nobody knows whether it goes on
+    assert covering_cause((2,), [first, observation({2: 60.0}, (2, cause, 60.0))]) is None

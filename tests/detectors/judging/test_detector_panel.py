@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.judging.detector_panel import DetectorPanel, DetectorsSay, Scored
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.river_gaussian import RiverGaussian
-from irregulars.detectors.verdicts.custom_verdicts import CustomVerdict, Moment
-from irregulars.detectors.verdicts.strange_ranks import RankScores
+from irregulars.detectors.verdicts.custom_verdicts import CustomVerdict, CustomVerdicts, Moment, Others
+from irregulars.detectors.verdicts.strange_ranks import RankScores, StrangeRanksWatch
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
@@ -23,23 +26,13 @@ from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings, SeverityLimits
 from tests.detectors.bad_detectors import FewTokens
 from tests.detectors.observed_iterations import TOPOLOGY
-from tests.streams.eight_ranks import EightRanks, late
+from tests.streams.eight_ranks import EightRanks, late, with_few_tokens
 from tests.streams.judged_streams import Outcome, judge_trace
 
 pytestmark = pytest.mark.slow
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 SETTINGS = JudgeSettings(rank_detectors=(FewTokens,))
-
-
-def with_few_tokens(trace: Trace, few: dict[int, set[int]]) -> Trace:
-    """Give each rank 4,096 tokens an iteration, and 100 in the iterations that are named."""
-    batches = dict(trace.batches("iterations"))
-    for rank, batch in batches.items():
-        numbers = batch.columns["iteration"].tolist()
-        tokens = np.array([100.0 if number in few.get(rank, ()) else 4096.0 for number in numbers])
-        batches[rank] = Batch(batch.header, {**batch.columns, "tokens": tokens})
-    return replace(trace, iterations=batches)
 
 
 def strange_job(few: dict[int, set[int]], iterations: int = 70, job: EightRanks | None = None) -> Trace:
@@ -103,11 +96,71 @@ def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks
         odd = {"gpu_metrics": np.array([0.0, 0.0, 5.0, 0.0])} if number >= 30 and number % 10 == 0 else {}
         scored = Scored(np.zeros(4), RankScores(ranks, usual | odd), {})
         say.hear(scored)
-        told += say.observe(Moment(number, number, 1.0, 1.0, 0.0), scored, frozenset(), TOPOLOGY)[0]
+        moment = Moment(number, number, 2e9, 1e9, 1e9 * (number >= 30))
+        told += say.observe(moment, scored, Others(), TOPOLOGY)[0]
         say = DetectorsSay("j", 1, SeverityLimits(), panel, say.state())
-    assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61))]
-    [closed] = say.close("finished", TOPOLOGY)
-    assert closed.iterations == (30, 91)
+    told += say.close("finished", TOPOLOGY)
+    assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61)), ("closed", (30, 91))]
+    # What passed and was lost between two looks counts too
+    assert [(one.lasted_s, one.lost_s) for one in told] == [(62.0, 31.0), (122.0, 61.0)]
+
+
+NIC = "j:1:0:0"  # the verdict of the judgement beside that of a detector
+
+
+def told_beside(strange: list[bool], nic: list[bool], opens_at: int, name: str) -> list[Verdict]:
+    """Let a detector find rank 0 strange while the NIC of rank 1 is slow, whose verdict opens later than it is."""
+    verdicts = CustomVerdicts("j", 1, SeverityLimits(), None, ["times"], ["numbers"])
+    watch, told = StrangeRanksWatch(), []
+    for now, (is_strange, is_slow) in enumerate(zip(strange, nic, strict=True)):
+        scores = RankScores(np.arange(4), {name: np.array([2.0 * is_strange, 0.0, 0.0, 0.0])})
+        watch.look(scores)
+        seen = {at: NIC for at in range(now + 1) if nic[at] and now >= opens_at}
+        moment = Moment(now, now, 2e9, 1e9, 1e9 * (is_slow and now not in seen))
+        others = Others({1: NIC} if seen else {}, seen)
+        told += verdicts.observe(moment, scores, watch, others, lambda *_: "", TOPOLOGY)[0]
+        verdicts = CustomVerdicts("j", 1, SeverityLimits(), verdicts.state(), ["times"], ["numbers"])
+    return told
+
+
+FLAGS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=4, max_size=40)
+
+
+@given(FLAGS, st.integers(0, 40), st.booleans())
+def test_what_the_judgement_tells_of_no_detector_of_times_tells_again(
+    flags: list[tuple[bool, bool]], opens_at: int, is_strange: bool
+) -> None:
+    """An iteration of the NIC's is none of the detector's, and its loss is told once, whichever came first."""
+    strange, nic = [one or is_strange for one, _ in flags], [one for _, one in flags]
+    told = told_beside(strange, nic, opens_at, "times")
+    for now, one in ((one.time_ns, one) for one in told if one.state == "open"):
+        first, past = one.iterations
+        own = [at for at in range(first, past) if strange[at] and not (nic[at] and (now or 0) >= opens_at)]
+        assert len(own) >= JOB.often
+        assert one.lost_s <= sum(nic[at] for at in own)
+    for one in (one for one in told if one.close_reason == "merged"):
+        assert one.evidence.endswith(f"; verdict {NIC} tells of it")
+    # Numbers are another thing: a NIC makes no loss strange
+    apart = [replace(one, lost_s=0.0, severity=None) for one in told_beside(strange, nic, opens_at, "numbers")]
+    assert apart == [
+        replace(one, lost_s=0.0, severity=None) for one in told_beside(strange, [False] * len(nic), 0, "numbers")
+    ]
+
+
+@pytest.mark.parametrize(("opens_at", "events"), [
+    (2, []), (5, ["opened", "closed"]), (90, ["opened", "continued", "continued", "closed"]),
+])  # fmt: skip
+def test_two_verdicts_over_the_same_iterations_become_one_whichever_came_first(
+    opens_at: int, events: list[str]
+) -> None:
+    during = [20 <= at < 40 for at in range(60)]
+    told = told_beside(during, during, 20 + opens_at, "times")
+    assert [one.event for one in told] == events
+    if opens_at == 5:
+        assert (told[-1].close_reason, told[-1].lost_s) == ("merged", 0.0)
+    # Strange before the NIC is slow, and after it: something else
+    alone = told_beside([at % 60 < 20 for at in range(100)], [20 <= at < 30 for at in range(100)], 22, "times")
+    assert [one.iterations for one in alone if one.state == "closed"] == [(0, 20), (60, 80)]
 
 
 def test_a_verdict_of_a_detector_goes_on() -> None:

@@ -218,7 +218,11 @@ def test_a_verdict_is_told_by_one_that_goes_on_alone(names: str, quiet: int, clo
         verdicts.append(one)
     tracker = VerdictTracker.from_state(replace(VerdictTracker("j", 1).state(), open=tuple(verdicts)))
     revisions, _ = tracker.observe(observation(10), TOPOLOGY)
-    assert {one.verdict_id for one in revisions if one.event == "closed"} == closed
+    over = {one.verdict_id: one for one in revisions if one.event == "closed"}
+    assert over.keys() == closed
+    # It has not recovered where another goes on about the same
+    merged = {name: one.evidence.rpartition("; ")[2] for name, one in over.items() if one.close_reason == "merged"}
+    assert merged == ({"1": "verdict 0 tells of it"} if quiet == 0 else {})
 
 
 def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
@@ -568,6 +572,19 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
     assert tracker.review_standing([cause], reviewed, [], TOPOLOGY) == []
     (closed,) = VerdictTracker.from_state(stored(tracker.state())).review_standing([], reviewed, [], TOPOLOGY)
     assert (closed.event, closed.iterations, closed.close_reason) == ("closed", (0, 6), "stopped")
+
+
+def test_a_cause_that_becomes_known_is_told_at_once_and_once() -> None:
+    """Not with the next doubling: whoever was alerted would test the GPU meanwhile."""
+    tracker, told = VerdictTracker("j", 1), []
+    for number in range(20):
+        one, loads_ms = observation(number, late(1)), 50.0 if number >= 4 else 20.0
+        attribution = replace(present(one.attribution), work_excess_ns=dict.fromkeys(range(4), 0.0) | {1: 50 * MS})
+        pauses = (ExcessPause(1, PAUSES.index("data_loader"), loads_ms * MS),)
+        told += tracker.observe(replace(one, attribution=attribution, pauses=pauses), TOPOLOGY)[0]
+        tracker = VerdictTracker.from_state(stored(tracker.state()))
+    assert [(one.iterations[1], one.cause) for one in told if one.event == "changed"] == [(12, "data_loader")]
+    assert {one.cause for one in told if one.iterations[1] < 12} == {None}
 
 
 def test_what_a_device_reports_again_and_again_is_news_once() -> None:

@@ -21,6 +21,7 @@ from tests.conftest import ClickHouseAddress
 from tests.infra.console.filled import HEALTHY, HUNG, LIVE, OVER
 from tests.infra.console.visits import Visit, text_of, visit
 from tests.integration.pipelines import own_database, store
+from tests.integration.test_questions import with_columns
 from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
@@ -68,6 +69,18 @@ def test_a_jobs_page_has_its_iterations_and_verdicts(somebody: Visit, client: ob
     for one in rows(client, "blamed", job=job):
         assert f'href="{incident_path(str(one["verdict_id"]))}"' in answer.text
         assert one["host"] is None or f'href="/hosts/{one["host"]}"' in answer.text
+
+
+def test_an_old_attempts_hang_does_not_stand_on_the_page_of_the_next_one(clickhouse: ClickHouseAddress) -> None:
+    hang = replace(made_up_job.verdict(1), kind="hang", state="open")
+    with own_database(clickhouse) as own:
+        older = tables_of(replace(made_up_job.judgements(), verdicts=[hang]))
+        newer = with_columns({name: older[name] for name in ("jobs", "iterations")}, attempt=1, verdict_ids=[])
+        store(own, older, newer)
+        with visit(own) as reader:
+            assert reader.log_in().status_code == 303
+            pages = [text_of(reader.get(f"{job_path(made_up_job.JOB)}?attempt={attempt}")) for attempt in (0, 1)]
+    assert [("stands still" in one, made_up_job.VERDICT_ID in one) for one in pages] == [(True, True), (False, False)]
 
 
 def test_an_incidents_page_says_what_show_says(somebody: Visit, client: object) -> None:

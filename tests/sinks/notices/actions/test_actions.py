@@ -31,7 +31,7 @@ from tests.sinks.verdicts import verdicts
 
 OUT_OF_SERVICE = ("cordon ", "keep ", "does not run on", "before it takes work again")
 IN_SERVICE = ("drain nothing", "nothing yet", "nothing now", "confirm before", "take work again if")
-ENDS = ("recovered", "finished", "restarted", "silent", None)
+ENDS = ("recovered", "finished", "restarted", "silent", "merged", None)
 STATES = [("open", None), *(("closed", reason) for reason in ENDS)]
 ALL = ["cordon", "drain", "checkpoint_now"]
 
@@ -144,6 +144,7 @@ def test_a_muted_notice_takes_back_and_proposes_nothing_new() -> None:
 @pytest.mark.parametrize("is_remembered", [True, False])
 @pytest.mark.parametrize(("reason", "proposed", "withdrawn"), [
     ("recovered", ["test_device"], ALL),
+    ("merged", [], ALL),
     *((reason, ["cordon", "test_device"], ALL[1:]) for reason in ("finished", "restarted", "silent")),
 ])  # fmt: skip
 def test_a_host_is_given_back_only_if_it_was_seen_to_be_as_usual_again(
