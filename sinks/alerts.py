@@ -102,6 +102,12 @@ def summarise(verdict: Verdict) -> str:
     return one_line(f"{title}: {facts}. Next: {advise(verdict)}.")
 
 
+def seen_ns(alert: Mapping[str, Any]) -> int | None:
+    """Return until when the cause of an alert was seen: a standstill has that of its beginning."""
+    stood_s = (alert.get("lost_s") or 0.0) if alert["kind"] in STANDSTILLS else 0.0
+    return None if alert["time_ns"] is None else int(alert["time_ns"]) + round(stood_s * 1e9)
+
+
 def alert_line(message: bytes | Mapping[str, Any]) -> str:
     """Return a message of the topic ``alerts``, raw or decoded, as one line for people.
 
@@ -109,7 +115,7 @@ def alert_line(message: bytes | Mapping[str, Any]) -> str:
     """
     values = decode_alert(message) if isinstance(message, bytes) else message
     try:
-        seen, summary, verdict_id = values["time_ns"], str(values["summary"]), str(values["verdict_id"])
+        seen, summary, verdict_id = seen_ns(values), str(values["summary"]), str(values["verdict_id"])
         at = "time not known" if seen is None else f"{datetime.fromtimestamp(seen // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise RecordError(f"alert must follow its schema; got {type(error).__name__}: {error}") from error
@@ -156,15 +162,17 @@ def _cost(verdict: Verdict) -> str:
     if verdict.kind in OF_NUMBERS and not verdict.lost_s:
         return f"it cost{'' if is_closed else 's'} no time, and may have spoiled the model"
     so_far = "" if is_closed else " so far"
+    # For how long a job had stood still before it was told is known to the silence that was waited for.
+    least = "at least " if verdict.kind in STANDSTILLS and not is_closed else ""
     hours, hourly = gpu_hours_lost(verdict), None if is_closed else gpu_hours_per_hour(verdict)
     if hours is None:
-        lost = f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}"
+        lost = f"{least}{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}"
         return lost if math.isfinite(verdict.lost_s) else ""
     on = f"on {verdict.world_size:,} GPUs"
     if hourly is None:
         return f"{_amount(hours)} GPU-hours lost{so_far} {on}{_recovers(verdict)}"
     # An opening comes within seconds, when little was lost: how much it costs is the loss of an hour.
-    return f"{_amount(hourly)} GPU-hours an hour lost {on}, {_amount(hours)}{so_far}{_recovers(verdict)}"
+    return f"{_amount(hourly)} GPU-hours an hour lost {on}, {least}{_amount(hours)}{so_far}{_recovers(verdict)}"
 
 
 def _recovers(verdict: Verdict) -> str:

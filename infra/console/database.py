@@ -20,7 +20,7 @@ from irregulars.infra.runs.dead_letters import DeadLetter, follow_alerts
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
-from irregulars.sinks.alerts import decode_alert
+from irregulars.sinks.alerts import decode_alert, seen_ns
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.notices.mutes import Mute, silences
 from irregulars.sinks.notices.state_log import StateLog, opened
@@ -273,7 +273,7 @@ class RecentAlerts:
         except RecordError:
             return
         alert = Alert(
-            values["verdict_id"], values["revision"], values.get("severity"), values["summary"], values.get("time_ns")
+            values["verdict_id"], values["revision"], values.get("severity"), values["summary"], seen_ns(values)
         )
         with self._lock:
             known = self._newest.get(alert.verdict_id)

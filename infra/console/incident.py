@@ -118,7 +118,8 @@ def timeline_of(
         if (event, severity, facts[0]) == before:  # it goes on as before: the newest says it
             found.pop()
         before = event, severity, facts[0]
-        facts += [] if lost is None else [f"{amount(lost)} GPU-hours lost until then"]
+        least = "at least " if verdict.kind in STANDSTILLS and event != "closed" else ""
+        facts += [] if lost is None else [f"{least}{amount(lost)} GPU-hours lost until then"]
         head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
         kind = "alert" if gives_alert(event, severity, least_severity) else "verdict"
         seen_at, stored_at = own[0]["seen_at"], own[0]["stored_at"]

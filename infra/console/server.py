@@ -347,12 +347,14 @@ def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.C
         timeout_graceful_shutdown=_STOP_S, backlog=_BACKLOG,
         ssl_certfile=None if certificate is None else certificate[0],
         ssl_keyfile=None if certificate is None else certificate[1],
+        ssl_keyfile_password="-",  # refuses a key with a passphrase, which OpenSSL would else ask for on the terminal
     )  # fmt: skip
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one too
         raise InputError(
-            f"console_certificate_file and console_key_file must be a certificate and its key (PEM); got {error}"
+            "console_certificate_file and console_key_file must be a certificate and its key (PEM), without a "
+            f"passphrase; got {error}"
         ) from None
     return config
 

@@ -107,7 +107,7 @@ def since_text(screen: Screen) -> str:
     first, past = verdict.iterations
     is_open = verdict.state == "open"
     text = f"iteration {first}" if is_open else span(verdict.iterations)
-    newest = f", seen up to iteration {past - 1}" if is_open else ""
+    newest = f", seen up to iteration {past - 1}" if is_open and verdict.kind not in STANDSTILLS else ""
     if screen.since_ns is None:
         return f"{text}{newest}; its begin is not stored"
     text += f", {'' if is_open else 'from '}{moment(screen.since_ns)}"
@@ -166,11 +166,14 @@ def _times(screen: Screen) -> Iterator[str]:
     if not screen.iterations:
         return
     bars = in_bars(screen.iterations, _BLOCKS)
-    longest = [float(max(one.elapsed_ns for one in bar)) for bar in bars]
+    # Of an iteration that does not end its time is not known: no block is longer.
+    unended = screen.verdict.iterations[1] - 1 if screen.verdict.kind in STANDSTILLS else None
+    most = float(max((one.elapsed_ns for one in screen.iterations if one.iteration != unended), default=1))
+    longest = [max(most if one.iteration == unended else float(one.elapsed_ns) for one in bar) for bar in bars]
     shown = span((screen.iterations[0].iteration, screen.iterations[-1].iteration + 1))
     share = "one" if len(bars[0]) == 1 else f"the longest of {len(bars[0])}"
-    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(max(longest))}")
-    yield " " * _INDENT + blocks(longest, max(longest))
+    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
+    yield " " * _INDENT + blocks(longest, most)
     marks = "".join(
         "^" if any(one.has_cause for one in bar) else "'" if any(one.is_irregular for one in bar) else " "
         for bar in bars

@@ -67,6 +67,7 @@ class LogReader:
         self._security: Final = security
         self._deadline_s: Final = deadline_s
         self._recent: Final = RecentMessages(0) if recent is None else recent
+        self._ended: Final[dict[tuple[str, int], float]] = {}
         self._config: Final = client_config(bootstrap, security) | {
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
             "enable.auto.commit": False,
@@ -98,7 +99,9 @@ class LogReader:
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
             ranks.setdefault(span.partition, set()).add(span.rank)
-        reading = ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._recent, self._security)
+        reading = ScatteredReading(
+            self._consumer, self._bootstrap, self._deadline_s, self._recent, self._ended, self._security
+        )
         return reading.read(topic, wanted, ranks)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:

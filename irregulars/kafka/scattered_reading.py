@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -93,6 +93,9 @@ _NEAR: Final = 16
 _QUIET_S: Final = 8.0
 """Seconds without a message after which the ends of partitions are asked for: offsets behind them will not come."""
 
+_ENDS_HOLD_S: Final = 60.0
+"""For so long nothing more is waited for behind ends that held: evidence of a topic made anew asks for much there."""
+
 # For the list of a topic's partitions, seconds. It only spares a wait, so that no answer is no error.
 _ASK_S: Final = 2.0
 
@@ -166,7 +169,8 @@ class ScatteredReading:
     """One reading with a consumer that is assigned to nothing, and is again afterwards.
 
     `consumer`: must report the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
-    `recent`: messages that need not be read; those that are read are added.
+    `recent`: messages that need not be read; those that are read are added. `ended`: when the ends of a topic's
+    partitions were found to be true, by `time.monotonic`; what is found is added.
     """
 
     def __init__(
@@ -175,10 +179,12 @@ class ScatteredReading:
         bootstrap: str,
         deadline_s: float,
         recent: RecentMessages,
+        ended: dict[tuple[str, int], float],
         security: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._consumer: Final = consumer
         self._recent: Final = recent
+        self._ended: Final = ended
         self._security: Final = security
         self._bootstrap: Final = bootstrap
         self._deadline_s: Final = deadline_s
@@ -205,6 +211,8 @@ class ScatteredReading:
                 self._cursors[partition] = Cursor(sorted(unread))
         if self._cursors:
             self._give_up_unknown(topic)
+            since = time.monotonic() - _ENDS_HOLD_S
+            self._give_up_ends(topic, [one for one in self._cursors if self._ended.get((topic, one), since) > since])
         if self._cursors:
             self._assign(topic)
             try:
@@ -246,7 +254,8 @@ class ScatteredReading:
                     "Check the broker's load, or raise the deadline"
                 )
             if now - quiet_since > _QUIET_S:
-                self._give_up_ends(topic)
+                for ended in self._give_up_ends(topic, list(self._cursors)):
+                    self._ended[topic, ended] = now
                 quiet_since = now
             message = self._consumer.poll(POLL_S)
             if message is None:
@@ -297,14 +306,20 @@ class ScatteredReading:
         if known:  # else it has forgotten the topic for a moment
             self._cursors = {partition: one for partition, one in self._cursors.items() if partition in known}
 
-    def _give_up_ends(self, topic: str) -> None:
-        """Give up offsets behind the ends of partitions: a leader that was behind is not any more by now."""
-        for partition, cursor in list(self._cursors.items()):
-            _, high = bounds_of(
-                self._consumer, TopicPartition(topic, partition), self._bootstrap, self._deadline, self._security
-            )
-            if cursor.begin >= high:
+    def _give_up_ends(self, topic: str, partitions: Iterable[int]) -> list[int]:
+        """Give up offsets behind the ends of partitions: a leader that was behind is not any more by now.
+
+        Returns the partitions of which something was given up.
+        """
+        found = []
+        for partition in partitions:
+            place = TopicPartition(topic, partition)
+            _, high = bounds_of(self._consumer, place, self._bootstrap, self._deadline, self._security)
+            if self._cursors[partition].keep_within(0, high):
+                found.append(partition)
+            if self._cursors[partition].is_done:
                 del self._cursors[partition]
+        return found
 
 
 def bounds_of(

@@ -76,6 +76,7 @@ class RankAttempt:
         self._applied: Heartbeat | None = None  # the one whose rows have all arrived
         self._grace = WaitingTimer(settings.grace_s)
         self._silence = WaitingTimer(settings.silence_s)
+        self._rest = WaitingTimer(settings.grace_s)  # since the last row of training
         self._last_end_ns = UNKNOWN  # of the operators that were closed last
         self._detectors = (
             TaughtDetectors(settings.operator_detectors, settings.delta, settings.window)
@@ -110,6 +111,7 @@ class RankAttempt:
             part = part_of(batch, part.offset, part.summary._replace(is_usable=False, runs=None, device=None))
         if part.schema in _OF_TRAINING:
             self._silence.restart()
+            self._rest.restart()
         if part.schema == "commops":
             self._take_operators(part)
         elif part.schema == "iterations":
@@ -186,11 +188,20 @@ class RankAttempt:
         """Close iterations that have waited for longer than the grace, by the times that `RankMonitor.tick` explains.
 
         If some operator has not ended and nothing has come since for `silence_s`, everything is closed: the job may
-        hang, and the second hop needs all that is known.
+        hang, and the second hop needs all that is known. A rank that stops outside of operators sends nothing that
+        would close its last iteration: a grace after its row, where the heartbeat counts no more rows, it is closed.
         """
         if self.is_ended:
             return []
         self._progress.note_clock(now_s)
+        if self._rest.is_over(bool(self._pending.closes_ns), now_s, until_s):
+            closed = self.settle()
+            told = self._pending.closes_ns  # what is open and has a row
+            is_all = self._heartbeat is not None and self._applied is self._heartbeat
+            if told and is_all and not self._pending.has_unended and not self.is_ended:
+                closed += self._close_through(max(told))
+            if closed:
+                return closed
         if self._silence.is_over(self._pending.has_unended, now_s, until_s):
             return self._close_all()
         # The newest iteration that the source ahead has left behind by `grace_s`; the other sources have not passed

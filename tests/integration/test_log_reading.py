@@ -176,6 +176,17 @@ def test_reading_here_and_there_waits_for_nothing(bus: Bus) -> None:
         assert time.monotonic() < deadline_s
 
 
+def test_behind_an_end_that_held_nothing_is_waited_for_again(bus: Bus) -> None:
+    """Evidence of a topic that was made anew names thousands of offsets that the new one does not have yet."""
+    fill_commops(bus, 3)
+    began_s = time.monotonic()
+    for offset in range(50, 70):
+        assert iterations_of(bus, Span(1, (2, offset))) == ([2], [(1, offset)])
+    assert time.monotonic() - began_s < 40  # 8 s for each: 160
+    fill_commops(bus, 60)  # it grows, and what came is read
+    assert len(iterations_of(bus, Span(1, (2, 50, 62)))[0]) == 3
+
+
 def test_what_retention_has_deleted_is_missing_and_no_error(bus: Bus) -> None:
     fill_commops(bus, 30)
     admin = AdminClient({"bootstrap.servers": bus.bootstrap})

@@ -70,6 +70,7 @@ def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do()
     (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs, 12.3 so far. Next"),
     (replace(OPENED, delta=float("nan")), "; 12.3 GPU-hours lost so far on 64 GPUs. Next"),
     (replace(OPENED, kind="hang"), "iteration 79 does not end"),
+    (replace(OPENED, kind="hang"), "64 GPUs, at least 12.3 so far"),
     (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
     (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),
     (replace(OPENED, kind="slow_communicator", suspects=()), "communicator dp0 is slow as a whole"),
@@ -107,6 +108,8 @@ def test_a_follower_s_line_has_the_event_time_and_the_verdict() -> None:
     assert line.endswith(". See: irregulars show llama:0:60:0")
     assert alert_line(json.loads(message)) == line
     assert alert_line(message_of(replace(OPENED, time_ns=None))).startswith("time not known  ")
+    over = replace(CLOSED, kind="hang", time_ns=OPENED.time_ns, lost_s=720.0)  # it began then, and stood for 12 min
+    assert alert_line(message_of(over)).startswith("2026-11-21 04:28:30Z  CLOSED hang ")
 
 
 @given(st.text(), st.text())

@@ -16,7 +16,7 @@ import pytest
 
 from tests.infra.conftest import Run, refused
 from tests.integration.pipelines import COMMAND
-from tests.integration.secured_kafka import Authority
+from tests.integration.secured_kafka import Authority, openssl
 from tests.integration.worker_runs import ROOT
 
 NOWHERE = ("--no-kafka", "--clickhouse-url", "http://127.0.0.1:1")
@@ -75,6 +75,14 @@ def test_with_a_certificate_and_a_token_file_it_speaks_https_and_shows_no_token(
     assert "chmod 600" in complaints
     assert "nobody guesses" not in line + complaints
     assert stat.S_IMODE(file.stat().st_mode) == 0o644  # it says so, and changes nothing
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(run: Run, tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path / "ca").issue("console")
+    locked = tmp_path / "locked.key"
+    openssl("pkcs8", "-topk8", "-passout", "pass:secret", "-in", str(key), "-out", str(locked))
+    files = ("--certificate", str(certificate), "--key", str(locked))
+    assert "passphrase; got [SSL" in refused(run, "console", *NOWHERE, "--listen", "127.0.0.1:0", *files)
 
 
 def test_it_says_who_may_be_anybody_where_the_proxy_is_on_this_machine(tmp_path: Path) -> None:

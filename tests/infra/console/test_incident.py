@@ -134,6 +134,9 @@ def test_a_hang_closes_behind_what_was_reported_though_no_later_iteration_was_se
     ))  # fmt: skip
     hang = replace(made_up_job.verdict(2), kind="hang")
     told = incident.timeline_of(hang, history, REPORTED[:1], ())
+    assert [one.text.split("; ")[1] for one in told[1:]] == [
+        "at least 1.0 GPU-hours lost until then", "1.0 GPU-hours lost until then",
+    ]  # fmt: skip
     assert [(one.time_s, one.text.split(",")[0]) for one in told] == [
         (at(5).timestamp(), "gpu1 on node-0: xid 79: GPU has fallen off the bus."),
         *((stored_at.timestamp(), event) for _, event, stored_at in moments),

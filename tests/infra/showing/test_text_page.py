@@ -74,15 +74,16 @@ def test_a_screen_says_what_is_known(name: str, texts: tuple[str, ...]) -> None:
 
 
 def test_what_a_hang_loses_while_it_lasts_is_the_time_since_it_began() -> None:
-    hang = verdict_of(kind="hang", delta=float("nan"), lost_s=0.0)
-    begun = iterations_of([100.0] * 61, 61)
+    hang = verdict_of(kind="hang", iterations=(60, 61), delta=float("nan"), lost_s=0.0)
+    begun = iterations_of([100.0] * 60 + [1.0], 61)
     text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9))
     assert "on 4 GPUs; 4.0 GPU-hours lost so far" in text
-    assert ("iteration 80 does not end" in text, "had not ended" in text) == (True, False)
+    assert f"0 to 100 ms {'█' * 61}" in text  # the one that does not end is not the shortest
+    assert ("iteration 60 does not end" in text, "had not ended" in text) == (True, False)
     over = replace(hang, state="closed", close_reason="silent")
     text = text_of(Found(over, iterations=begun, now_ns=3_660 * 10**9))
     assert "on 4 GPUs; how long it stood is not known" in text
-    assert ("does not end" in text, "iteration 80 had not ended" in text) == (False, True)
+    assert ("does not end" in text, "iteration 60 had not ended" in text) == (False, True)
 
 
 def test_a_nic_that_moved_nothing_has_no_line() -> None:

@@ -15,6 +15,7 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.importers.ras_answers import Answer, Answered, RasCommunicator, Worker, read_answer
 from irregulars.producers.importers.ras_records import NOTE_MOVING, JobRun, Open, StandstillWatch, find_world
 from irregulars.producers.trace.directory import read_trace
+from tests.conftest import ROOT
 from tests.producers.importers.played_server import PlayedJob
 
 
@@ -27,11 +28,18 @@ def at(job: PlayedJob, second: int) -> bytes:
     return job.answer().replace(b"06:56:24", b"06:56:%02d" % second)
 
 
-def hanging() -> PlayedJob:
+def hanging(rank: int = 1) -> PlayedJob:
     job = PlayedJob()
     job.step(7)
-    job.launch(job.world, "AllGather", but=[1])
+    job.launch(job.world, "AllGather", but=[rank])
     return job
+
+
+def test_the_page_of_the_agent_tells_the_evidence_of_a_played_job(tmp_path: Path) -> None:
+    for second in (10, 20, 30):
+        (tmp_path / str(second)).write_bytes(at(hanging(2), second))
+    (verdict,) = judged(tmp_path)
+    assert f"\n      {verdict.evidence}\n" in (ROOT / "infra/docs/agent.md").read_text()
 
 
 def test_a_hang_is_found_in_files_whatever_their_names_and_in_one_with_several_answers(tmp_path: Path) -> None:

@@ -212,6 +212,17 @@ def test_after_the_silence_a_rank_that_stands_in_an_operator_gives_all_it_has() 
     assert not made.is_ended
 
 
+def test_a_rank_that_stops_outside_of_operators_gives_its_last_iteration() -> None:
+    """Those that wait for it stand in the next one: told an iteration behind, it would seem to lack two."""
+    made = monitor(grace_s=30.0, silence_s=600.0)
+    feed(made, [TURNS, operators(operator(0, 1), operator(1, 11)), 0.0, 29.0])
+    assert numbers(made) == [0]
+    made.tick(31.0)  # it may still have rows on their way: no heartbeat has counted them
+    assert numbers(made) == []
+    feed(made, [beat(commops=(2, None), iterations=(2, None)), 32.0, 62.0])
+    assert numbers(made) == [1]
+
+
 @pytest.mark.parametrize("schema", ["bandwidth", "gpu_health"])
 def test_samples_of_devices_do_not_break_the_silence_of_their_rank(schema: str) -> None:
     made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"), silence_s=600.0)
