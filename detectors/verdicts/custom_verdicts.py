@@ -259,6 +259,8 @@ def _device(ranks: tuple[int, ...], topology: Topology) -> Device:
 
 def _text(one: CustomVerdict) -> str:
     who = f"rank {one.ranks[0]}" if len(one.ranks) == 1 else f"{len(one.ranks)} ranks"
-    text = f"detector {one.detector} finds {who} strange in {one.seen} of {one.judged} iterations"
+    text = (
+        f"detector {one.detector} finds {who} strange in {one.seen} of the {one.judged} iterations since {one.first}"
+    )
     text += f", its highest score is {one.highest:.3g} ({STRANGE:g}: strange begins)"
     return f"{text}: {one.explanation}" if one.explanation else text

@@ -101,5 +101,7 @@ def _said(name: str, found: Mapping[int, int], suspects: Sequence[Collection[int
             seen = max(found[rank].bit_count() for rank in shared)
             who = f"rank {shared[0]}" if len(shared) == 1 else f"{len(shared)} of its ranks"
             which = "" if position == 0 else f" (suspect {position + 1})"
-            return f"detector {name} finds {who}{which} strange too, in {seen} of {IRREGULAR.recent} iterations"
+            return (
+                f"detector {name} finds {who}{which} strange too, in {seen} of the last {IRREGULAR.recent} iterations"
+            )
     return ""
