@@ -357,7 +357,7 @@ def evidence_text(piece: Piece, costs_ns: float, how_often: str, topology: Topol
     """
     text = f"{_what(piece, topology)} (usual {usual_duration(piece.usual_ns)}), {how_often}"
     return text + (
-        f"; all such places together {duration(costs_ns)} longer" if costs_ns > 1.5 * piece.excess_ns else ""
+        f"; all such places of an iteration: {duration(costs_ns)} longer" if costs_ns > 1.5 * piece.excess_ns else ""
     )
 
 

@@ -90,7 +90,7 @@ def message_of(notice: Notice) -> dict[str, Any]:
     colour = COLOURS["resolved" if notice.event == "resolved" else notice.severity]
     fields = [
         {"title": "Evidence", "value": _plain(str(alert["evidence"])[:_LONGEST]), "short": False},
-        {"title": "Look", "value": _plain(_beyond(summary, str(alert["next_step"]))[:_LONGEST]), "short": False},
+        {"title": "Next", "value": _plain(_beyond(summary, str(alert["next_step"]))[:_LONGEST]), "short": False},
     ]
     if notice.runbook is not None:
         fields.append({"title": "Runbook", "value": notice.runbook, "short": False})

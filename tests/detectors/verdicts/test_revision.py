@@ -114,7 +114,7 @@ def test_texts_name_the_lane() -> None:
     piece = Piece(Lane("work", 3), 3, OPERATOR_CODES["all_reduce"], 0, 62e6, 12e6)
     assert text(piece) == (
         "rank 3 took 62 ms of its own before all_reduce on world, and others waited for it (usual 12 ms), "
-        "in 7 of the 9 slow iterations since 60; all such places together 90 ms longer"
+        "in 7 of the 9 slow iterations since 60; all such places of an iteration: 90 ms longer"
     )
     # A pair names both ends
     piece = Piece(Lane("pair", 1, 3), 3, OPERATOR_CODES["recv"], 1, 24_900_000, 411_000)
