@@ -116,13 +116,18 @@ def span(iterations: tuple[int, int]) -> str:
     return f"iteration {first}" if past - first <= 1 else f"iterations {first} to {past - 1}"
 
 
-def name_kind(kind: str) -> str:
-    """Name a kind of verdict as people do; one that only a newer worker knows by its own word.
+_ABBREVIATIONS: Final = {"cpu": "CPU", "gpu": "GPU", "io": "I/O"}
 
-    >>> name_kind("slow_nic"), name_kind("slow_rank"), name_kind("slow_dpu")
-    ('slow NIC', 'slow rank', 'slow dpu')
+
+def name_kind(kind: str) -> str:
+    """Name a kind of verdict, or a cause, as people do; one that only a newer worker knows by its own word.
+
+    >>> name_kind("slow_nic"), name_kind("slow_rank"), name_kind("slow_dpu"), name_kind("cpu_throttled")
+    ('slow NIC', 'slow rank', 'slow dpu', 'CPU throttled')
     """
-    return VERDICT_KINDS[kind].noun if kind in VERDICT_KINDS else kind.replace("_", " ")
+    if kind in VERDICT_KINDS:
+        return VERDICT_KINDS[kind].noun
+    return " ".join(_ABBREVIATIONS.get(word, word) for word in kind.split("_"))
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -166,6 +166,7 @@ def _first(verdict: Verdict) -> Suspect | None:
 
 def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
     host = _host(suspect)
+    trusted = f"go back to a trusted checkpoint ({_command('trusted_checkpoints', job=verdict.job)})"
     match verdict.kind:
         case "slow_rank":
             if suspect is None:
@@ -215,17 +216,20 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
                 "sizes in which they differ (TORCH_DISTRIBUTED_DEBUG=DETAIL checks each call), and restart"
             )
         case "corruption":
-            trusted = f"go back to a trusted checkpoint ({_command('trusted_checkpoints', job=verdict.job)})"
             if suspect is None:
                 in_sum = "test NICs, links and memory of its ranks: a sum does not show where it went wrong"
                 learn = in_sum if _layer(verdict) == "network" else "turn audits on to learn which rank it is"
                 return f"write no checkpoint; {trusted}, and {learn}"
-            good = f"write no checkpoint; copy a good replica's parameters to rank {suspect.rank}, or {trusted}"
-            return f"{good}; then cordon {host} and test its GPU"
+            # Wrong gradients went into everybody's parameters: a replica is good only where parameters alone differ
+            good = f"copy a good replica's parameters to rank {suspect.rank} if nothing but these differs"
+            return f"write no checkpoint; {trusted}, or {good}; then cordon {host} and test its GPU"
         case "loss_spike":
+            # The loss itself is not finite: so are the parameters, unless that step was skipped
+            lost = f"write no checkpoint; if the loss stays so {trusted}; " if verdict.severity == "page" else ""
             if suspect is None:
-                return "drain nothing: skip the batch, clip the gradient or lower the rate if it does not fall back"
-            again = f"compute that step again on rank {suspect.rank}"
+                skip = "drain nothing: skip the batch, clip the gradient or lower the rate if it does not fall back"
+                return f"{lost}{skip}"
+            again = f"{lost}compute that step again on rank {suspect.rank}"
             return f"{again}: if it comes out otherwise test the GPU on {host}, if alike skip the batch"
         case "custom":
             who = "the ranks" if suspect is None else name_ranks(suspect.ranks)

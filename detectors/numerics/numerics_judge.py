@@ -39,6 +39,8 @@ from irregulars.words import name_ranks
 _SENSORS: Final = {"checksum": "parameters_checksum"}
 """Columns of sensors that are not called like them; without its column a sensor observed nothing."""
 
+_THEN: Final = "; then "  # between what a rank did and what the whole job felt of it
+
 _SURE: Final = {"audit": 0.95}
 _ELSE: Final = 0.9
 """Probability that a rank is the right one, by its first sensor; shared among alternatives.
@@ -144,8 +146,8 @@ class NumericsJudge(CountedVerdicts[OpenNumeric]):
             if not (named or is_spread) and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
                 return one  # the job feels this rank's error: no further evidence against the rank
             is_same = is_spread or not named.isdisjoint(one.ranks or one.among) or not (finding.ranks or one.ranks)
-            if is_spread and one.ranks and one.severity != "page":
-                one.text = f"{one.text}; then {finding.text.partition(':')[0]}"
+            if is_spread and one.ranks and _THEN not in one.text:
+                one.text += f"{_THEN}{finding.text.partition(':')[0]}"
             if is_same or (not (one.ranks or one.among) and one.first == iteration):
                 one.see(finding, iteration, time_ns)
                 return one

@@ -320,7 +320,9 @@ def _device(ranks: tuple[int, ...], topology: Topology) -> Device:
 
 def _text(one: CustomVerdict) -> str:
     who = f"rank {one.ranks[0]}" if len(one.ranks) == 1 else f"{len(one.ranks)} ranks"
-    text = f"detector {one.detector} finds {who} strange in {one.seen} of {one.judged} iterations"
+    text = (
+        f"detector {one.detector} finds {who} strange in {one.seen} of the {one.judged} iterations since {one.first}"
+    )
     text += f", its highest score is {one.highest:.3g} ({STRANGE:g}: strange begins)"
     text += f": {one.explanation}" if one.explanation else ""
     return merged_text(text, one.merged) if one.merged else text

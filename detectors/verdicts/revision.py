@@ -37,7 +37,7 @@ def revision_of(
     named = None if covered is None else covered.cause
     text = _text(verdict, topology)
     if covered is not None:
-        text += f"; {covered.share:.0%} of what was longer was {name_kind(named) if named else 'waits for the host'}"
+        text += f"; {covered.share:.0%} of what was longer: {name_kind(named) if named else 'waits for the host'}"
     if ratio is not None:
         elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
         text += f"; {recovery_text(ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
@@ -142,16 +142,16 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
 
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
-    if standing is None and not verdict.cause.lanes:
-        # Cost of the cause in the median iteration, ns.
-        return in_turn_text(
-            median(explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None),
-            verdict.seen,
-            verdict.tried,
-        )
     if standing is None:
+        # Cost of the cause in the median iteration, ns.
+        costs_ns = median(
+            explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None
+        )
+        how_often = how_often_text(verdict.seen, verdict.tried, verdict.first)
+        if not verdict.cause.lanes:
+            return in_turn_text(costs_ns, how_often)
         piece = _typical_piece(verdict)
-        text = evidence_text(piece, verdict.seen, verdict.tried, topology)
+        text = evidence_text(piece, costs_ns, how_often, topology)
         return _own_work_text(verdict, piece) + text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
     if verdict.cause.lanes:
         piece = _typical_piece(verdict)
@@ -280,6 +280,12 @@ def _ahead_text(hang: Hang, topology: Topology) -> str:
     return f": {behind}, which stands in {_call(one.operator, one.sequence)}{unknown}"
 
 
+def _placed(ranks: Sequence[int], topology: Topology) -> str:
+    """Name ranks, a single one with the host on which its stack is to be looked at."""
+    host = topology.place(ranks[0]).host if len(ranks) == 1 else None
+    return name_ranks(ranks) + (f" on {host}" if host else "")
+
+
 def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
     """Return the evidence of a mismatch: the calls of each side where they first differ, and how many agree.
 
@@ -288,7 +294,7 @@ def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
     """
     most, *others = mismatch.sides
     where = f"call {mismatch.sequence}" if mismatch.sequence < UNNUMBERED else "a call"
-    told = " and ".join(f"{name_ranks(side.ranks)} called {_side(side)}" for side in others[:_SIDES_SHOWN])
+    told = " and ".join(f"{_placed(side.ranks, topology)} called {_side(side)}" for side in others[:_SIDES_SHOWN])
     told += f" and {len(others) - _SIDES_SHOWN} other sides differ too" if len(others) > _SIDES_SHOWN else ""
     text = f"{told} where {name_ranks(most.ranks)} called {_side(most)}: {where} on "
     text += f"{_name(mismatch.communicator, topology)}, the first that differs"
@@ -326,18 +332,33 @@ _SIDES_SHOWN: Final = 3
 _CIRCLE_SHOWN: Final = 8
 
 
-def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
-    """Return the evidence of a cause: the typical piece of the critical path, and how regularly it was seen.
+def how_often_text(seen: int, tried: int, first: int) -> str:
+    """Say in how many slow iterations a cause was seen: of those that were looked into since its first one.
 
-    `piece`: the piece. `seen`, `tried`: iterations in which the cause was seen, and all slow ones meanwhile: those
-    that were looked into since they took longer than the job's noise explains. Not all of them are δ-irregular.
+    They took longer than the job's noise explains; not all of them are δ-irregular.
+
+    >>> how_often_text(20, 30, 60), how_often_text(3, 3, 60), how_often_text(1, 1, 60)
+    ('in 20 of the 30 slow iterations since 60', 'in each of 3 slow iterations since 60', 'in iteration 60')
     """
-    return f"{_what(piece, topology)} (usual {usual_duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
+    if seen == tried:
+        return f"in iteration {first}" if tried == 1 else f"in each of {tried} slow iterations since {first}"
+    return f"in {seen} of the {tried} slow iterations since {first}"
 
 
-def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
+def evidence_text(piece: Piece, costs_ns: float, how_often: str, topology: Topology) -> str:
+    """Return the evidence of a cause: the typical largest piece of the critical path, and how regularly it was seen.
+
+    `costs_ns`: of all its pieces, in a typical iteration: a slow rank is late at each operator that waits for it.
+    """
+    text = f"{_what(piece, topology)} (usual {usual_duration(piece.usual_ns)}), {how_often}"
+    return text + (
+        f"; all such places of an iteration: {duration(costs_ns)} longer" if costs_ns > 1.5 * piece.excess_ns else ""
+    )
+
+
+def in_turn_text(costs_ns: float, how_often: str) -> str:
     """Return the same where many ranks came last in turn; ``costs_ns`` is the typical cost for an iteration."""
-    return f"{_IN_TURN}; it cost {duration(costs_ns)}, in {seen} of {tried} slow iterations"
+    return f"{_IN_TURN}; it cost {duration(costs_ns)}, {how_often}"
 
 
 def unlogged_text(piece: Piece, topology: Topology) -> str:

@@ -135,7 +135,7 @@ DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
             "slow_rank": "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
             "errors (dmesg), CPU load, data loader",
             "corruption": "ECC and Xid errors (nvidia-smi -q -d ECC, dmesg), then dcgmi diag -r 4 while it is free",
-            "hang": "Xid errors (dmesg), whether the process lives, what its stack waits for",
+            "hang": "Xid errors (dmesg); while it hangs, whether the process lives and what its stack waits for",
         }, health_class="GPU", health_test="RUN_DCGMEUD",
     ),
     "host": DeviceKind(

@@ -86,19 +86,32 @@ class SlackWebhookChannel(HttpChannel):
 
 def message_of(notice: Notice) -> dict[str, Any]:
     """Return text and attachment of a message: event, evidence, next step."""
-    summary, alert = _plain(summary_of(notice, _LONGEST)), notice.alert
+    summary, alert = summary_of(notice, _LONGEST), notice.alert
     colour = COLOURS["resolved" if notice.event == "resolved" else notice.severity]
     fields = [
         {"title": "Evidence", "value": _plain(str(alert["evidence"])[:_LONGEST]), "short": False},
-        {"title": "Next", "value": _plain(str(alert["next_step"])[:_LONGEST]), "short": False},
+        {"title": "Next", "value": _plain(_beyond(summary, str(alert["next_step"]))[:_LONGEST]), "short": False},
     ]
     if notice.runbook is not None:
         fields.append({"title": "Runbook", "value": notice.runbook, "short": False})
     footer = _plain(f"{notice.incident} revision {notice.revision}")
-    attachment = {"color": colour, "fallback": summary, "fields": fields, "footer": footer, "mrkdwn_in": []}
+    text = _plain(summary)
+    attachment = {"color": colour, "fallback": text, "fields": fields, "footer": footer, "mrkdwn_in": []}
     if notice.link is not None:
         attachment |= {"title": "The incident, live", "title_link": notice.link}
-    return {"text": summary, "attachments": [attachment], **_AS_IT_IS}
+    return {"text": text, "attachments": [attachment], **_AS_IT_IS}
+
+
+def _beyond(summary: str, next_step: str) -> str:
+    """Return of the next step what the summary does not say: where to look.
+
+    >>> _beyond("OPENED hang: it stands. Next: test n1. This is the third.", "Test n1. On n1: dmesg.")
+    'On n1: dmesg.'
+    >>> _beyond("OPENED hang: it sta…", "Test n1. On n1: dmesg.")
+    'Test n1. On n1: dmesg.'
+    """
+    step, _, look = next_step.partition(". ")
+    return look if look and f"Next: {step[:1].lower()}{step[1:]}." in summary else next_step
 
 
 def _plain(text: str) -> str:

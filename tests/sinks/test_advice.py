@@ -92,6 +92,15 @@ def test_a_suspect_is_named_for_the_shell_and_confirmed_first_if_it_is_doubtful(
     assert advise(replace(VERDICT, kind="loss_spike", suspects=())).startswith("drain nothing: skip the batch")
 
 
+def test_what_spoiled_the_model_leads_back_to_a_trusted_checkpoint() -> None:
+    apart = advise(replace(VERDICT, kind="corruption"))
+    assert apart.index("go back to a trusted checkpoint") < apart.index("if nothing but these differs")
+    for suspects in ((), (GPU,)):
+        spike = replace(VERDICT, kind="loss_spike", suspects=suspects)
+        assert "trusted" not in advise(replace(spike, severity="ticket"))
+        assert advise(replace(spike, severity="page")).startswith("write no checkpoint; if the loss stays so go back")
+
+
 @pytest.mark.parametrize(("reason", "text"), [
     ("recovered", "let node-1 take work again if it was cordoned"),
     ("finished", "keep node-1 out of the next job"),

@@ -62,8 +62,8 @@ def test_a_rank_that_is_strange_in_four_of_six_iterations_opens_a_verdict_of_the
         ("gpu", (3,), "node-1", 1, 0.5)
     ]
     assert opened.evidence == (
-        "detector few_tokens finds rank 3 strange in 4 of 6 iterations, its highest score is 2 (1: strange begins): "
-        "100 tokens, the others 4096"
+        "detector few_tokens finds rank 3 strange in 4 of the 6 iterations since 30, its highest score is 2 "
+        "(1: strange begins): 100 tokens, the others 4096"
     )
     assert (closed.event, closed.close_reason, closed.severity) == ("closed", "recovered", "ticket")
     assert {n.iteration for n in outcome.iterations if opened.verdict_id in n.verdict_ids} == {35}
@@ -202,7 +202,7 @@ def test_a_detector_does_not_accuse_whom_another_verdict_accuses_and_stands_in_i
     assert [replace(one, evidence="") for one in said.revisions] == [
         replace(one, evidence="") for one in plain.revisions
     ]
-    testimony = "; detector few_tokens finds rank 3 strange too, in 5 of 6 iterations"
+    testimony = "; detector few_tokens finds rank 3 strange too, in 5 of the last 6 iterations"
     assert said.revisions[0].evidence == plain.revisions[0].evidence  # in two iterations so far
     assert said.revisions[1].evidence == plain.revisions[1].evidence + testimony
     assert said.revisions[-1].state == "closed"

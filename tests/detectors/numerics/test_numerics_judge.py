@@ -239,10 +239,13 @@ def test_the_job_s_own_trouble_is_not_put_on_a_rank() -> None:
     assert [(tuple(s.rank for s in one.suspects), one.severity) for one in last] == [((2,), "ticket"), ((), "page")]
 
 
+@pytest.mark.parametrize("is_grave", [False, True])
 @pytest.mark.parametrize("first", [times(1e18), nothing_finite])
-def test_an_infinity_that_reaches_all_ranks_is_of_the_one_that_had_it_first(first: Callable[[float], float]) -> None:
+def test_an_infinity_that_reaches_all_ranks_is_of_the_one_that_had_it_first(
+    first: Callable[[float], float], is_grave: bool
+) -> None:
     def spoil(number: int, rank: int, row: Row) -> None:
-        on(2, {"local_grad_norm": first}, LAST)(number, rank, row)
+        on(2, {"local_grad_norm": first, **({"loss": first} if is_grave else {})}, LAST)(number, rank, row)
         row["loss"] = math.inf if number > WRONG else row["loss"]
 
     (last,) = {one.verdict_id: one for one in told(trained(spoil))}.values()

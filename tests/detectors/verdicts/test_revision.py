@@ -18,6 +18,7 @@ from irregulars.detectors.verdicts.open_verdict import verdict_on_recurring
 from irregulars.detectors.verdicts.revision import (
     evidence_text,
     hang_verdict,
+    how_often_text,
     in_turn_text,
     recovery_text,
     revision_of,
@@ -99,13 +100,13 @@ def test_pauses_of_ranks_in_turn_are_no_uneven_data_and_those_of_a_stage_no_laye
     for verdict in (in_turn, of_stage):
         said = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
         assert (said.cause, said.cause_share, said.layer) == ("garbage_collection", 0.9, "software")
-        assert "90% of what was longer was garbage collection" in said.evidence
+        assert "90% of what was longer: garbage collection" in said.evidence
         plan = plan_of(replace(said, severity="ticket"))
         assert (plan.actions, "collect on all ranks together" in plan.sentence) == ((), True)
 
 
 def text(piece: Piece) -> str:
-    return evidence_text(piece, 7, 9, TOPOLOGY)
+    return evidence_text(piece, 90 * MS, how_often_text(7, 9, 60), TOPOLOGY)
 
 
 def test_texts_name_the_lane() -> None:
@@ -113,7 +114,7 @@ def test_texts_name_the_lane() -> None:
     piece = Piece(Lane("work", 3), 3, OPERATOR_CODES["all_reduce"], 0, 62e6, 12e6)
     assert text(piece) == (
         "rank 3 took 62 ms of its own before all_reduce on world, and others waited for it (usual 12 ms), "
-        "in 7 of 9 slow iterations"
+        "in 7 of the 9 slow iterations since 60; all such places of an iteration: 90 ms longer"
     )
     # A pair names both ends
     piece = Piece(Lane("pair", 1, 3), 3, OPERATOR_CODES["recv"], 1, 24_900_000, 411_000)
@@ -122,9 +123,9 @@ def test_texts_name_the_lane() -> None:
     piece = Piece(Lane("collective", 0), 0, OPERATOR_CODES["reduce_scatter"], 0, 2e9, 1e9)
     assert text(piece).startswith("reduce_scatter on world took 2 s after its last rank had arrived (usual 1 s)")
     # Of ranks that come last in turn none is named
-    assert in_turn_text(2.71e9, 21, 22) == (
+    assert in_turn_text(2.71e9, how_often_text(21, 22, 60)) == (
         "in each iteration another rank works longer than its peers, as with uneven data; it cost 2.71 s, "
-        "in 21 of 22 slow iterations"
+        "in 21 of the 22 slow iterations since 60"
     )
     # A communicator without a name has its code
     assert "communicator 17" in text(Piece(Lane("collective", 17), 0, 0, 17, 2e9, 1e9))
