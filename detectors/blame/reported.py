@@ -45,7 +45,7 @@ _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
 _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS, "metric"})
-_DEGRADED: Final = frozenset({"throttle", "link_errors"})
+DEGRADED: Final = frozenset({"throttle", "link_errors"})  # events of a device that still works
 _PEERS: Final = "that of its peers"
 _GPU: Final = re.compile(r"gpu(\d+)")
 _APART: Final = 0.15
@@ -335,7 +335,7 @@ def _weight(event: DeviceEvent) -> float:
     """Return how many times likelier a device that reported this is to blame."""
     if event.kind in _NOT_THE_DEVICE or (event.kind == "xid" and class_of_xid(event.code) == "application"):
         return 1.0
-    return LIKELIHOODS.reported_degraded if event.kind in _DEGRADED else LIKELIHOODS.reported_error
+    return LIKELIHOODS.reported_degraded if event.kind in DEGRADED else LIKELIHOODS.reported_error
 
 
 def _weighed(suspects: Sequence[Suspect], weights: Sequence[float]) -> tuple[Suspect, ...]:
