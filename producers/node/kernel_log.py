@@ -52,8 +52,8 @@ _LINK: Final = re.compile(
 def parse_line(line: str) -> KernelEvent | None:
     """Return the event in a line of the kernel's log; None: nothing of ours.
 
-    >>> parse_line("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus.")
-    KernelEvent(kind='xid', device='0000:3b:00', code=79, detail='pid=7, name=python, GPU has fallen off the bus.')
+    >>> parse_line("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus.")[:3]
+    ('xid', '0000:3b:00', 79)
     >>> parse_line("Memory cgroup out of memory: Killed process 4711 (python) total-vm:9kB").kind
     'out_of_memory'
     >>> parse_line("pcieport 0000:5d:00.0: AER: Corrected error received: 0000:5d:00.0") is None
