@@ -22,6 +22,7 @@ import numpy as np
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.nics.thresholds import NICS
 from irregulars.detectors.path.rank_metrics import (
     Difference,
     find_differences,
@@ -187,9 +188,14 @@ def _most_apart(rank: int, shares: Mapping[int, Mapping[str, float]], peers: Seq
     def usual(function: str) -> float:
         return median(shares[peer].get(function, 0.0) for peer in peers)
 
-    most = max(shares[rank], key=lambda function: shares[rank][function] - usual(function))
-    if shares[rank][most] - usual(most) < _APART:
+    # EROICA's distance of patterns, scaled to the function's largest. Of mean and deviation of a resource beside the
+    # share no profile tells: Kineto's occupancy of a kernel follows from its grid.
+    apart = {function: share - usual(function) for function, share in shares[rank].items()}
+    largest = {function: max(shares[one].get(function, 0.0) for one in (rank, *peers)) for function in apart}
+    told = [one for one, more in apart.items() if more >= max(_APART, NICS.far * largest[one])]
+    if not told:
         return ""
+    most = max(told, key=lambda function: apart[function])
     beside = f"{name_ranks(peers)} {usual(most):.0%}"
     return f"; rank {rank} spends {shares[rank][most]:.0%} of its time in {most}, {beside}"
 
