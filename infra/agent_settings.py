@@ -66,6 +66,7 @@ class EventsTable:
     kernel_log: Path | None = key(
         Path("/dev/kmsg"), "The kernel's log: a device as this one, or a text file that is appended to"
     )
+    slurm_log: Path | None = key(None, "slurmd's log, or a file to which scripts append lines of sacct and scontrol")
     error_files: Path | None = key(None, "torchrun's `--log-dir`, where processes leave their last error")
 
 

@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, get_args, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from msgspec import Meta
 
 from irregulars.errors import InputError
 from irregulars.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.kinds import REPORT_KINDS
+from irregulars.messages.xids import CLASSES
 from irregulars.private_files import read_secret
 from irregulars.settings import JudgeSettings
 from irregulars.sinks.migrate import LONGEST_DAYS
@@ -58,6 +60,15 @@ HostPort = Annotated[str, _matching(r"[^\s/@]+:\d{1,5}", "host:port")]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 MebiBytes = Annotated[int, Meta(ge=0, le=1 << 20)]
 Days = Annotated[int, Meta(ge=1, le=LONGEST_DAYS)]
+
+_OPENING: Final = [one for one in REPORT_KINDS if one != "link_up"]
+EventName = Annotated[
+    str,
+    _matching(
+        rf"({'|'.join(_OPENING)})(:\d+)?|xid:({'|'.join(CLASSES)})",
+        f"a kind of event ({' '.join(_OPENING)}), an XID (xid:79) or a class of them (xid:memory)",
+    ),
+]
 
 
 # The parts' own values: no default stands twice.
@@ -154,6 +165,9 @@ class Settings:
     )
     detectors: tuple[str, ...] = _setting(
         ("peers",), "Detectors: entry points or package.module:Name, each with options in brackets"
+    )
+    event_verdicts: tuple[EventName, ...] = _setting(
+        (), "Events that open a verdict by themselves: kinds, `xid:79`, `xid:memory`; none: they are evidence alone"
     )
     alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
         _WORKER.alert_least_severity, "Verdicts that are less urgent give no alert"
@@ -344,10 +358,10 @@ def _accept(name: str, value: object, where: str) -> Any:
     require_known(name, FIELDS, "setting", where, "infra/docs/settings.md lists them")
     if isinstance(value, str):
         kind = _KINDS[name]
-        while get_args(kind) and kind != tuple[str, ...]:  # the type under an annotation, and beside None
+        while get_args(kind) and get_origin(kind) is not tuple:  # the type under an annotation, and beside None
             kind = get_args(kind)[0]
         with suppress(ValueError):  # a text that can't be read stays, and is refused as a text
-            value = _PARSERS.get(kind, str)(value)
+            value = _PARSERS.get(get_origin(kind) or kind, str)(value)
     return _check(name, value, where)
 
 
@@ -373,7 +387,7 @@ def _parse_list(text: str) -> tuple[str, ...]:
 
 
 _PARSERS: Final[Mapping[Any, Callable[[str], Any]]] = {
-    int: int, float: float, bool: _parse_bool, Path: Path, tuple[str, ...]: _parse_list,
+    int: int, float: float, bool: _parse_bool, Path: Path, tuple: _parse_list,
 }  # fmt: skip
 
 

@@ -63,6 +63,9 @@ class JudgeSettings:
     # Make the detectors of the first hop, one set per rank. The judge gets their scores as columns of the evidence,
     # and asks them for their names and whether they have a say.
     operator_detectors: tuple[Callable[[], Any], ...] = ()
+    # Reports of devices that open a verdict by themselves (`detectors.verdicts.reported_verdicts`): a kind, or a kind
+    # with a code or a class behind a colon
+    event_verdicts: tuple[str, ...] = ()
     # Whether operators and behaviour patterns of suspect iterations are judged one by one and kept as columns for the
     # sinks. Verdicts do not need them, so a caller that wants verdicts alone saves the time.
     fills_columns: bool = True

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from irregulars.messages.device_events import GPU_METRICS
+from irregulars.messages.device_events import DEVICE_EVENTS, GPU_METRICS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import GPU, STANDSTILLS, VERDICT_KINDS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Reported, Step
@@ -231,6 +231,10 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
                 return f"{lost}{skip}"
             again = f"{lost}compute that step again on rank {suspect.rank}"
             return f"{again}: if it comes out otherwise test the GPU on {host}, if alike skip the batch"
+        case "custom" if verdict.detector == DEVICE_EVENTS and suspect is not None:
+            if verdict.layer == "software":
+                return f"drain nothing: see which program ran on {name_device(suspect)}, its error is reported"
+            return f"test {name_device(suspect)} before you drain anything: what it reports has cost no time so far"
         case "custom":
             who = "the ranks" if suspect is None else name_ranks(suspect.ranks)
             said = f"look at {who} with what the detector says in the evidence"
@@ -356,6 +360,9 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("bandwidth_of_rank", **job, rank=rank)
     if verdict.detector == GPU_METRICS:
         return _command("metrics_of_ranks", **job)
+    if verdict.detector == DEVICE_EVENTS:
+        host = verdict.suspects[0].host if verdict.suspects else None
+        return _command("reported_events", **({"host": host} if host else {}))
     if verdict.kind == "custom" and rank is not None:
         return _command("strange_ranks", **job, rank=rank)
     if verdict.kind in OF_NUMBERS:

@@ -22,6 +22,7 @@ import numpy as np
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.nics.thresholds import NICS
 from irregulars.detectors.path.rank_metrics import (
     Difference,
     find_differences,
@@ -45,7 +46,7 @@ _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
 _NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up", *LOOKS, "metric"})
-_DEGRADED: Final = frozenset({"throttle", "link_errors"})
+DEGRADED: Final = frozenset({"throttle", "link_errors"})  # events of a device that still works
 _PEERS: Final = "that of its peers"
 _GPU: Final = re.compile(r"gpu(\d+)")
 _APART: Final = 0.15
@@ -187,9 +188,14 @@ def _most_apart(rank: int, shares: Mapping[int, Mapping[str, float]], peers: Seq
     def usual(function: str) -> float:
         return median(shares[peer].get(function, 0.0) for peer in peers)
 
-    most = max(shares[rank], key=lambda function: shares[rank][function] - usual(function))
-    if shares[rank][most] - usual(most) < _APART:
+    # EROICA's distance of patterns, scaled to the function's largest. Of mean and deviation of a resource beside the
+    # share no profile tells: Kineto's occupancy of a kernel follows from its grid.
+    apart = {function: share - usual(function) for function, share in shares[rank].items()}
+    largest = {function: max(shares[one].get(function, 0.0) for one in (rank, *peers)) for function in apart}
+    told = [one for one, more in apart.items() if more >= max(_APART, NICS.far * largest[one])]
+    if not told:
         return ""
+    most = max(told, key=lambda function: apart[function])
     beside = f"{name_ranks(peers)} {usual(most):.0%}"
     return f"; rank {rank} spends {shares[rank][most]:.0%} of its time in {most}, {beside}"
 
@@ -335,7 +341,7 @@ def _weight(event: DeviceEvent) -> float:
     """Return how many times likelier a device that reported this is to blame."""
     if event.kind in _NOT_THE_DEVICE or (event.kind == "xid" and class_of_xid(event.code) == "application"):
         return 1.0
-    return LIKELIHOODS.reported_degraded if event.kind in _DEGRADED else LIKELIHOODS.reported_error
+    return LIKELIHOODS.reported_degraded if event.kind in DEGRADED else LIKELIHOODS.reported_error
 
 
 def _weighed(suspects: Sequence[Suspect], weights: Sequence[float]) -> tuple[Suspect, ...]:

@@ -7,6 +7,7 @@ who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
 do detectors find anything?      detector_panel.py
 do checkpoints come late?        detectors/verdicts/slow_checkpoints.py
+do devices report errors?        detectors/verdicts/reported_verdicts.py
 does it hang, and does it still? hang_watch.py
 """
 
@@ -41,6 +42,7 @@ from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
 from irregulars.detectors.verdicts.custom_verdicts import Moment, Others
 from irregulars.detectors.verdicts.reasons import steps_of
+from irregulars.detectors.verdicts.reported_verdicts import OpenReport, ReportedVerdicts
 from irregulars.detectors.verdicts.slow_checkpoints import CheckpointState, SlowCheckpoints
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
 from irregulars.messages.announcements import Announcement
@@ -84,6 +86,7 @@ class JudgeState:
     held_until: int = 0
     well_until: int | None = None
     onsets: Mapping[str, int] = field(default_factory=dict)
+    reported: tuple[OpenReport, ...] = ()
 
 
 class _Answer(NamedTuple):
@@ -111,6 +114,7 @@ class IterationJudge:
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
         self._numerics = NumericsJudge(job, attempt)
         self._checkpoints = SlowCheckpoints(job, attempt, settings.severity)
+        self._reported = ReportedVerdicts(job, attempt, settings.event_verdicts)
         self._watch = settings.watch
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
@@ -194,6 +198,10 @@ class IterationJudge:
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
+        ended_ns = rows.start_ns + rows.elapsed_ns
+        revisions, seen_in = self._reported.observe(events, self._topology, rows.number, ended_ns)
+        self._log.verdicts += revisions
+        answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         revisions, seen_in = self._numerics.observe(rows, self._topology, rows.start_ns, rows.phase)
         self._log.verdicts += revisions
         answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
@@ -229,14 +237,16 @@ class IterationJudge:
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open, and open one if the job hangs.
 
-        A hang stays open while its job is silent: `close_hangs` is for the job that is forgotten.
+        A hang stays open while its job is silent: `close_standing` is for the job that is forgotten.
         """
         self._reader.set_announcements(announcements)
-        # No iteration will come whose end could let the last events count.
-        self._events.until(math.inf)
         told = len(self._log.verdicts)
+        # No iteration will come whose end could let the last events count.
+        events = self._events.until(math.inf)
+        self._log.verdicts += self._reported.observe(events, self._topology, self._last or 0, self.newest_ns or 0)[0]
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
-        self._log.verdicts += self._open_hangs.close(reason) if reason != "silent" else []
+        if reason != "silent":
+            self.close_standing(reason)
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
         self._log.verdicts += self._numerics.close(reason, self._topology)
@@ -257,9 +267,9 @@ class IterationJudge:
         """Take in for how long the job has not moved: so long has a hang lasted that no iteration ends."""
         self._open_hangs.stand(still_s)
 
-    def close_hangs(self, reason: str) -> None:
-        """Close the verdicts on hangs, and no others."""
-        self._log.verdicts += self._open_hangs.close(reason)
+    def close_standing(self, reason: str) -> None:
+        """Close the verdicts that last while a job is silent: on hangs, and on what devices reported."""
+        self._log.verdicts += self._open_hangs.close(reason) + self._reported.close(reason, self._topology)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return the new judgements, oldest first, and forget them; reasons get δ, which changes between calls."""
@@ -280,7 +290,7 @@ class IterationJudge:
     def open_kinds(self) -> list[tuple[str, str]]:
         """Severity and kind of each verdict that is open."""
         hangs = [(one.verdict.severity or "page", one.verdict.kind) for one in self._open_hangs.open]
-        others = (self._tracker, self._say, self._numerics, self._checkpoints)
+        others = (self._tracker, self._say, self._numerics, self._checkpoints, self._reported)
         return [*hangs, *(kind for one in others for kind in one.open_kinds)]
 
     def _judge_checkpoint(self, rows: IterationRows) -> tuple[list[Verdict], tuple[str, ...]]:
@@ -505,6 +515,7 @@ class IterationJudge:
             events=self._events.state(),
             well_until=self._review.well_until,
             onsets=dict(self._onsets),
+            reported=self._reported.state(),
         )
 
     @classmethod
@@ -532,5 +543,7 @@ class IterationJudge:
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         judge._numerics = NumericsJudge(state.job, state.attempt, state.numerics)
         judge._checkpoints = SlowCheckpoints(state.job, state.attempt, settings.severity, state.checkpoints)
+        named = settings.event_verdicts
+        judge._reported = ReportedVerdicts(state.job, state.attempt, named, state.reported)
         judge._events, judge._onsets = EventLog(*state.events), dict(state.onsets)
         return judge

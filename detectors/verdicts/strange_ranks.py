@@ -102,6 +102,7 @@ class StrangeRanksWatch:
                 more = f"{len(shared)} of its ranks" if is_suspect else f"{len(shared)} ranks"
                 who = f"rank {min(shared)}" if len(shared) == 1 else more
                 who += f" (suspect {at + 1})" if is_suspect and at else ""
-                when = f"strange {'too' if is_suspect else 'meanwhile'}, in {seen} of the last {IRREGULAR.recent} iterations"
-                text += f"; detector {name} finds {who} {when}"
+                how = "too" if is_suspect else "meanwhile"
+                when = f"in {seen} of the last {IRREGULAR.recent} iterations"
+                text += f"; detector {name} finds {who} strange {how}, {when}"
         return text

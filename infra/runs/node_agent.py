@@ -23,11 +23,12 @@ from irregulars.private_files import make_private_directory
 from irregulars.producers.importers.fabric import read_fabric
 from irregulars.producers.node.device_source import DeviceSource, Feed
 from irregulars.producers.node.events import ErrorFiles, NodeEvents
-from irregulars.producers.node.kernel_log import Devices, KernelLog
+from irregulars.producers.node.kernel_log import Devices, KernelLog, parse_line
 from irregulars.producers.node.metrics import AgentState, serve_metrics
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.slurm_log import SlurmLines
 from irregulars.producers.node.stacks import StackWatch, find_py_spy
 from irregulars.producers.node.sysfs import find_gpus, find_nic, find_nics, nearest_nics
 from irregulars.producers.publishing.agent import Agent, Progress
@@ -131,13 +132,14 @@ class _Devices:
 def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
     if not file.events.enabled:
         return None
-    sysfs, path = file.agent.sysfs, file.events.kernel_log
+    sysfs = file.agent.sysfs
     gpus = {index: place.path[-1] for index, place in find_gpus(sysfs).items()}
     nics = {name: nic.place.path[-1] for name, nic in find_nics(sysfs).items() if nic.place is not None}
-    log = None if path is None else KernelLog(path)
     errors = None if file.events.error_files is None else ErrorFiles(file.events.error_files)
     host = file.agent.host or socket.gethostname()
-    return NodeEvents(roster, host, Devices(gpus, nics), sysfs, log, error_files=errors)
+    parsers = ((file.events.kernel_log, parse_line), (file.events.slurm_log, SlurmLines(host)))
+    logs = [KernelLog(path, parse=parse) for path, parse in parsers if path is not None]
+    return NodeEvents(roster, host, Devices(gpus, nics), sysfs, logs, error_files=errors)
 
 
 def _look_into_processes(settings: Settings, source: NodeSource, devices: _Devices, *, is_profiling: bool) -> None:

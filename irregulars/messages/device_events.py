@@ -24,6 +24,7 @@ KERNELS: Final = "kernel_ns"  # followed by a dot and the class of kernels: how 
 VOID_BETWEEN: Final = "void_between_steps_ratio"
 VOID_MINORITY: Final = "void_minority_kernels_ratio"
 GPU_METRICS: Final = "gpu_metrics"  # the detector that finds ranks unlike others, or unlike their past, in them
+DEVICE_EVENTS: Final = "device_events"  # the detector of verdicts that events open by themselves
 _MOST: Final = 1e30  # of a metric's numbers: those of windows and ranks are added up
 QUANTILES: Final = tuple(percent / 100 for percent in range(5, 96, 9))  # that a metric's event holds
 

@@ -138,7 +138,7 @@ class Verdict:
         "the median of some iterations; null: not known"
     ))
     detector: Name | None = field(default=None, metadata=about(
-        "Name of the detector that opened it; only where kind is custom", is_left_out=True
+        "Name of the detector that opened it, or device_events; only where kind is custom", is_left_out=True
     ))
     thresholds: Mapping[str, Number] | None = field(default=None, metadata=about(
         "Thresholds in force that people had changed while workers ran, by the names of settings; only where there "

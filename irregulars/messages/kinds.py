@@ -119,8 +119,9 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
     "slow_checkpoint": VerdictKind("slow checkpoint",
         "ranks write a checkpoint longer than usual, and the others wait", "`gpu` or `host`", layer="software"),
     "custom": VerdictKind("custom",
-        "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange; `detector` is its name",
-        "`gpu` or `host`"),
+        "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange, or a device reported an "
+        "error that the setting `event_verdicts` names; `detector` is its name, or `device_events`",
+        "`gpu` or `host`; or `nic`"),
 }  # fmt: skip
 
 GPU: Final = "gpu"
@@ -166,6 +167,12 @@ def device_kind(device: object) -> DeviceKind:
     """Return the kind of a device; a name that we don't know is a newer worker's, and has no facts of its own."""
     return DEVICE_KINDS.get(str(device), _OTHER)
 
+
+REPORT_KINDS: Final = (
+    "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit",
+    "node_state",
+)  # fmt: skip
+"""Kinds of events that devices and nodes report of themselves."""
 
 STANDSTILLS: Final = frozenset({"hang", "mismatch"})
 """Kinds of verdicts on jobs that stand still: nothing moves until somebody acts."""

@@ -33,6 +33,7 @@ import pyarrow as pa
 from irregulars.arrow_numpy import to_arrow
 from irregulars.errors import InputError, RecordError
 from irregulars.messages.arrow_limits import require_bounded
+from irregulars.messages.kinds import REPORT_KINDS
 from irregulars.messages.plain_messages import Field, PlainColumns, find_plain, layout_of, note_known
 from irregulars.validation import (
     Count,
@@ -180,10 +181,7 @@ THROTTLE_REASONS: Final = (
 LOOKS: Final = ("stack", "function")
 """Events that agents make of a process, because a verdict asks for it: they are evidence against no device."""
 
-EVENT_KINDS: Final = (
-    "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit",
-    "node_state", *LOOKS, "metric",
-)  # fmt: skip
+EVENT_KINDS: Final = (*REPORT_KINDS, *LOOKS, "metric")
 """Events that nodes and devices report; a column ``kind`` holds indices into this tuple."""
 
 EVENTS: Final = pa.schema(

@@ -39,6 +39,7 @@ FIXED: Final[Mapping[str, str]] = {
     "window": "it is the size of what snapshots keep",
     "grace_s": "it says which rows an iteration has, and those are counted before it is judged",
     "detectors": "snapshots keep what they have learnt",
+    "event_verdicts": "verdicts that it opened are to be closed",
     "alert_least_severity": "who was told of an incident must hear of its end; irregulars mutes holds notices back",
 }
 """Settings of the judgement that may not, and why."""

@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -46,8 +46,8 @@ _HELD_DOWN: Final = sum(
 class NodeEvents:
     """Gathers events of the ranks in the roster.
 
-    `kernel_log`: of the kernel; None: there is none. `sysfs`: as `producers.node.sysfs`. `error_files`: where
-    torchrun has the error files of its processes; None: nowhere.
+    `logs`: of the kernel, and of Slurm. `sysfs`: as `producers.node.sysfs`. `error_files`: where torchrun has the
+    error files of its processes; None: nowhere.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class NodeEvents:
         host: str,
         devices: Devices,
         sysfs: Path,
-        kernel_log: KernelLog | None,
+        logs: Sequence[KernelLog],
         now_ns: Callable[[], int] = time.time_ns,
         error_files: ErrorFiles | None = None,
     ) -> None:
         self._error_files = error_files
         self._roster, self._host, self._devices, self._now_ns = roster, host, devices, now_ns
-        self._kernel_log = kernel_log
+        self._logs = logs
         self._links = LinkWatch(sysfs)
         # By GPU: the rank of which its clocks were reported last, the reasons, and when
         self._held_down: dict[str, tuple[Owner, int, int]] = {}
         self._xids: dict[tuple[str, int | None], int] = {}  # told last when: NVML and the kernel both report it
 
     def take(self) -> list[Event]:
-        """Return the events of the kernel's log, of NICs and of ended processes since the last call. Never blocks."""
-        lines = self._kernel_log.take() if self._kernel_log is not None else []
+        """Return the events of logs, of NICs and of ended processes since the last call. Never blocks."""
+        lines = [line for log in self._logs for line in log.take()]
         found = [event for time_ns, line in lines for event in self._of_line(time_ns, line)]
         self._links.keep_counts(self._roster.users)
         for name, owner in self._roster.users.items():
@@ -98,12 +98,15 @@ class NodeEvents:
                 yield one.owner, self._event(one.owner, "throttle", one.device, None, reasons, one.time_ns)
 
     def close(self) -> None:
-        """Close the kernel's log."""
-        if self._kernel_log is not None:
-            self._kernel_log.close()
+        """Close the logs."""
+        for log in self._logs:
+            log.close()
 
     def _of_line(self, time_ns: int, line: KernelEvent) -> Iterator[Event]:
-        """Yield an event of the rank that uses the device; one of the host itself goes to one rank of each job."""
+        """Yield an event of the rank that uses the device; one of the host itself goes to one rank of each job.
+
+        One of a task goes to the rank of its number, where that is here: Slurm starts ranks, or torchrun as one task.
+        """
         device = self._devices.name_of(line.device) if line.device else ""
         if device is None:
             _LOG.info("event=kernel_event_of_another_device kind=%s device=%s", line.kind, line.device)
@@ -114,8 +117,12 @@ class NodeEvents:
         owners = [users[device]] if device in users else []
         if not device:
             owners = list({(one.job, one.attempt, one.start): one for one in users.values()}.values())
+        if line.job and len({one.job for one in owners}) > 1:
+            owners = [one for one in owners if one.job == line.job]
         for one in owners:
-            yield one, self._event(one, line.kind, device, line.code, line.detail, time_ns)
+            tasks = [(name, user) for name, user in users.items() if user.is_beside(one) and user.rank == line.task]
+            name, owner = min(tasks, default=(device, one), key=lambda own: not own[0].startswith("gpu"))
+            yield owner, self._event(owner, line.kind, name, line.code, line.detail, time_ns)
 
     def _is_first(self, device: str, code: int | None, time_ns: int) -> bool:
         before_ns = self._xids.get((device, code))

@@ -26,6 +26,9 @@ class KernelEvent(NamedTuple):
     device: str  # empty: the host itself
     code: int | None
     detail: str
+    # Of a process that ended: its job, and its number among all of the job's, as its scheduler has them
+    job: str = ""
+    task: int | None = None
 
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -49,8 +52,8 @@ _LINK: Final = re.compile(
 def parse_line(line: str) -> KernelEvent | None:
     """Return the event in a line of the kernel's log; None: nothing of ours.
 
-    >>> parse_line("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus.")
-    KernelEvent(kind='xid', device='0000:3b:00', code=79, detail='pid=7, name=python, GPU has fallen off the bus.')
+    >>> parse_line("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus.")[:3]
+    ('xid', '0000:3b:00', 79)
     >>> parse_line("Memory cgroup out of memory: Killed process 4711 (python) total-vm:9kB").kind
     'out_of_memory'
     >>> parse_line("pcieport 0000:5d:00.0: AER: Corrected error received: 0000:5d:00.0") is None
@@ -76,10 +79,16 @@ class KernelLog:
 
     `path`: ``/dev/kmsg``, where each read is one record ``priority,number,µs since boot,flags;line``, or a text file
     that something appends to, which may be replaced. One that can't be read is logged once, and sought again.
+    `parse`: finds the event in a line.
     """
 
-    def __init__(self, path: Path, now_ns: Callable[[], int] = time.time_ns) -> None:
-        self._path, self._now_ns = path, now_ns
+    def __init__(
+        self,
+        path: Path,
+        now_ns: Callable[[], int] = time.time_ns,
+        parse: Callable[[str], KernelEvent | None] = parse_line,
+    ) -> None:
+        self._path, self._now_ns, self._parse = path, now_ns, parse
         self._file = -1
         self._inode = 0
         self._rest = b""
@@ -94,7 +103,7 @@ class KernelLog:
         found = []
         # `range` comes first: at the limit `zip` must not take one more line, which it would lose.
         for _, line in zip(range(_MOST_LINES), self._lines(), strict=False):
-            event = parse_line(line)
+            event = self._parse(line)
             if event is not None:
                 found.append((self._now_ns(), event))
         return found
@@ -118,7 +127,7 @@ class KernelLog:
             self._has_failed = False
         except OSError as error:
             if not self._has_failed:
-                effect = "no events of the kernel's log"
+                effect = "no events of this log"
                 _LOG.warning(
                     "event=kernel_log_missing path=%s reason=%r effect=%r", self._path, error.strerror, effect
                 )

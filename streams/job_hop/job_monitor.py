@@ -275,7 +275,7 @@ class JobMonitor:
                 ends.append(AttemptEnd(self.job, self._judge.attempt, reason, self._judge.newest_ns))
             self._judge.close(reason, self._roster.announcements, read_back)
             if self._clock.presence is Presence.FORGOTTEN:
-                self._judge.close_hangs(reason)
+                self._judge.close_standing(reason)
             self._clock.tell()
             self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
         announced, self._announced = self._announced, []

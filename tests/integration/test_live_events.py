@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource, moved, span_ns
@@ -38,10 +37,6 @@ class OnOneHost(TraceSource):
         super().__init__(moved(replace(trace, announcements=tuple(places)), time.time_ns() - span[0]))
 
 
-def named(revisions: list[Verdict]) -> list[Verdict]:
-    return [one for one in revisions if "XID 79" in one.evidence]
-
-
 def test_an_xid_at_the_onset_of_a_slow_rank_is_evidence_of_its_verdict(pipeline: Pipeline, tmp_path: Path) -> None:
     sysfs, log = Sysfs(tmp_path / "sys"), tmp_path / "kmsg"
     for rank in range(8):
@@ -52,7 +47,7 @@ def test_an_xid_at_the_onset_of_a_slow_rank_is_evidence_of_its_verdict(pipeline:
         f'[gpus]\nenabled = false\n[nics]\nenabled = false\n[events]\nkernel_log = "{log}"\n'
         '[[sources]]\nkind = "tests.integration.test_live_events:OnOneHost"\n'
     )
-    worker = pipeline.start_worker()
+    worker = pipeline.start_worker(event_verdicts=("xid:79",))
     wait_until(lambda: bool(pipeline.query("EXISTS TABLE verdicts")), "tables")
     with agent(tmp_path, settings, tables) as running:
         running.wait_for(lambda: running.metric("rows_total") > 0)
@@ -67,11 +62,14 @@ def test_an_xid_at_the_onset_of_a_slow_rank_is_evidence_of_its_verdict(pipeline:
         assert running.end()[0] == 0
     print(f"stored {took_s:.1f} s after the line")
     assert took_s < MOST_S
-    verdict = named(pipeline.revisions())[-1]
+    verdict = next(one for one in reversed(pipeline.revisions()) if "XID 79" in one.evidence and one.kind != "custom")
     assert (verdict.kind, verdict.suspects[0].device, verdict.suspects[0].rank) == ("slow_rank", "gpu", RANK)
     assert f"gpu{RANK} of rank {RANK} reported XID 79 (bus or device), followed by 45" in verdict.evidence
     assert verdict.explanation is not None
     assert [(one.kind, one.code, one.device) for one in verdict.explanation.reported] == [("xid", 79, f"gpu{RANK}")]
+    # By itself it opened another one, since the setting names it.
+    opened = [one for one in pipeline.revisions() if one.kind == "custom" and one.event == "opened"]
+    assert [(one.layer, one.suspects[0].rank) for one in opened] == [("hardware", RANK)]
     events = pipeline.query("SELECT groupArray((rank, host, device, kind, code)) FROM events FINAL")
     assert (
         events.replace(" ", "") == f"[({RANK},'node-3','gpu{RANK}','xid',79),({RANK},'node-3','gpu{RANK}','xid',45)]"
@@ -82,7 +80,7 @@ def test_an_xid_at_the_onset_of_a_slow_rank_is_evidence_of_its_verdict(pipeline:
     told, rows, stored_at = pipeline.revision_counts("verdicts"), pipeline.rows("verdicts"), pipeline.query(NEWEST)
     forget_snapshots(pipeline)
     time.sleep(1.1)  # `stored_at` counts seconds
-    worker = pipeline.start_worker("again")
+    worker = pipeline.start_worker("again", event_verdicts=("xid:79",))
     wait_until(lambda: pipeline.query(NEWEST) > stored_at, "the job again")
     wait_until(lambda: pipeline.rows("verdicts").equals(rows), "the same verdicts")
     assert worker.stop() == 0

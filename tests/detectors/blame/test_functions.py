@@ -40,6 +40,12 @@ def test_the_function_that_stands_out_is_named_with_that_of_its_peers() -> None:
     assert weighed.explanation is None
 
 
+def test_a_function_that_all_spend_long_in_hides_no_other_one() -> None:
+    own = shares(5, ("forward", 700), ("decode_jpeg", 230))
+    peers = [one for rank in (6, 7) for one in shares(rank, ("forward", 450), ("decode_jpeg", 30))]
+    assert spent_apart(VERDICT, own + peers) == "; rank 5 spends 23% of its time in decode_jpeg, ranks 6-7 3%"
+
+
 def test_functions_and_the_operators_below_them_are_compared_apart() -> None:
     def operators(rank: int, *found: tuple[str, int]) -> list[DeviceEvent]:
         later = shares(rank, *found, time_ns=10**18 + 10**9 + 100_000)
@@ -58,6 +64,7 @@ def test_functions_and_the_operators_below_them_are_compared_apart() -> None:
 
 @pytest.mark.parametrize("events", [
     shares(5, ("wait", 860), ("decode_jpeg", 140)) + PEERS,  # within the chance of 250 samples
+    shares(5, ("wait", 1000)) + shares(6, ("wait", 800)) + shares(7, ("wait", 810)),  # near to typical workers
     shares(5, ("decode_jpeg", 1000)),  # no peer
     PEERS,
     [DeviceEvent(10**18, 5, "function", "node-0", "", None, "not taken: permission"), *PEERS],

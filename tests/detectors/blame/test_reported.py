@@ -77,6 +77,15 @@ def test_what_is_of_no_suspect_changes_nothing(one: DeviceEvent) -> None:
     assert with_events(given, [one]) == given
 
 
+def test_a_hang_names_how_the_process_ended_that_is_waited_for() -> None:
+    ended = event(at_s=700.0, kind="process_exit", code=137, detail="Slurm's task 2 exited. Killed by signal 9")
+    node = event(at_s=701.0, kind="node_state", device="", rank=0, code=None, detail="DOWN*: Not responding")
+    found = with_events(verdict(RANK_2, kind="hang"), [ended, node])
+    assert "gpu2 of rank 2 reported a process that ended (Slurm's task 2 exited. Killed by" in found.evidence
+    assert "another state of the node (DOWN*: Not responding)" in found.evidence
+    assert found.suspects == verdict(RANK_2).suspects
+
+
 def test_metrics_of_a_profile_are_no_reports() -> None:
     given = verdict(RANK_2, kind="hang")
     assert with_events(given, [event(kind="metric", device="kernel_ns.gemm", detail="9 9 1")]) == given

@@ -16,6 +16,7 @@ from irregulars.producers.node.device_source import DeviceSource
 from irregulars.producers.node.events import ErrorFiles, LinkWatch, NodeEvents
 from irregulars.producers.node.kernel_log import Devices, KernelLog, parse_line
 from irregulars.producers.node.roster import HealthSample, Owner, Roster
+from irregulars.producers.node.slurm_log import SlurmLines
 from tests.producers.node.sysfs_trees import Sysfs
 
 NOW_NS = 1_795_000_000 * 10**9
@@ -102,7 +103,7 @@ def events(tmp_path: Path) -> NodeEvents:
     (tmp_path / "log").write_text("")
     devices = Devices({0: "0000:1a:00.0", 5: "0000:3b:00.0"}, {"mlx5_0": "0000:5e:00.0"})
     log = KernelLog(tmp_path / "log", lambda: NOW_NS)
-    return NodeEvents(roster(0, 5), "node-3", devices, tmp_path / "sys", log, lambda: NOW_NS)
+    return NodeEvents(roster(0, 5), "node-3", devices, tmp_path / "sys", [log], lambda: NOW_NS)
 
 
 def log_line(folder: Path, *lines: str) -> None:
@@ -153,7 +154,7 @@ def test_clocks_that_are_held_down_are_told_of_each_job_and_again_now_and_then(e
 def test_what_a_link_counted_between_two_jobs_is_of_neither(tmp_path: Path) -> None:
     own, counters = roster(0), Sysfs(tmp_path).rdma("mlx5_0")
     (counters / "symbol_error").write_text("7\n")
-    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS)
+    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, [], lambda: NOW_NS)
     assert watched.take() == []
     own.release(Heartbeat("job", 0, 0, state="ended"))
     (counters / "symbol_error").write_text("12\n")
@@ -236,7 +237,7 @@ def leave_error(folder: Path, run: str, local_rank: int, text: str) -> None:
 
 
 def watched_errors(folder: Path, own: Roster) -> NodeEvents:
-    return NodeEvents(own, "node-3", Devices({}, {}), folder, None, lambda: NOW_NS, error_files=ErrorFiles(folder))
+    return NodeEvents(own, "node-3", Devices({}, {}), folder, [], lambda: NOW_NS, error_files=ErrorFiles(folder))
 
 
 def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:
@@ -259,6 +260,46 @@ def test_the_last_error_of_a_process_is_not_told_of_another_job_on_the_same_node
         leave_error(tmp_path, run, local_rank, "{}")
     found = [(owner.rank, event.kind, event.device) for owner, event in watched.take()]
     assert found == [(1, "process_exit", "gpu1")]
+
+
+STEP = "[2026-04-29T23:36:37.809] [4711.0] "  # slurmd's prefix
+
+
+@pytest.mark.parametrize(("line", "expected"), [
+    (f"{STEP}task 5 (8122) exited with exit code 1.", ("process_exit", 1, "4711", 5)),
+    (f"{STEP}task 5 (8122) exited. Killed by signal 11 (core dumped).", ("process_exit", 139, "4711", 5)),
+    (f"{STEP}task 5 (8122) Out Of Memory (OOM)", ("process_exit", None, "4711", 5)),
+    (f"{STEP}error: *** STEP 4711.0 ON node-3 CANCELLED AT 2026-04-29T23:36:37 DUE TO TIME LIMIT ***",
+     ("process_exit", None, "4711", None)),
+    ("4711.0|FAILED|1:0", ("process_exit", 1, "4711", None)),
+    ("4711.0|OUT_OF_MEMORY|0:125", ("process_exit", None, "4711", None)),
+    ("4711.0|CANCELLED by 1000|0:15", ("process_exit", 143, "4711", None)),
+    ("NodeName=node-3.example Arch=x86_64 State=IDLE+DRAIN Weight=1 Reason=Kill task failed [root@2026-04-29T23:36]",
+     ("node_state", None, "", None)),
+    (f"{STEP}task 5 (8122) exited with exit code 0.", None), ("4711.0|COMPLETED|0:0", None),
+    ("4711.batch|FAILED|1:0", None), ("NodeName=node-4 Arch=x86_64 State=DOWN* Weight=1", None),
+    ("NodeName=node-3 Arch=x86_64 State=MIXED Weight=1", None), ("", None),
+])  # fmt: skip
+def test_lines_of_slurm(line: str, expected: tuple[str, int | None, str, int | None] | None) -> None:
+    found = SlurmLines("node-3")(line)
+    assert (None if found is None else (found.kind, found.code, found.job, found.task)) == expected
+
+
+def test_a_task_s_end_is_told_of_its_rank_and_a_node_s_state_when_it_changes(tmp_path: Path) -> None:
+    own = roster(0, 5)
+    own.assign(Owner("4711", 0, 1), 6, None)
+    (tmp_path / "log").write_text("")
+    log = KernelLog(tmp_path / "log", lambda: NOW_NS, SlurmLines("node-3"))
+    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, [log], lambda: NOW_NS)
+    log_line(tmp_path, *(f"{STEP}task {task} (8122) exited with exit code 1." for task in (1, 9)))
+    # Of two jobs it is of the one with this number, of which one task is here.
+    found = [(owner.job, one.rank, one.device, one.code) for owner, one in watched.take()]
+    assert found == [("4711", 1, "gpu6", 1), ("4711", 1, "", 1)]
+    drained, well = (f"NodeName=node-3 Arch=x86_64 State={state} Weight=1" for state in ("IDLE+DRAIN", "IDLE"))
+    log_line(tmp_path, drained, drained, well, drained)
+    assert [(owner.job, one.kind, one.detail) for owner, one in watched.take()] == [
+        (job, "node_state", "IDLE+DRAIN") for _ in range(2) for job in ("job", "4711")
+    ]
 
 
 def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:
