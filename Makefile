@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test test-fast test-faults test-torch fuzz lint format bench bench-worker bench-operators \
+.PHONY: help demo test test-fast test-faults test-torch fuzz lint format bench bench-worker bench-analyze bench-operators \
 	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site size torch lock clean python java maven
 
 help:  ## List the targets
@@ -76,6 +76,9 @@ check-metamorphic: $(STAMP)  ## Recordings and 46 simulated jobs under each chan
 
 bench-torch: $(STAMP)  ## What the hook adds to each operator of torch.distributed (needs the extra torch; ten minutes)
 	@$(BIN)/python -W ignore -m tests.benchmarks.bench_torch_comms $(OPTIONS)
+
+bench-analyze: $(STAMP)  ## Operators that analyze judges per CPU second; OPTIONS='DIRECTORY ...' for traces of your own
+	@$(BIN)/python -m tests.benchmarks.bench_analyze $(OPTIONS)
 
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_operators --json build/bench-operators.json | \
