@@ -202,17 +202,13 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
 
 def _silent_mismatch(trace: Trace) -> Iterator[Verdict]:
     """Yield a verdict on ranks whose calls differ although nothing hangs: sizes that no library compares."""
-    if not trace.commops:
-        return
-    columns, _ = job_columns(trace)
+    columns, kinds = job_columns(trace)
     mismatch = find_mismatch(columns)
     if mismatch is None:
         return
-    names = dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators)
-    topology = topology_of(trace.announcements, {name: code for code, name in enumerate(names)})
+    topology = topology_of(trace.announcements, {name: code for code, name in enumerate(kinds)})
     is_call = (columns["communicator"] == mismatch.communicator) & (columns["sequence"] == mismatch.sequence)
-    iterations = np.concatenate([batch.columns["iteration"] for batch in trace.commops.values()])[is_call]
-    number = max(int(iterations.max()), 0)  # unknown is far below 0
+    number = max(int(columns["iteration"][is_call].max()), 0)  # unknown is far below 0
     hang = Hang(mismatch.odd, 0, mismatch.communicator, mismatch.sides[0].operator, None, has_arrived=True,
                 sequence=mismatch.sequence, mismatch=mismatch)  # fmt: skip
     seen = Observation(number, 0, 0.0, UNKNOWN if mismatch.start_ns is None else mismatch.start_ns, None)
@@ -319,12 +315,10 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
 
 def _why_nobody_waits(trace: Trace) -> str | None:
     """Return that no rank waits in a collective, and which was the last; None where one waits, or there was none."""
-    columns, _ = job_columns(trace)
+    columns, kinds = job_columns(trace)
     rows = np.flatnonzero(~np.isin(columns["operator"], P2P))
     if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0:
         return None
-    # Codes of communicators count their ids in the order of the announcements.
-    names = list(dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators))
     # On the communicator with most ranks: of those that have its newest call, and of those that do not
     sizes = {code: len(np.unique(columns["rank"][rows[columns["communicator"][rows] == code]]))
              for code in np.unique(columns["communicator"][rows]).tolist()}  # fmt: skip
@@ -337,7 +331,7 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     number = f" {newest}" if newest < UNNUMBERED else ""
     operator = OPERATORS[columns["operator"][last[0]]]
     text = "nobody waits in a collective, as far as this tells: the last one was "
-    text += f"{operator}{number} on {names[widest]}, on {name_ranks(ranks)}"
+    text += f"{operator}{number} on {list(kinds)[widest]}, on {name_ranks(ranks)}"
     text += f", and {name_ranks(lacking)} did not call it" if lacking else ", the same on all that are here"
     return f"{text}. {_LOOK_OUTSIDE}"
 

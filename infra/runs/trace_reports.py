@@ -27,6 +27,7 @@ from irregulars.messages.device_events import Summary, events_of
 from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.importers.kineto_kernels import sample_iterations, summarize
 from irregulars.producers.trace.directory import Trace
+from irregulars.producers.trace.iterations import job_columns
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
 from irregulars.words import duration, ordinal, rate
@@ -60,7 +61,6 @@ def report_traffic(trace: Trace) -> Iterator[str]:
         )
 
 
-_COLUMNS = ("operator", "sequence", "start_ns", "iteration")
 _MOSTLY = 0.8  # share of all waiting in the collectives of a kind: for whom ranks wait by chance they wait less
 _APART = 0.1  # share of the time of a collective by which the ends of its shares differ, and elapsed times with them
 _MOST_PLACES = 16  # of an operator in an iteration: people compare some, and the layers of FSDP are hundreds
@@ -111,20 +111,11 @@ def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
 
 
 def _joined_operators(trace: Trace) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """Return the operators of all ranks, with communicators by their place among the names."""
-    names = sorted({name for batch in trace.commops.values() for name in batch.header.names})
-    codes = {name: code for code, name in enumerate(names)}
-    parts = []
-    for rank, batch in trace.commops.items():
-        table = np.array([codes[name] for name in batch.header.names] or [0], dtype=np.int64)
-        part = {name: batch.columns[name].astype(np.int64) for name in _COLUMNS}
-        part["communicator"] = table[batch.columns["communicator"]]
-        part["rank"] = np.full(len(batch), rank, dtype=np.int64)
-        part |= {name: batch.columns[name] for name in ("elapsed_ns", "size_bytes")}
-        parts.append(part)
-    empty = np.empty(0, dtype=np.int64)
-    wanted = ("rank", "communicator", "elapsed_ns", "size_bytes", *_COLUMNS)
-    return {name: np.concatenate([part[name] for part in parts] or [empty]) for name in wanted}, tuple(names)
+    """Return the operators of all ranks, with communicators by their place among the sorted names."""
+    columns, kinds = job_columns(trace)
+    places = {name: place for place, name in enumerate(sorted(kinds))}
+    columns["communicator"] = np.array([places[name] for name in kinds], dtype=np.int64)[columns["communicator"]]
+    return columns, tuple(places)
 
 
 def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:

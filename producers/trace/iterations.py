@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from irregulars.producers.iteration_inference.inference import Inferred
 
 Array = np.ndarray
-_WANTED: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes")
+_WANTED: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
+_NONE: Final = np.empty(0, dtype=np.int64)  # joined with any integers gives int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,14 @@ def number_iterations(trace: Trace) -> Numbered:
     from irregulars.producers.iteration_inference.inference import infer_iterations
     from irregulars.producers.iteration_inference.operators import are_counted_apart, split, split_kinds, whole
 
-    columns, kinds = job_columns(trace)
+    columns, by_name = job_columns(trace)
+    names, kinds = list(by_name), list(by_name.values())
     is_apart = are_counted_apart(columns["operator"], columns["sequence"])
     if is_apart:
         columns, kinds = split(columns), split_kinds(kinds)
     inferred = infer_iterations(columns, kinds)
     if not inferred.count:
         return Numbered(trace, f"{trace.job}: no iterations are marked, and no period was found in the operators")
-    # In the order of the codes that `job_columns` gives.
-    names = list(dict.fromkeys(c.id for a in trace.announcements for c in a.communicators))
     anchors = (whole(one.communicator) if is_apart else one.communicator for one in inferred.anchors)
     ids = list(dict.fromkeys(names[anchor] for anchor in anchors))
     shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
@@ -62,12 +62,13 @@ def number_iterations(trace: Trace) -> Numbered:
 def _from_end_to_end(trace: Trace) -> Numbered:
     from irregulars.producers.iteration_inference.inference import measure_marked
 
-    marks = np.concatenate([batch.columns["iteration"] for batch in trace.commops.values()])
+    columns, _ = job_columns(trace)
+    marks = columns["iteration"]
     known = np.unique(marks[marks != UNKNOWN])
     first = int(known[0])
     if len(known) <= known[-1] - first:
         return Numbered(trace)  # every tenth is profiled: how long the others took is not known
-    found = measure_marked(job_columns(trace)[0], np.where(marks == UNKNOWN, UNKNOWN, marks - first))
+    found = measure_marked(columns, np.where(marks == UNKNOWN, UNKNOWN, marks - first))
     if not found.are_mostly_gaps:
         return Numbered(trace)
     told = "iterations have no rows of their own: each is taken to begin where the one before ended"
@@ -81,21 +82,23 @@ def has_marks(trace: Trace) -> bool:
     )
 
 
-def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
-    """Join the operators of all ranks; communicators become codes of the whole job, whose kinds come second."""
+def job_columns(trace: Trace) -> tuple[dict[str, Array], dict[str, str]]:
+    """Join the operators of all ranks; second come the kinds of communicators by id, whose places are their codes."""
     from irregulars.producers.iteration_inference.operators import anchor_kinds
 
     kinds: dict[str, str] = {}
     for announcement in trace.announcements:
         kinds |= anchor_kinds(announcement)
     codes = {name: code for code, name in enumerate(kinds)}
-    batches = trace.commops.values()
-    columns = {name: np.concatenate([batch.columns[name] for batch in batches]) for name in _WANTED}
-    columns["rank"] = np.repeat(np.array(list(trace.commops)), [len(batch) for batch in batches])
-    columns["communicator"] = np.concatenate(
-        [np.array([codes[n] for n in b.header.names], dtype=np.int64)[b.columns["communicator"]] for b in batches]
-    )
-    return columns, list(kinds.values())
+    parts = [
+        {
+            **{name: batch.columns[name] for name in _WANTED}, "rank": np.full(len(batch), rank),
+            "communicator": np.array([codes[n] for n in batch.header.names] or [0])[batch.columns["communicator"]],
+        }
+        for rank, batch in trace.commops.items()
+    ]  # fmt: skip
+    wanted = (*_WANTED, "rank", "communicator")
+    return {name: np.concatenate([_NONE, *(part[name] for part in parts)]) for name in wanted}, kinds
 
 
 def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -22,7 +22,7 @@ from irregulars.messages.records import VERSION, decode_json, encode_json
 from irregulars.printing import one_line
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
 from irregulars.sinks.notices.notice import Notice, written
-from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Share, Text, checked, one_of
+from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Share, Text, checked
 from irregulars.words import name_kind, percent
 
 ActionState = Literal["proposed", "withdrawn"]
@@ -39,18 +39,30 @@ TIME_TO_LIVE_NS: Final = {
 _RANKS_REMEMBERED: Final = 64
 
 
+# Both records are the fields of a message that are read: names that are not known yet (of an action, a kind) pass.
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One thing that an orchestrator may do about one device, or shall undo. None: not known."""
 
-    action_id: str  # made of the verdict, the action and the device, whose first rank counts
-    action: str  # of `sinks.advice.ACTION_NAMES`
+    action: Name  # of `sinks.advice.ACTION_NAMES`
     state: ActionState  # withdrawn: do it no more, and undo it if it was done
-    suspect: Suspect  # the device; where it is withdrawn, with its first 64 ranks
-    gpu_hours_lost: float | None  # by the incident so far
-    gpu_hours_lost_per_hour: float | None  # while the cause is there (`sinks.advice`); None also where it is over
-    expires_at_ns: int | None  # until when it may be begun, ns since the epoch; None also: without an end
+    action_id: Name  # made of the verdict, the action and the device, whose first rank counts
     reason: str  # one line for people
+    probability: Share
+    gpu_hours_lost: NotNegative | None  # by the incident so far
+    # While the cause is there (`sinks.advice`); None also where it is over
+    gpu_hours_lost_per_hour: NotNegative | None
+    expires_at_ns: Integer | None  # until when it may be begun, ns since the epoch; None also: without an end
+    device: dict[str, Any]  # a `Suspect` without its probability
+
+    @property
+    def suspect(self) -> Suspect:
+        """The device; where the action is withdrawn, with its first 64 ranks."""
+        values = {**self.device, "probability": self.probability}
+        suspect: Suspect = checked(values, Suspect, "device", "actions", RecordError)
+        return suspect
 
 
 def actions_of(notice: Notice) -> tuple[Action, ...]:
@@ -117,9 +129,10 @@ def _action(
     verdict: Verdict, action: str, state: ActionState, suspect: Suspect, expires_at_ns: int | None, reason: str
 ) -> Action:
     hourly = None if verdict.state == "closed" else gpu_hours_per_hour(verdict)
+    device = asdict(suspect) | {"ranks": [*suspect.ranks]}
     return Action(
-        _id(verdict, action, suspect), action, state, suspect, gpu_hours_lost(verdict), hourly, expires_at_ns,
-        one_line(reason),
+        action, state, _id(verdict, action, suspect), one_line(reason), device.pop("probability"),
+        gpu_hours_lost(verdict), hourly, expires_at_ns, device,
     )  # fmt: skip
 
 
@@ -156,14 +169,14 @@ class ActionsMessage:
     the verdict rests on.
     """
 
-    verdict_id: str
-    revision: int
-    job: str
-    attempt: int
-    kind: str
-    severity: str | None
-    time_ns: int | None
+    verdict_id: Text
+    revision: Count
+    job: JobName
+    kind: Name
     actions: tuple[Action, ...]
+    attempt: Integer = 0
+    severity: str | None = None
+    time_ns: Integer | None = None
 
 
 _OF_ALERT: Final = ("verdict_id", "revision", "job", "attempt", "kind", "severity", "time_ns")
@@ -179,59 +192,16 @@ def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) ->
     message = {
         "schema": "actions", "version": VERSION,
         **{name: alert.get(name) for name in _OF_ALERT},
-        "actions": [
-            {
-                "action": one.action, "state": one.state, "action_id": one.action_id, "reason": one.reason,
-                "probability": one.suspect.probability, "gpu_hours_lost": one.gpu_hours_lost,
-                "gpu_hours_lost_per_hour": one.gpu_hours_lost_per_hour, "expires_at_ns": one.expires_at_ns,
-                "device": {name: value for name, value in asdict(one.suspect).items() if name != "probability"},
-            }
-            for one in actions
-        ],
+        "actions": [asdict(one) for one in actions],
     }  # fmt: skip
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode_actions(value: bytes | None) -> ActionsMessage:
     """Decode a message of the topic ``actions``; raises `RecordError` if it does not follow its schema."""
-    found: _Message = checked(decode_json(value, "actions"), _Message, "", error=RecordError)
-    actions = tuple(
-        Action(
-            one.action_id, one.action, "proposed" if one.state == "proposed" else "withdrawn",
-            checked({**one.device, "probability": one.probability}, Suspect, "device", "actions", RecordError),
-            one.gpu_hours_lost, one.gpu_hours_lost_per_hour, one.expires_at_ns, one.reason,
-        )
-        for one in found.actions
-    )  # fmt: skip
-    return ActionsMessage(**{name: getattr(found, name) for name in _OF_ALERT}, actions=actions)
-
-
-# The fields of a message that are read: names that we do not know yet (of an action, a kind, a device) pass.
-
-
-@dataclass(frozen=True, slots=True)
-class _Action:
-    action: Name
-    state: Annotated[str, one_of("proposed", "withdrawn")]
-    action_id: Name
-    reason: str
-    probability: Share
-    gpu_hours_lost: NotNegative | None
-    gpu_hours_lost_per_hour: NotNegative | None
-    expires_at_ns: Integer | None
-    device: dict[str, Any]  # a `Suspect` without its probability
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    verdict_id: Text
-    revision: Count
-    job: JobName
-    kind: Name
-    actions: tuple[_Action, ...]
-    attempt: Integer = 0
-    severity: str | None = None
-    time_ns: Integer | None = None
+    found: ActionsMessage = checked(decode_json(value, "actions"), ActionsMessage, "", error=RecordError)
+    _ = [one.suspect for one in found.actions]  # refused here, if they are none
+    return found
 
 
 def newer(known: Mapping[str, ActionsMessage], message: ActionsMessage) -> bool:

@@ -32,7 +32,7 @@ from tests.producers.given_source import GivenSource
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.torch_hook.sources import Rank
-from tests.producers.trace.test_iterations import marks_of, without_marks
+from tests.producers.trace.test_iterations import without_marks
 from tests.waiting import DEADLINE_S, gather
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
@@ -73,7 +73,7 @@ def numbers(records: Sequence[Record]) -> dict[int, np.ndarray]:
 
 def errors(name: str, found: dict[int, np.ndarray]) -> np.ndarray:
     truth = read_trace(RECORDINGS / name)
-    columns = {**job_columns(truth)[0], "iteration": marks_of(truth)}
+    columns = job_columns(truth)[0]
     return border_errors(columns, np.concatenate([found[rank] for rank in truth.commops]))
 
 

@@ -37,7 +37,7 @@ def marks_of(trace: Trace) -> np.ndarray:
 def test_borders_are_within_one_operator_of_the_truth_and_the_same_on_all_ranks(path: Path) -> None:
     trace = read_trace(path)
     numbered = number_iterations(without_marks(trace))
-    columns = {**job_columns(trace)[0], "iteration": marks_of(trace)}
+    columns = job_columns(trace)[0]
     found = marks_of(numbered.trace)
     assert border_errors(columns, found).max() <= 1
     assert numbered.report is not None
