@@ -7,7 +7,7 @@ Jobs run at their own pace through broker, worker, database and notify, some at 
 them show; and ``sealed/NAME.txt``, the truth: read the alert first, and say what you would do. While a verdict is
 open all places that tell of it are compared each 10 s. Status 1 if one differs from another, or if an alert breaks a
 rule: its first line must name the device, how sure it is, since when, the cost, and within `MOST_WORDS` words the
-action; its commands and addresses must work.
+action; its commands and addresses must work, and no other alert of the job may tell of anything else.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class Scene:
     never: str = "cordon"  # a word that would send people the wrong way; empty: none
     speed: float = 1.0
     detectors: tuple[str, ...] = ("peers",)
+    # Kinds of other alerts that its recording deserves: the machine that it was made on was slow by itself
+    beside: tuple[str, ...] = ()
 
 
 def simulated(fault: str, **settings: Any) -> Callable[[Path, int], Trace]:
@@ -180,10 +182,9 @@ class Stage:
         return [one for one in told if one["attachments"][0]["footer"].startswith(f"{scene.name}:")]
 
     def hook(self, scene: Scene) -> list[dict[str, Any]]:
+        """Return the same as machines get them: with their alerts."""
         told = [one.json() for one in self.receiver.requests if one.path == "/hook"]
-        own = [one for one in told if (one["alert"]["job"], one["alert"]["kind"]) == (scene.name, scene.kind)]
-        # Of a busy machine's own slowness there are more
-        return [one for one in own if scene.device in one["summary"]]
+        return [one for one in told if one["alert"]["job"] == scene.name]
 
     def look(self, names: Sequence[str]) -> None:
         """Compare all places that tell of the open verdicts of some jobs."""
@@ -227,7 +228,7 @@ def play(stage: Stage, scenes: Sequence[Scene], seed: int) -> None:
 
         def is_over(scene: Scene, run: PublishedRun) -> bool:
             event = "opened" if scene.kind in STANDSTILLS else "resolved"
-            is_told = event in [one["event"] for one in stage.hook(scene)]
+            is_told = event in [one["event"] for one in stage.hook(scene) if is_right(scene, one)]
             return is_told and (scene.kind in STANDSTILLS or not run.is_running)
 
         until_s = time.monotonic() + _MOST_S
@@ -251,17 +252,25 @@ def commands_in(text: str) -> list[str]:
     return [one.rstrip(".") for one in re.findall(r"irregulars (?:show|sql|[a-z]+) [^;()\n]*", text)]
 
 
+def is_right(scene: Scene, notice: dict[str, Any]) -> bool:
+    """Whether a notice tells of the scene's fault."""
+    return notice["alert"]["kind"] == scene.kind and scene.device in notice["summary"]
+
+
 def judge(stage: Stage, scene: Scene, out: Path) -> Iterator[str]:
-    """Write a scene's files; yield each rule that its first alert breaks."""
-    notices = stage.hook(scene)
-    opened = [one for one in notices if one["event"] == "opened"]
-    if not opened:
-        yield f"no alert of {scene.kind}; got {[(m['alert']['kind'], m['event']) for m in notices]}"
-        return
-    alert = opened[0]
-    told = [one for one in stage.slack(scene) if one["attachments"][0]["footer"].startswith(f"{alert['incident']} ")]
+    """Write a scene's files; yield each other alert of its job, and each rule that its own first one breaks."""
+    opened = [one for one in stage.hook(scene) if one["event"] == "opened"]
+    own = [one for one in opened if is_right(scene, one)]
+    others = [one for one in opened if one not in own and one["alert"]["kind"] not in scene.beside]
+    yield from (f"another alert: {one['summary']}" for one in (*others, *own[1:]))
+    told = stage.slack(scene)
     (out / "alerts" / f"{scene.name}.txt").write_text("\n\n".join(map(as_received, told)) + "\n")
-    message = as_received(told[0])
+    if not own:
+        yield f"no alert of {scene.kind}"
+        return
+    alert = own[0]
+    footer = f"{alert['incident']} "
+    message = next(as_received(one) for one in told if one["attachments"][0]["footer"].startswith(footer))
     (out / "sealed" / f"{scene.name}.txt").write_text(f"{scene.kind}: {scene.device or 'nobody'}; {scene.action}\n")
     shown: list[str] = []
     for command in dict.fromkeys(commands_in(message)):
