@@ -13,7 +13,6 @@ source                 start and elapsed           clocks
 NCCL Inspector         1 us, rounded apart         the GPU's timer for elapsed, the host's for the start
 Kineto                 1 us (ns in new versions)   the GPU's timer, moved to the host's once per profile
 flight recorder        1 us, ends seldom known     the host's for the start, CUDA events for elapsed
-TorchComms' clog       1 ms, cut                   the host's, for both; on GPUs of when somebody looked
 torch hook, native     1 ns                        CUDA events from one anchor; on a CPU the host's clock for both
 torch hook, Python     1 ns                        the same
 =====================  ==========================  ==============================================================

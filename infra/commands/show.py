@@ -38,7 +38,7 @@ def show(
         typer.Option("--verdict", metavar="ID", help="Of a trace directory: which; default: the first of analyze."),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the screen as one HTML file.")] = None,
-    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 2,
     clickhouse_url: ClickHouseUrl = None,
     database: Database = None,
     json: Json = False,

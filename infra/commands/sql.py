@@ -69,7 +69,7 @@ def sql(
     is_vertical: Annotated[bool, typer.Option("--vertical", help="Print one record after the other.")] = False,
     is_table: Annotated[bool, typer.Option("--table", help="Print a table, however wide.")] = False,
     is_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
-    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 2,
     clickhouse_url: ClickHouseUrl = None,
     database: Database = None,
     json: Json = False,

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.errors import InputError, ServiceError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_result, settings_of
+from irregulars.infra.commands.options import (
+    Bootstrap,
+    Json,
+    TopicPrefix,
+    kafka_of,
+    kafka_there,
+    print_result,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.dead_letters import DeadLetter, DeadLetterBox
@@ -67,7 +75,7 @@ def check(
     from irregulars.kafka.topic_admin import check_topics
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    counts = check_topics(*kafka_of(settings))
+    counts = check_topics(*kafka_there(settings))
     lines = [f"{settings.topics().name(name):<32} {count:>5} partitions" for name, count in counts.items()]
     print_result(json, counts, lines)
 
@@ -170,7 +178,7 @@ def forget_job(
     from irregulars.infra.runs.dead_letters import TOPICS, erase, kept_of_job
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    where = kafka_of(settings)
+    where = kafka_there(settings)
     kept = kept_of_job(*where, job)
     if is_doing:
         erase(*where, kept)
@@ -293,7 +301,7 @@ def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | Non
     from irregulars.infra.runs.dead_letters import DeadLetterBox
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    return DeadLetterBox(*kafka_of(settings))
+    return DeadLetterBox(*kafka_there(settings))
 
 
 def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Iterator[DeadLetter]:

@@ -21,6 +21,7 @@ from irregulars.infra.commands.options import (
     Bootstrap,
     Json,
     TopicPrefix,
+    kafka_there,
     open_console,
     print_json,
     program,
@@ -89,6 +90,7 @@ def replay(
         say(numbered.report)
     shifted = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
     source = TraceSource(shifted, speed)
+    kafka_there(settings)
     waiting = Acknowledged(settings.kafka_bootstrap)
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
     with stopping.on_stop(agent.stop), waiting:

@@ -23,7 +23,7 @@ from irregulars.errors import InputError, ServiceError, ServiceRefused
 from irregulars.infra.doctor.facts import BrokerFacts, KafkaFacts, Obstacle
 from irregulars.infra.doctor.findings import Finding, Level, finding, ok, span
 from irregulars.infra.settings import Settings
-from irregulars.kafka.broker import open_admin
+from irregulars.kafka.broker import REFUSED_S, open_admin
 from irregulars.kafka.security import KafkaSecurity
 from irregulars.printing import counted
 
@@ -79,7 +79,7 @@ def let_in(settings: Settings, wait_s: float) -> tuple[BrokerFacts, tuple[AdminC
         logger = logging.Logger("irregulars.doctor.librdkafka")  # not of the tree: nothing of it is printed
         logger.addHandler(handler)
         logged = {**config, "log_level": _INFO, "logger": logger}
-        admin, metadata = open_admin(settings.kafka_bootstrap, logged, wait_s)
+        admin, metadata = open_admin(settings.kafka_bootstrap, logged, wait_s, REFUSED_S)
     except InputError as error:
         return replace(facts, error=Obstacle("log_in_unusable", reason_of(error))), None
     except ServiceError as error:

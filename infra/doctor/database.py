@@ -64,7 +64,7 @@ def read_database(settings: Settings, question: Question, on_step: Callable[[str
     on_step("asking the database")
     try:
         # Half of the time at most: the rest is for reading.
-        own = database_settings(settings, min(question.within_s / 2, 5.0), is_reading=question.only_reads)
+        own = database_settings(settings, min(question.within_s / 2, 2.0), is_reading=question.only_reads)
     except InputError as error:
         obstacle = Obstacle("clickhouse_unusable", str(error))
         return DatabaseFacts(settings.clickhouse_url, settings.clickhouse_user, obstacle)

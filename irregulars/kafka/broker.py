@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
@@ -42,6 +43,9 @@ _NO_TOPIC: Final = frozenset(
 _NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
 """Texts of librdkafka and its Python client, with codes of refusals, where they could not ask for a token."""
 
+REFUSED_S: Final = 2.0
+"""Seconds for which a command that asks once tries, where each connection is refused."""
+
 _TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
 _PAUSE_S: Final = 0.1
 
@@ -65,9 +69,12 @@ def client_config(
     return config
 
 
-def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 10.0) -> tuple[AdminClient, Any]:
+def open_admin(
+    bootstrap: str, security: Mapping[str, Any], timeout_s: float = 10.0, refused_s: float = math.inf
+) -> tuple[AdminClient, Any]:
     """Return an admin client and the cluster's metadata, which proves that the broker answers and accepts us.
 
+    `refused_s`: for how long to try where nobody listens; without it a broker that is starting is waited for.
     Raises `ServiceUnavailable` if no broker answers within `timeout_s`; `ServiceRefused` if a broker refuses the
     credentials.
     """
@@ -77,14 +84,17 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
         admin = AdminClient(current(config))
     except KafkaException as error:
         raise service_error(error.args[0], bootstrap) from error
-    deadline = time.monotonic() + timeout_s
+    begin_s = time.monotonic()
     while True:
-        left_s = deadline - time.monotonic()
+        past_s = time.monotonic() - begin_s
+        left_s = timeout_s - past_s
         try:
             metadata = admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
         except KafkaException as error:
             admin.poll(_PAUSE_S)  # delivers errors of the background thread
             refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
+            if not refusals and past_s + _TRY_S >= refused_s and _is_nobody_there(errors):
+                raise service_error(errors[0], bootstrap, refused_s, security) from error
             if refusals or left_s <= _TRY_S:
                 # The time-out of the call itself tells least: errors from the background come before it.
                 told = (refusals or [one for one in errors if _may_change(one, security)] or [error.args[0]])[0]
@@ -95,6 +105,11 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
                 # From here on a refusal may be a password that is being exchanged, which passes.
                 password.note_right()
             return admin, metadata
+
+
+def _is_nobody_there(errors: Sequence[KafkaError]) -> bool:
+    own = [one.str() for one in errors if one.code() != KafkaError._ALL_BROKERS_DOWN]  # which sums up the others
+    return bool(own) and all("Connection refused" in one for one in own)
 
 
 def is_refusal(error: KafkaError, security: Mapping[str, Any]) -> bool:

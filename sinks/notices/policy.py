@@ -273,7 +273,9 @@ def storm_alert(
     lost = [f"{sum(hours):,.3g} GPU-hours lost{'' if is_over else ' so far'}"] if hours else []
     switches = [one["suspects"][0].get("switch") if one["suspects"] else None for one in alerts]
     switch, host = _most("switch", switches), _most("host", map(host_of, alerts))
-    place = switch[1] or host[1] or "what all of these jobs use (storage, fabric)"
+    # Of one job nothing is shared with others: its gravest incident leads further
+    own = [str(one["verdict_id"]) for one in alerts if one["severity"] == severity and len(jobs) == 1]
+    place = switch[1] or host[1] or next(iter(own), "what all of these jobs use (storage, fabric)")
     shared = [_most("kind", (name_kind(str(one["kind"])) for one in alerts))[0], switch[0], host[0]]
     times = [one.first_ns for one in known]
     within = [f"opened within {(max(times) - min(times)) / _NS:.0f} s"] if times else []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,5 @@ def test_nobody_at_the_address_is_one_line_and_credentials_are_in_no_error() -> 
     bootstrap = f"127.0.0.1:{free_port()}"
     with pytest.raises(ServiceUnavailable, match=rf"^Kafka at {bootstrap} must answer within 0\.2 s; got .+$"):
         open_admin(bootstrap, {}, timeout_s=0.2)
+    with pytest.raises(ServiceUnavailable, match=r"within 0\.1 s; got .*Connection refused"):
+        open_admin(bootstrap, {}, timeout_s=math.inf, refused_s=0.1)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, how_to_install
 from irregulars.printing import printable
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW
 
@@ -162,10 +162,13 @@ def main(arguments: list[str]) -> int:
     """Build the library; the one argument, if any, is the directory."""
     try:
         print(build_library(Path(arguments[0]) if arguments else None))
-    except (InputError, OSError, ModuleNotFoundError) as error:
-        print(f"irregulars: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+    except ModuleNotFoundError:
+        text = f"torch must be installed; got none. {how_to_install('torch')}"
+    except (InputError, OSError) as error:
+        text = printable(" ".join(str(error).split()))
+    print(f"irregulars: {text}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

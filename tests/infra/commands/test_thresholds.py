@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.errors import ServiceUnavailable
-from irregulars.sinks.notices import state_log
 from tests.infra.conftest import Run, refused
 
 NOWHERE = ("--reason", "a test", "--bootstrap", "127.0.0.1:1")
@@ -19,10 +17,6 @@ def test_what_would_report_every_job_or_cannot_change_is_refused(run: Run, assig
     assert complaint in refused(run, "thresholds", "set", assignment, *NOWHERE)
 
 
-def test_a_short_silence_that_is_meant_goes_on_to_the_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(bootstrap: str, *_: object) -> None:  # at once: a real one waits ten seconds for an answer
-        raise ServiceUnavailable(f"Kafka at {bootstrap} was asked")
-
-    monkeypatch.setattr(state_log, "partitions_there", ask)
+def test_a_short_silence_that_is_meant_goes_on_to_the_broker(run: Run) -> None:
     status, _, said = run("thresholds", "set", "silence_s=1", "--force", *NOWHERE)
-    assert (status, said) == (2, "irregulars: Kafka at 127.0.0.1:1 was asked\n")
+    assert (status, said.partition(" must answer")[0]) == (2, "irregulars: Kafka at 127.0.0.1:1")

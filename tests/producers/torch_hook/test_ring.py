@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.producers.torch_hook.hooks.native_library import NativeHook
+from irregulars.producers.torch_hook.hooks.native_library import NativeHook, main
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, ROW, PythonRing
 
 
@@ -116,3 +117,13 @@ def test_all_open_rows_of_the_native_ring_are_read(monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda _path: library)
     assert NativeHook(Path("hook.so")).still_open()["id"].tolist() == rows["id"].tolist()
+
+
+def test_building_without_torch_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main([]) == 2
+    assert "torch must be installed; got none. Run in a checkout of irregulars: pip install '.[torch]'" in (
+        capsys.readouterr().err
+    )

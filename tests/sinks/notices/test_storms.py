@@ -170,6 +170,14 @@ def test_a_storm_says_what_its_incidents_share_and_names_the_newest_on_every_cha
     assert json.loads(encode_notice(due.notice))["incidents"] == [f"v{number}" for number in range(119, 4, -1)]
 
 
+def test_a_storm_of_one_job_that_shares_no_place_leads_to_its_gravest_incident() -> None:
+    channel = Channel()
+    channel.take(*({**alert(f"v{number}", job="j"), "suspects": []} for number in range(8)))
+    channel.told(T0)
+    (due,) = channel.told(T0 + GATHER_NS)
+    assert summary_of(due.notice).endswith("Next: look at v5 first.")
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_news_of_a_storm_that_was_given_up_is_told(restarts: bool) -> None:
     """It was noted as told with the storm, and nobody was told of its incidents again."""
