@@ -376,6 +376,17 @@ def command_to_run(verdict: Verdict) -> str:
     return _command("ranks_of_iteration", **job, iteration=shown)
 
 
+def stack_command(verdict: Verdict) -> str:
+    """Return how its host dumps the stack of a rank for which others wait; empty where none does any more.
+
+    The launcher gave the process its rank; those that it forked have a later number.
+    """
+    if verdict.kind not in STANDSTILLS or verdict.state == "closed" or not verdict.suspects:
+        return ""
+    own = f'grep -slzxE "(RANK|SLURM_PROCID)={verdict.suspects[0].rank}" /proc/[0-9]*/environ'
+    return f'py-spy dump --pid "$({own} | cut -d/ -f3 | sort -n | head -1)"'
+
+
 def _command(name: str, **values: str | int) -> str:
     return " ".join(["irregulars sql", name, *(shlex.quote(f"{key}={value}") for key, value in values.items())])
 

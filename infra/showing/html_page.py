@@ -482,7 +482,7 @@ def _section(title: str, chart: str, text: str) -> str:
 
 def _command(text: str) -> str:
     """Return a check as HTML; a command gets a button that copies it (console.js)."""
-    if not text.startswith("irregulars "):
+    if not text.startswith(("irregulars ", "py-spy ")):
         return _safe(text)
     return f'<code>{_safe(text)}</code> <button type="button" class="copy">Copy</button>'
 

@@ -19,6 +19,7 @@ from irregulars.sinks.advice import (
     head_text,
     name_cause,
     path_texts,
+    stack_command,
     unended_text,
     what_to_check,
 )
@@ -283,9 +284,11 @@ def earlier_text(screen: Screen) -> str:
 
 
 def checks_of(screen: Screen) -> list[tuple[str, str]]:
-    """Return the check and the command to run, each with its label."""
+    """Return the check and the commands to run, each with its label."""
     command, reasons = command_to_run(screen.verdict), screen.verdict.explanation
     if screen.recording is not None:  # nothing of it is in a database
         shown = screen.verdict.iterations[0] if reasons is None else reasons.iteration
         command = f"irregulars explain {shlex.quote(screen.recording)} --iteration {shown}"
-    return [(label, one) for label, one in (("Check", what_to_check(screen.verdict)), ("Look", command)) if one]
+    stack = "" if screen.recording is not None else stack_command(screen.verdict)
+    told = (("Check", what_to_check(screen.verdict)), ("Stack", stack), ("Look", command))
+    return [(label, one) for label, one in told if one]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import CAUSES, layer_of
 from irregulars.messages.reasons import Reasons, Reported
-from irregulars.sinks.advice import advise, name_device, plan_of, where_to_look
+from irregulars.sinks.advice import advise, name_device, plan_of, stack_command, where_to_look
 from irregulars.sinks.investigations import bind, find_investigation
 from irregulars.words import name_ranks
 
@@ -148,3 +149,13 @@ def test_a_note_asks_nobody_to_drain_anything() -> None:
     # Of nobody's fault that was always there the cost alone says nothing
     always = replace(note, kind="imbalance", suspects=(), explanation=Reasons(10, 1.0, 1.0, "peers"))
     assert advise(always).startswith("nothing in a hurry, no time without it is known; drain nothing: even out")
+
+
+def test_the_command_that_dumps_a_stack_finds_the_process_of_the_rank() -> None:
+    hang = replace(VERDICT, kind="hang", suspects=(replace(GPU, rank=471_108, ranks=(471_108,)),))
+    command = stack_command(hang).replace("py-spy dump --pid", "echo")
+    with subprocess.Popen(["sleep", "60"], env={"RANK": "471108"}) as process:
+        found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+        process.kill()
+    assert found == f"{process.pid}\n"
+    assert stack_command(replace(hang, state="closed")) == stack_command(VERDICT) == ""
