@@ -21,13 +21,21 @@ from irregulars.errors import ServiceError
 from irregulars.infra.console.rendering import NAME, Console, console_of, is_part, named, render, seconds, table_of
 from irregulars.infra.showing.found import BINS, WORK_KINDS, Cell, Iteration, median_of
 from irregulars.infra.showing.from_database import CELLS, read_cells
-from irregulars.infra.showing.html_page import extremes_of, heat_map, numerics_charts, small_line, times_chart
+from irregulars.infra.showing.html_page import (
+    extremes_of,
+    heat_map,
+    numerics_charts,
+    small_line,
+    times_chart,
+    ways_chart,
+)
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, Band
 from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
+from irregulars.infra.showing.transfers import communicators_of, matrix_of
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import counted
 from irregulars.sinks.investigations import Answer, run
-from irregulars.words import duration
+from irregulars.words import duration, rate
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -238,6 +246,46 @@ def _around(times: list[Iteration]) -> int:
     return times[-1].iteration if first is None else first
 
 
+_CELLS: Final = 4096  # of the matrix that are read at most
+_SLICES: Final = 12
+_RANKED: Final = 20
+
+
+async def transfers_page(request: Request) -> Response:
+    """Show who is slow to send and to receive, and which communicators are slow, over the stored iterations.
+
+    A page of its own: of a large job the questions take seconds.
+    """
+    job, ask = request.path_params["job"], console_of(request).database.ask
+    attempts = await ask(("attempts", job), lambda client: attempts_of(client, job))
+    wanted = request.query_params.get("attempt")
+    attempt = next((one["attempt"] for one in attempts if wanted is None or str(one["attempt"]) == wanted), None)
+    if attempt is None:
+        raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
+
+    async def asked(question: str, **values: int) -> Answer:
+        values |= {"attempt": attempt}
+        key = (question, job, *values.values())
+        return await ask(key, lambda client: run(client, question, {"job": job, **values}), _NUMERICS_S)
+
+    matrix, ranking, slices = await asyncio.gather(
+        asked("transfer_matrix", limit=_CELLS), asked("slowest_communicators", limit=_RANKED),
+        asked("slowest_communicators", limit=_CELLS, slices=_SLICES),
+    )  # fmt: skip
+    latencies, rates = (matrix_of(named(matrix), is_rate=is_rate) for is_rate in (False, True))
+    charts = (
+        ("Latency, sender by receiver", latencies, "receiver", duration),
+        ("Rate, sender by receiver", rates, "receiver", lambda ns: rate(1e18 / ns)),
+        ("Communicators over time, the slowest first", communicators_of(named(slices)), "iterations from", duration),
+    )
+    return render(
+        request, "transfers.html", job=job, attempt=attempt, empty=matrix.empty,
+        charts=[(title, Markup(ways_chart(rows, title, name, tell)) if rows else None)
+                for title, rows, name, tell in charts],
+        ranking=table_of(ranking, [one for one in ranking.columns if one != "from_iteration"]),
+    )  # fmt: skip
+
+
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
 _LATE_S: Final = 60.0  # seconds since its newest iteration began after which a job counts as late, at the earliest
@@ -356,4 +404,5 @@ def _cost(job: str, incidents: Sequence[Row]) -> float | None:
 ROUTES: Final[Sequence[BaseRoute]] = (
     Route("/", jobs_now_page, name="now"),
     Route(f"/jobs/{{job:{NAME}}}", job_page, name="job"),
+    Route(f"/transfers/{{job:{NAME}}}", transfers_page, name="transfers"),
 )

@@ -88,6 +88,7 @@ def make_templates() -> Environment:
     )  # fmt: skip
     environment.globals |= {
         "job_path": job_path, "incident_path": incident_path, "host_path": host_path, "device_path": device_path,
+        "transfers_path": transfers_path,
         "live_s": LIVE_S,
     }  # fmt: skip
     environment.filters |= {
@@ -263,6 +264,11 @@ def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
 def job_path(job: str, attempt: int | None = None) -> str:
     """Return the address of a job's page."""
     return f"/jobs/{piece_of(job)}{'' if attempt is None else f'?attempt={attempt}'}"
+
+
+def transfers_path(job: str, attempt: int) -> str:
+    """Return the address of the page of a job's transfers."""
+    return f"/transfers/{piece_of(job)}?attempt={attempt}"
 
 
 def incident_path(verdict_id: str) -> str:

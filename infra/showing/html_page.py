@@ -191,14 +191,19 @@ def _colour_scale(low: str, high: str) -> str:
     return f'<p class="dim">{escape(low)} {scale} {escape(high)}</p>'
 
 
-def ways_chart(ways: Sequence[Way]) -> str:
-    """Draw how many times the usual time of its kind each way took; a row a way, a column an iteration."""
+def ways_chart(
+    ways: Sequence[Way],
+    title: str = "Transfers by way and iteration",
+    column: str = "iteration",
+    tell: Callable[[float], str] = duration,
+) -> str:
+    """Draw how many times the usual time of its kind each way took; a row a way, a column an iteration or another."""
     high = max(_FULL_RATIO, *(way.ratio for way in ways))  # a single stall would leave no colour for the others
 
     def level(way: Way, took_ns: float) -> int:
         return _level(took_ns / way.usual_ns if way.usual_ns else 1.0, 1.0, high)
 
-    chart = _rows_chart("Transfers by way and iteration", ways, level)
+    chart = _rows_chart(title, ways, level, column, tell)
     return chart + _colour_scale("as usual", f"{high:.1f} times that or more")
 
 
@@ -209,7 +214,13 @@ def pauses_chart(causes: Sequence[Way]) -> str:
     return chart + _colour_scale("as usual", f"{duration(high)} more")
 
 
-def _rows_chart(title: str, rows: Sequence[Way], level: Callable[[Way, float], int]) -> str:
+def _rows_chart(
+    title: str,
+    rows: Sequence[Way],
+    level: Callable[[Way, float], int],
+    name: str = "iteration",
+    tell: Callable[[float], str] = duration,
+) -> str:
     columns = sorted({iteration for row in rows for iteration in row.took_ns})
     tall, wide = 16.0, _WIDTH / len(columns)
     parts, labels = [], []
@@ -218,9 +229,9 @@ def _rows_chart(title: str, rows: Sequence[Way], level: Callable[[Way, float], i
         for column, iteration in enumerate(columns):
             if iteration in row.took_ns:
                 took_ns = row.took_ns[iteration]
-                told = f"{row.name}, iteration {iteration}: {duration(took_ns)} (usual {duration(row.usual_ns)})"
+                told = f"{row.name}, {name} {iteration}: {tell(took_ns)} (usual {tell(row.usual_ns)})"
                 parts.append(_rect(column * wide, at * tall, wide, tall, f"heat{level(row, took_ns)}", told))
-    return _plot(len(rows) * tall, title, parts, labels, (f"iteration {columns[0]}", str(columns[-1])))
+    return _plot(len(rows) * tall, title, parts, labels, (f"{name} {columns[0]}", str(columns[-1])))
 
 
 def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:

@@ -6,13 +6,16 @@ so each is held against the median of those that no accused device is in: of a s
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from irregulars.grouping import grouped
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.judgements import Columns, Suspect
 from irregulars.messages.records import UNKNOWN
@@ -21,6 +24,7 @@ from irregulars.words import name_kind
 TRANSFER_KINDS: Final = ("slow_nic", "slow_link", "slow_communicator")  # kinds of verdicts that are about transfers
 SHOWN: Final = 40  # iterations of a map: the newest in which the cause was seen
 _ROWS: Final = 24
+_RANKS: Final = 32  # of a matrix: of more, those of the slowest transfers
 
 # How long each way took in each iteration, all partners being there. A recv has both ends, so sends are left out.
 TRANSFERS: Final = """
@@ -102,6 +106,38 @@ def ways_of(transfers: Iterable[Sequence[Any]], members: Members, suspect: Suspe
     # Half of the rows are for accused ways, and more where the others leave some.
     mine = mine[: max(_ROWS // 2, _ROWS - len(others))]
     return [*mine, *others[: _ROWS - len(mine)]]
+
+
+def matrix_of(cells: Iterable[Mapping[str, Any]], *, is_rate: bool) -> list[Way]:
+    """Return a row for each sender, by receiver: the latency of a transfer, or the time of a gigabyte at their rate.
+
+    `cells`: as the question `transfer_matrix` answers; usual is the median of all.
+    """
+    took: dict[tuple[int, int], float] = {}
+    for one in cells:
+        ns = 1e9 / (one["median_gbytes_per_s"] or math.inf) if is_rate else 1e6 * one["latency_ms"]
+        took |= {(one["sender"], one["receiver"]): ns} if ns > 0 else {}
+    if not took:
+        return []
+    slowest = sorted(took, key=lambda ends: -took[ends])
+    shown = set([*dict.fromkeys(chain.from_iterable(slowest))][:_RANKS])
+    rows = grouped((sender, (receiver, ns)) for (sender, receiver), ns in took.items() if {sender, receiver} <= shown)
+    usual_ns = float(np.median([*took.values()]))
+    return [Way(f"rank {sender}", False, usual_ns, dict(own)) for sender, own in sorted(rows.items())]
+
+
+def communicators_of(slices: Iterable[Mapping[str, Any]]) -> list[Way]:
+    """Return a row for each communicator and operator over time, the slowest against its like first.
+
+    `slices`: as the question `slowest_communicators` answers.
+    """
+    found: dict[str, Way] = {}
+    for one in slices:
+        ns, name = 1e6 * one["median_ms"], f"{one['communicator']} {one['operator']}"
+        if one["times_its_like"]:
+            way = found.setdefault(name, Way(name, False, ns / one["times_its_like"], {}))
+            found[name] = way._replace(took_ns={**way.took_ns, one["from_iteration"]: ns})
+    return [*found.values()][:_ROWS]
 
 
 def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None) -> bool:

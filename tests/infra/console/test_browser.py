@@ -25,7 +25,7 @@ if chromium_path() is None:
 
 PAGES = (
     "/", "/jobs/gloo-slow-nic", "/incidents/gloo-slow-nic:0:60:0", "/devices", "/hosts/node-1", "/pipeline",
-    "/questions", "/questions/jobs_now", "/search?q=node",
+    "/questions", "/questions/jobs_now", "/search?q=node", "/transfers/tp2pp2dp2-nic-send",
 )  # fmt: skip
 PAINTED = "[data-chart=heat_map][data-state=painted]"
 CUT_OFF = "net::ERR_ABORTED"  # what the browser still asked for, as the icon, when the test went on to the next page
@@ -167,7 +167,8 @@ OTHER_KINDS = {
 }  # fmt: skip
 MORE_PAGES = (
     "/incidents/pp4dp2-hang-inside:0:40:0", *(f"/incidents/{one}" for one in OTHER_KINDS.values()),
-    "/jobs/tp2pp2dp2-stage", "/jobs/numerics-2-trial-014", "/devices/history?host=node-1&nic=eth0", "/jobs/none",
+    "/transfers/ddp16-nic-both", "/jobs/tp2pp2dp2-stage",
+    "/jobs/numerics-2-trial-014", "/devices/history?host=node-1&nic=eth0", "/jobs/none",
     "/docs/runbook", "/docs/verdict-json", "/docs",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.console.rendering import incident_path, job_path
+from irregulars.infra.console.rendering import incident_path, job_path, transfers_path
 from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.text_page import headline
@@ -81,6 +81,24 @@ def test_an_old_attempts_hang_does_not_stand_on_the_page_of_the_next_one(clickho
             assert reader.log_in().status_code == 303
             pages = [text_of(reader.get(f"{job_path(made_up_job.JOB)}?attempt={attempt}")) for attempt in (0, 1)]
     assert [("stands still" in one, made_up_job.VERDICT_ID in one) for one in pages] == [(True, True), (False, False)]
+
+
+def test_transfers_of_a_job_name_the_slow_sender_and_rank_its_communicators(somebody: Visit, client: object) -> None:
+    slow = "tp2pp2dp2-nic-send"
+    path = transfers_path(slow, 0)
+    assert f'href="{path}"' in somebody.get(job_path(slow)).text
+    page = somebody.get(path)
+    cells = rows(client, "transfer_matrix", job=slow)
+    worst = max(cells, key=lambda one: float(str(one["latency_ms"])))
+    told = rf'heat5"><title>rank {worst["sender"]}, receiver {worst["receiver"]}: '
+    assert re.search(told + r"[\d.]+ (?:µs|ms)", page.text)
+    assert re.search(r"receiver \d+: [\d.]+ [GM]B/s \(usual ", page.text)
+    ranking = text_of(page).partition("Communicators by slowness")[2]
+    assert all(f"{one['communicator']} {one['operator']}" in ranking
+               for one in rows(client, "slowest_communicators", job=slow, limit=3))  # fmt: skip
+    (healthy,) = (one.rpartition("/")[2] for one in HEALTHY)
+    assert somebody.get(transfers_path(healthy, 0)).status_code == 200
+    assert somebody.get(transfers_path(slow, 7)).status_code == somebody.get("/transfers/none").status_code == 404
 
 
 def test_an_incidents_page_says_what_show_says(somebody: Visit, client: object) -> None:

@@ -9,7 +9,7 @@ from irregulars.infra.showing.found import Found, Iteration, Standing, gather
 from irregulars.infra.showing.from_database import found_in_recording
 from irregulars.infra.showing.html_page import page_of, small_line, times_chart, ways_chart
 from irregulars.infra.showing.text_page import headline, lines_of
-from irregulars.infra.showing.transfers import ways_of
+from irregulars.infra.showing.transfers import communicators_of, matrix_of, ways_of
 from irregulars.messages.judgements import Suspect
 from irregulars.producers.trace.directory import read_trace
 from irregulars.words import name_kind
@@ -39,6 +39,39 @@ def test_accused_ways_stand_first_and_are_held_against_those_of_their_kind() -> 
     ]  # fmt: skip
     assert [round(one.ratio, 2) for one in found] == [10.0, 5.0, 1.0, 1.0, 1.0]
     assert found[0].took_ns == {7: 30 * MS, 8: 30 * MS}
+
+
+def test_a_matrix_has_a_row_for_each_sender_and_of_a_large_job_the_slowest_ranks() -> None:
+    cells = [
+        {"sender": one, "receiver": one + 1, "latency_ms": 9.0 if one == 70 else 1.0 + one / 100,
+         "median_gbytes_per_s": 0.5 if one == 40 else 2.0}
+        for one in range(100)
+    ]  # fmt: skip
+    cells.append({"sender": 0, "receiver": 5, "latency_ms": 1.0, "median_gbytes_per_s": 0.0})  # too little to round
+    latencies, rates = (matrix_of(cells, is_rate=is_rate) for is_rate in (False, True))
+    assert {"rank 70", "rank 99"} <= {one.name for one in latencies}
+    assert len({rank for one in latencies for rank in one.took_ns}) <= 32
+    assert next(one for one in latencies if one.name == "rank 70").ratio == pytest.approx(9 / 1.49, rel=0.01)
+    assert next(one for one in rates if one.name == "rank 40").took_ns == {41: 2e9}
+    assert matrix_of(cells[-1:], is_rate=True) == matrix_of([], is_rate=False) == []
+
+
+def test_communicators_over_time_are_held_against_their_like() -> None:
+    slices = [
+        {
+            "communicator": name,
+            "operator": "all_reduce",
+            "from_iteration": at,
+            "median_ms": ms,
+            "times_its_like": ms / 2,
+        }
+        for name, at, ms in (("dp1", 30, 8.0), ("dp1", 0, 2.0), ("dp0", 0, 2.0), ("dp0", 30, 2.0))
+    ]
+    slow, usual = communicators_of([*slices, slices[0] | {"communicator": "dp2", "times_its_like": 0.0}])
+    assert (slow.name, slow.usual_ns, slow.took_ns) == ("dp1 all_reduce", 2 * MS, {30: 8 * MS, 0: 2 * MS})
+    assert usual.ratio == 1.0
+    chart = ways_chart([slow, usual], "Communicators", "iterations from")
+    assert "dp1 all_reduce, iterations from 30: 8 ms (usual 2 ms)" in chart
 
 
 def test_a_link_accuses_one_direction_of_one_pair_and_a_map_of_one_colour_is_left_out() -> None:
