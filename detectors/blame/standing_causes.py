@@ -144,7 +144,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     stage: the other stages wait for it in each iteration. Where several seem heavy (that of the first and the last
     one is extrapolated), the costliest is taken.
     """
-    hides_work = median(one.beside_ratio for one in reviewed) > 1 - JOB.part
+    hides_work = median(one.beside_ratio for one in reviewed) > JOB.most
     work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]
     stages = sorted(set.intersection(*map(set, work_ns)))
     found = [_stage_cause(stage, work_ns, reviewed, topology) for stage in stages] if len(stages) > 1 else []

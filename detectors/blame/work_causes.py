@@ -81,16 +81,16 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     ranks = sorted(unexplained.topology.logged.intersection(host.ranks))
     # Whether its ranks have nearly all of the time lost to work, or of the whole excess
     by_rank = [sum(works.get(rank, 0.0) for _, works in lost) for rank in ranks]
-    own_ns, works_ns = sum(by_rank), sum(sum(works.values()) for _, works in lost)
-    all_ns = sum(
-        unexplained.to_explain_ns(excess_ns, sum(works.get(rank, 0.0) for rank in ranks), sum(works.values()))
-        for excess_ns, works in lost
-    )
+    host_ns = [sum(works.get(rank, 0.0) for rank in ranks) for _, works in lost]
+    all_ns = [
+        unexplained.to_explain_ns(excess_ns, ns, sum(works.values()))
+        for ns, (excess_ns, works) in zip(host_ns, lost, strict=True)
+    ]
+    own_ns, seen = sum(host_ns), sum(ns >= JOB.most * total_ns for ns, total_ns in zip(host_ns, all_ns, strict=True))
     take_turns = (
         len(lost) >= JOB.often
-        and not is_by_chance(host, len(lost), len(lost), unexplained.topology)
-        and own_ns >= JOB.nearly_all * all_ns > 0
-        and (own_ns >= JOB.nearly_all * works_ns or _are_others_on_time(ranks, unexplained.attributions))
+        and not is_by_chance(host, seen, len(lost), unexplained.topology)
+        and own_ns >= JOB.nearly_all * sum(all_ns) > 0
         and max(by_rank) <= JOB.most * own_ns  # one rank takes no turns
     )
     if not take_turns or not _are_all_late(ranks, unexplained.attributions):
@@ -99,19 +99,6 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     late = _late_as(ranks[0], unexplained.attributions)
     shared = _shared_by(ranks[0], late, unexplained.attributions, unexplained.topology)
     return shared if shared.kind == STAGE else host
-
-
-def _are_others_on_time(ranks: Collection[int], attributions: Sequence[Attribution]) -> bool:
-    """Whether in the typical iteration the median rank elsewhere works less than half as much longer as a host's.
-
-    `ranks`: of the host. Nobody is on time where no other rank is known.
-    """
-    on_time = []
-    for attribution in attributions:
-        own = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
-        others = [ns for rank, ns in attribution.work_excess_ns.items() if rank not in ranks]
-        on_time.append(median(others or [math.inf]) < JOB.most * median(own))
-    return 2 * sum(on_time) > len(on_time)
 
 
 def _are_all_late(ranks: Sequence[int], attributions: Sequence[Attribution]) -> bool:

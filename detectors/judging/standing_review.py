@@ -214,7 +214,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 graph.own_work_ns(one.number),
                 path_work_ns(graph, one.number),
                 beside_ratio,
-                microbatch_work_ns(graph, one.number, topology.stage_of, of_ends=beside_ratio > 1 - JOB.part),
+                microbatch_work_ns(graph, one.number, topology.stage_of, of_ends=beside_ratio > JOB.most),
                 graph.own_work_ns(one.number, to_last_message=True),
                 what_if,
             )

@@ -24,9 +24,9 @@ class Suspicion(NamedTuple):
     """A suspect iteration: the lanes that its path lost most to, the costliest first, and how much that is, ns.
 
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
-    loss to anything, everybody's longer work included. `is_of_stage`: the first lane is a rank's own work, and its
-    stage is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a verdict that accuses somebody
-    explains it.
+    loss to anything but single transfers that hung, everybody's longer work included. `is_of_stage`: the stage of
+    the rank whose work cost most is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a
+    verdict that accuses somebody explains it.
     """
 
     iteration: int
@@ -49,6 +49,11 @@ class Suspicion(NamedTuple):
         return self.losses[0][1]
 
 
+def _last_rank(losses: Sequence[tuple[Lane, float]]) -> int | None:
+    """Return the rank whose own work cost most; None if none cost anything."""
+    return next((lane.first for lane, _ in losses if lane.kind == "work"), None)
+
+
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
     """Whether most of these ranks live on one host, and chance would hardly put as many on any host.
 
@@ -69,25 +74,28 @@ class Suspicions:
 
     def note(self, attribution: Attribution, place: int, topology: Topology, excess_ns: float = 0.0) -> None:
         """Take in a suspect iteration that was looked into; `place`: its ordinal."""
-        lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
+        known = attribution.lanes
+        # One transfer that hung is no device's doing.
+        longer = {
+            lane: ns for lane, ns in attribution.path_excess_ns.items()
+            if ns > 0 and not (lane in known and known[lane].is_stray)
+        }  # fmt: skip
+        total_ns = sum(longer.values())
+        longer.pop(EVERYBODY, None)
         # All ranks were slow together, or nothing was: no lane made it long.
-        if not lost:
+        if not longer:
             return
-        total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
-        most = sorted(lost.items(), key=lambda one: (-one[1], one[0]))
+        most = sorted(longer.items(), key=lambda one: (-one[1], one[0]))
         losses = tuple(one for at, one in enumerate(most) if not at or one[1] >= JOB.least_share * total_ns)
-        lane = losses[0][0]
-        if lane in attribution.lanes and attribution.lanes[lane].is_stray:
-            return  # one transfer hung, which is no device's doing
-        stage = topology.stage(lane.first) if lane.kind == "work" else None
+        last = _last_rank(losses)
+        stage = None if last is None else topology.stage(last)
         is_of_stage = (
             stage is not None
             and topology.logged_share(stage) < 1  # of all ranks: there is no other one to be quicker
             and is_late_together(stage, [attribution], topology)
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
-        known = Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns)
-        self._known.append(known)
+        self._known.append(Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns))
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
             self._known.popleft()
@@ -158,12 +166,13 @@ class Suspicions:
         late together, while of a heavy batch the path may pass the longest stage alone. Empty if data are not uneven.
         """
         newest = list(self._known)[-IRREGULAR.recent :]
-        ranks = [one.lane.first for one in newest]
+        ranks = [rank for one in newest if (rank := _last_rank(one.losses)) is not None]
         is_uneven = (
-            len(newest) == IRREGULAR.recent
-            # Lost to ranks' own work, by as large a share as any cause must explain. Where a batch is longer for
-            # everybody, the rest is noise, and its largest part another rank's in each iteration.
-            and all(o.lane.kind == "work" and o.work_ns >= JOB.part * o.total_ns for o in newest)
+            len(ranks) == IRREGULAR.recent
+            # Lost to ranks' own work, by as large a share as any cause must explain; by half where some transfer
+            # took more than any one of them. Where a batch is longer for everybody, the rest is noise, and its
+            # largest part another rank's in each iteration.
+            and all(o.work_ns >= (JOB.part if o.lane.kind == "work" else JOB.most) * o.total_ns for o in newest)
             and newest[-1].ordinal - newest[0].ordinal < 2 * IRREGULAR.recent  # most iterations are long
             and len(set(ranks)) >= JOB.repeated
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations

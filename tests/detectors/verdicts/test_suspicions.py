@@ -177,6 +177,11 @@ def test_what_is_not_uneven_data() -> None:
     attributions = [lost(at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)]
     assert list(noted(*attributions, lost(5, pair=50.0)).uneven(TOPOLOGY)) == []
     assert list(noted(*attributions, lost(5, r2=50.0, pair=10.0)).uneven(TOPOLOGY)) == [0, 1, 2, 3, 4, 5]
+    # Unless it took less than the work of ranks together, or was one transfer that hung
+    assert list(noted(*attributions, lost(5, pair=50.0, r2=30.0, r3=25.0)).uneven(TOPOLOGY)) == [0, 1, 2, 3, 4, 5]
+    assert list(noted(*attributions, lost(5, pair=50.0, r2=30.0, r3=15.0)).uneven(TOPOLOGY)) == []
+    hung = {PAIR: LaneExcess(500 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=4.0)}
+    assert list(noted(*attributions, replace(lost(5, pair=500.0, r2=30.0), lanes=hung)).uneven(TOPOLOGY)) != []
     # What is far apart is not uneven data
     assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=2).uneven(TOPOLOGY)) != []
     assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=3).uneven(TOPOLOGY)) == []
