@@ -147,7 +147,7 @@ def _ranks(history: Sequence[Late]) -> set[int]:
 
 
 HISTORY: Final = 64
-"""Iterations whose times and latest ranks are remembered; it bounds how far back a standing fault can be dated."""
+"""Iterations whose times and latest ranks are remembered; it bounds how far back a fault can be dated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +156,13 @@ class LatenessState:
 
     history: tuple[tuple[int, Late], ...]
     before: tuple[Late, ...] | None
-    elapsed_ns: tuple[tuple[int, float], ...] = ()  # empty in a state of a worker without it
 
 
 class LatenessWatch:
-    """Remembers by how much the latest ranks were late in the iterations so far, and how long these took."""
+    """Remembers by how much the latest ranks were late in the iterations so far."""
 
     def __init__(self) -> None:
         self.history: deque[tuple[int, Late]] = deque(maxlen=HISTORY)
-        self.elapsed_ns: deque[tuple[int, float]] = deque(maxlen=HISTORY)
         self._known: deque[Late] = deque(maxlen=HISTORY)  # the same without ranks whose lateness is not known
         # The iterations before the open verdict. Later ones hold its fault, which must not become usual.
         self._before: list[Late] | None = None
@@ -183,7 +181,7 @@ class LatenessWatch:
             return lasting
         return find_latest(late_ns, before)
 
-    def learn(self, iteration: int, late_ns: Late, elapsed_ns: float, *, has_open: bool) -> None:
+    def learn(self, iteration: int, late_ns: Late, *, has_open: bool) -> None:
         """Take in an iteration; while a verdict is open, the usual lateness from before it is kept."""
         if not has_open:
             self._before = None
@@ -193,20 +191,18 @@ class LatenessWatch:
         latest = {rank for late in self._known for rank in late}
         kept = {rank: ns for rank, ns in late_ns.items() if rank in latest or not math.isnan(ns)}
         self.history.append((iteration, kept))
-        self.elapsed_ns.append((iteration, elapsed_ns))
         self._known.append(_known(kept))
 
     def state(self) -> LatenessState:
         """Everything that `from_state` needs."""
         before = None if self._before is None else tuple(self._before)
-        return LatenessState(tuple(self.history), before, tuple(self.elapsed_ns))
+        return LatenessState(tuple(self.history), before)
 
     @classmethod
     def from_state(cls, state: LatenessState) -> LatenessWatch:
         """Restore."""
         watch = cls()
         watch.history.extend(state.history)
-        watch.elapsed_ns.extend(state.elapsed_ns)
         watch._known.extend(_known(late) for _, late in state.history)
         watch._before = None if state.before is None else list(state.before)
         return watch

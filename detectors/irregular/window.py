@@ -54,6 +54,7 @@ class _Levels(NamedTuple):
     level_ns: float
     noise_ns: float
     noise_limit_ns: float
+    usual_ns: float
 
 
 class IterationWindow:
@@ -90,7 +91,8 @@ class IterationWindow:
         """Return the levels of the window; they are asked for several times before the next iteration enters."""
         if self._levels is None:
             regular = np.fromiter(self._regular, dtype=np.float64)
-            self._levels = _Levels(_level_ns(regular), _noise_ns(regular), _noise_limit_ns(regular))
+            usual_ns = median(regular) if len(regular) >= IRREGULAR.min_iterations else math.nan
+            self._levels = _Levels(_level_ns(regular), _noise_ns(regular), _noise_limit_ns(regular), usual_ns)
         return self._levels
 
     @property
@@ -155,6 +157,14 @@ class IterationWindow:
     def healthy_ns(self) -> float:
         """Usual time of an iteration, ns: the window's mean, or the level before a shift, which raises that mean."""
         return self.mean_ns if self._shifted is None else min(self.mean_ns, self._shifted[0])
+
+    @property
+    def usual_ns(self) -> float:
+        """Median of the regular iterations, or the level before a shift, ns; NaN before `IRREGULAR.min_iterations`.
+
+        Of this long the job's iterations are without a fault. The mean holds irregular ones too, stalls and warm-up.
+        """
+        return self._now().usual_ns if self._shifted is None else min(self._now().usual_ns, self._shifted[0])
 
     @property
     def has_shift(self) -> bool:

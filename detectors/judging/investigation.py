@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,10 +40,11 @@ class Finding(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Duration of a healthy iteration of the job: its mean, ns, and the limit of irregular ones."""
+    """Duration of a healthy iteration of the job: its mean and median, ns, and the limit of irregular ones."""
 
     mean_ns: float
     limit: Limit
+    usual_ns: float = math.nan
 
 
 class Circumstances(NamedTuple):

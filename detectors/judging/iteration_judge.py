@@ -329,7 +329,7 @@ class IterationJudge:
         verdict_ids += strange_in
         # Let the window and the usual values follow the job; suspect iterations show no usual values
         has_open = self._tracker.has_open
-        self._lateness.learn(rows.number, late_ns, float(rows.elapsed_ns), has_open=has_open)
+        self._lateness.learn(rows.number, late_ns, has_open=has_open)
         had_shift = self._window.has_shift
         self._window.learn(rows.elapsed_ns, is_irregular=is_irregular, has_open=has_open)
         self._investigator.learn(rows, is_regular=not suspicion and not has_open)
@@ -380,7 +380,7 @@ class IterationJudge:
         observation = Observation(
             rows.number,
             rows.elapsed_ns,
-            reference_ns=healthy.mean_ns,
+            reference_ns=healthy.usual_ns,
             time_ns=rows.start_ns,
             attribution=finding.attribution,
             # 1 ns: the iterations of a simulator may have no noise at all.
@@ -424,10 +424,15 @@ class IterationJudge:
 
         Once no verdict is open, what is suspect is again the window's to say: the job's level may have changed.
         """
-        level, before = Level(self._window.healthy_ns, self._window.limit), self._healthy_before
+        level, before = (
+            Level(self._window.healthy_ns, self._window.limit, self._window.usual_ns),
+            self._healthy_before,
+        )
         if before is None or self._tracker.has_open:
             return before or level
-        return level._replace(mean_ns=min(level.mean_ns, before.mean_ns))
+        return level._replace(
+            mean_ns=min(level.mean_ns, before.mean_ns), usual_ns=min(level.usual_ns, before.usual_ns)
+        )
 
     # --- reviews and hangs ------------------------------------------------------------------------------------------
 
@@ -447,8 +452,7 @@ class IterationJudge:
         causes, observations = found
         causes = self._review.confirmed(causes, [one for one in causes if self._tracker.is_standing(one)])
         history = self._review.unreviewed(self._lateness.history, regular[-1].number)
-        elapsed_ns = dict(self._lateness.elapsed_ns)
-        revisions = self._tracker.review_standing(causes, observations, history, self._topology, elapsed_ns)
+        revisions = self._tracker.review_standing(causes, observations, history, self._topology)
         self._log.verdicts += self._say.testify(revisions)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:

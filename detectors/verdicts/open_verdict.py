@@ -16,12 +16,13 @@ from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.own_time import CoveredBy, covering_cause
 from irregulars.detectors.blame.reported import Report
+from irregulars.detectors.blame.suspects import is_carried
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.verdicts.opening import carries_lane
-from irregulars.detectors.verdicts.suspicions import Suspicions
+from irregulars.dtypes import Floats
 from irregulars.messages.kinds import CAUSES
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
@@ -70,6 +71,10 @@ class OpenVerdict:
     reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
     tried_since: int = 0  # looked into since the newest iteration in which the cause was seen
     worked: int = 0  # iterations in which the accused ranks worked longer, and nothing else showed
+    # Typical cost of an iteration; what the cause cost since `last` by their times, and Page's sum of these
+    typical_ns: float = 0.0
+    unseen_ns: float = 0.0
+    beyond_ns: float = 0.0
 
     def __post_init__(self) -> None:
         # `replace` runs this too: so `state` returns a copy that shares no deque with this verdict.
@@ -89,7 +94,7 @@ class OpenVerdict:
             return True
         # One that is not long by itself must lose about as much to the cause as is typical of it.
         assert observation.attribution is not None
-        return explained_ns(self.cause, observation.attribution) >= JOB.most * self._typical_ns
+        return explained_ns(self.cause, observation.attribution) >= JOB.most * self.typical_ns
 
     def take_in_lanes(self, observation: Observation, topology: Topology) -> None:
         """Let slow lanes on the path that the first suspect carries belong to the cause.
@@ -107,6 +112,7 @@ class OpenVerdict:
         own = [known[lane].is_beyond_noise for lane in self.cause.lanes & known.keys()] if more else []
         if 2 * sum(own) > len(own):  # else it is another device that is slow, and has some lanes in common
             self.cause = replace(self.cause, lanes=self.cause.lanes.union(more))
+            self.learn_typical()
 
     @property
     def shown(self) -> Iterable[int]:
@@ -139,12 +145,14 @@ class OpenVerdict:
         return (
             self.cause.kind == "slow_rank"
             and all(lane.kind == "work" for lane in self.cause.lanes)
-            and late_ranks_ns(self.cause, late_ns) < JOB.most * self._typical_ns
+            and late_ranks_ns(self.cause, late_ns) < JOB.most * self.typical_ns
         )
 
-    @property
-    def _typical_ns(self) -> float:
-        return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
+    def learn_typical(self) -> None:
+        """Take in that the cause or the iterations with it have changed."""
+        self.typical_ns = median(
+            explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None
+        )
 
     @property
     def is_working(self) -> bool:
@@ -198,6 +206,7 @@ class OpenVerdict:
             # the rows of the accused ranks.
             is_unknown = observation.is_unread or (self.unheard > 0 and observation.attribution is not None)
             self.quiet = max(self.quiet + step * (not is_unknown), 0)
+            self.pass_unseen(observation)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
@@ -216,11 +225,32 @@ class OpenVerdict:
             about = own or about
             if about and is_sure(about[0]):
                 self.cause = about[0]
+            self.learn_typical()
 
     def pass_by(self, observation: Observation) -> None:
         """Count a judged iteration, whether the cause is seen in it or nobody can tell."""
         self.judged += 1
         self.passed_ns += observation.elapsed_ns
+
+    def pass_unseen(self, observation: Observation) -> None:
+        """Count what the cause cost an iteration in which it was not seen, which may not have been looked into.
+
+        The cause has lasted for as long as such iterations took longer together (Page's cumulative sum).
+        """
+        if self.standing is not None:
+            return
+        excess_ns = observation.elapsed_ns - observation.reference_ns
+        if observation.attribution is not None:  # looked into: the rest of its time is another cause's
+            excess_ns = min(explained_ns(self.cause, observation.attribution), excess_ns)
+        self.unseen_ns += cost_by_time_ns(excess_ns, self.typical_ns, self.noise_ns)
+        self.beyond_ns += float(beyond_half_ns(np.array([excess_ns]), self.typical_ns)[0])
+        if self.beyond_ns > 0:
+            self.last, self.time_ns, self.lasted_ns = observation.iteration, observation.time_ns, self.passed_ns
+            self._count_unseen()
+
+    def _count_unseen(self) -> None:
+        self.lost_ns += self.unseen_ns
+        self.unseen_ns = self.beyond_ns = 0.0
 
     def add(self, observation: Observation) -> None:
         """Count an irregular iteration in which the cause was seen; it lost no more than it took longer."""
@@ -260,6 +290,7 @@ class OpenVerdict:
         self.most_quiet = max(self.most_quiet, self.quiet)
         self.quiet, self.lasted_ns = 0, self.passed_ns
         self.lost_ns += lost_ns
+        self._count_unseen()
 
     def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:
         """Run the iteration again with the first suspect as usual, and keep the share that comes back."""
@@ -311,42 +342,40 @@ class OpenVerdict:
 Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
 
 
-def verdict_on_recurring(
-    name: Name, cause: Cause, irregular: Iterable[Observation], suspicions: Suspicions | None = None
-) -> OpenVerdict:
-    """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
+def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> float:
+    """Return what a cause costs an iteration of which only the time is known, ns.
 
-    `suspicions`: those of late: the verdict begins with the first of those that led to it without a break.
-    An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical; the
-    newest one always does, as it may be the only one that is known of those in which data were uneven.
+    Where noise may hide the cause, that is what it took longer, more or less, and noise averages out. Else its time
+    shows whether the cause was there.
+
+    >>> cost_by_time_ns(4.0, 10.0, 3.0), cost_by_time_ns(4.0, 10.0, 1.0), cost_by_time_ns(50.0, 10.0, 1.0)
+    (4.0, 0.0, 10.0)
     """
-    irregular = list(irregular)
-    alike_ns = JOB.most * median(cause.explained_ns.values())
-    belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
-    own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
-    suspicions = suspicions or Suspicions()
-    ordinals = {**suspicions.ordinals, **{one.iteration: one.ordinal for one in irregular}}
-    earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
-    first = min([*own, *(one.iteration for one in earlier)])
-    verdict = OpenVerdict(
-        name(first), replace(cause, explained_ns={**{one.iteration: ns for one, ns in earlier.items()}, **own}), first
-    )
-    known = {one.iteration for one in irregular}
-    older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[first] and one.iteration not in known]
-    verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0
-    verdict.lost_ns = sum(min(ns, one.excess_ns) for one, ns in earlier.items())
-    for observation in irregular:
-        verdict.tried += observation.iteration >= verdict.first
-        if observation.iteration in own:
-            verdict.add(observation)
-    verdict.judged = ordinals[verdict.last] - ordinals[first] + 1
-    known_ns = [one.elapsed_ns for one in irregular if first <= one.iteration <= verdict.last]
-    # Of the time before the cause was there: afterwards its own ups and downs are in the window.
-    verdict.noise_ns = verdict.kept[0].spread_ns
-    usual_ns = median(one.reference_ns for one in verdict.kept)
-    older_ns = (verdict.judged - len(known_ns)) * usual_ns + sum(one.excess_ns for one in older)
-    verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + older_ns
-    return verdict
+    if JOB.noise_sigmas * noise_ns < JOB.most * typical_ns > excess_ns:
+        return 0.0
+    return min(max(excess_ns, -typical_ns), typical_ns)
+
+
+def beyond_half_ns(excess_ns: Floats, typical_ns: float) -> Floats:
+    """Return by how much iterations take longer than half way between the times without and with a cause, ns.
+
+    One counts for no more than that half.
+    """
+    half_ns = JOB.most * typical_ns
+    return np.clip(excess_ns - half_ns, -half_ns, half_ns)
+
+
+def longer_since(excess_ns: Floats, typical_ns: float) -> int:
+    """Return the place since which iterations take longer by a cause's cost; that behind the last one if none does.
+
+    It is where the sum of what iterations since take beyond half way is largest (Page's cumulative sum).
+
+    >>> longer_since(np.array([0.0, 1.0, 6.0, 2.0, 6.0]), 6.0), longer_since(np.array([6.0, 0.0]), 6.0)
+    (2, 2)
+    """
+    sums_ns = np.cumsum(beyond_half_ns(excess_ns, typical_ns)[::-1])[::-1]
+    at = int(np.argmax(sums_ns)) if len(sums_ns) else 0
+    return at if len(sums_ns) and sums_ns[at] > 0 else len(excess_ns)
 
 
 def verdict_on_standing(
@@ -366,7 +395,7 @@ def verdict_on_standing(
     costs_ns = median(cause.explained_ns.values())
     first = standing_since(cause, late_ns, history)
     if math.isnan(late_ns):
-        since = longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns})
+        since = standing_longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns})
         first = max(first, min(since, *cause.explained_ns))  # an iteration that shows it may be short by chance
     last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
     seen = sum(first <= iteration <= last for iteration, _ in history)
@@ -389,6 +418,13 @@ def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation
         (o, o.elapsed_ns - cause.explained_ns[o.iteration]) for o in reviewed if o.iteration in cause.explained_ns
     ]
     return deque((replace(o, reference_ns=max(healthy_ns, 1.0)) for o, healthy_ns in shown), maxlen=_KEPT)
+
+
+def carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:
+    """Whether a cause's first suspect carries the transfers of a lane: a rank, a host and a stage carry none."""
+    if not cause.suspects or cause.is_of_work or lane.kind == "work":
+        return False
+    return is_carried(cause.suspects[0][0], lane, min(cause.lanes), topology)
 
 
 def _certainty(cause: Cause) -> float:
@@ -453,25 +489,21 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
     return first
 
 
-def longer_since(cause: Cause, costs_ns: float, elapsed_ns: Mapping[int, float]) -> int:
+def standing_longer_since(cause: Cause, costs_ns: float, elapsed_ns: Mapping[int, float]) -> int:
     """Return the iteration since which iterations take longer by a fault's cost; -1 if they have always done so.
 
-    It is where the sum of what iterations since take beyond half way between the times with and without the fault is
-    largest (Page's cumulative sum). One iteration counts for no more than that half; a few at the begin are chance.
+    A few at the begin are chance.
 
     >>> times = {number: 100.0 if number < 60 else 106.0 for number in range(50, 70)}
     >>> cause = Cause("slow_nic", (), frozenset(), None, {68: 6.0, 69: 6.0})
-    >>> longer_since(cause, 6.0, times), longer_since(cause, 6.0, {68: 106.0, 69: 106.0})
+    >>> standing_longer_since(cause, 6.0, times), standing_longer_since(cause, 6.0, {68: 106.0, 69: 106.0})
     (60, -1)
     """
     shown_ns = [elapsed_ns[number] for number in cause.explained_ns if number in elapsed_ns]
     if not shown_ns:
         return -1
-    half_ns = costs_ns / 2
-    beyond_ns = np.fromiter(elapsed_ns.values(), np.float64) - (median(shown_ns) - half_ns)
-    sums_ns = np.cumsum(np.clip(beyond_ns, -half_ns, half_ns)[::-1])[::-1]
-    at = int(np.argmax(sums_ns))
-    return list(elapsed_ns)[at] if at >= IRREGULAR.shift_iterations else -1
+    at = longer_since(np.fromiter(elapsed_ns.values(), np.float64) - (median(shown_ns) - costs_ns), costs_ns)
+    return list(elapsed_ns)[at] if IRREGULAR.shift_iterations <= at < len(elapsed_ns) else -1
 
 
 def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:

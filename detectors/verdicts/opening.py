@@ -15,20 +15,24 @@ A cause counts in an iteration if it explains half of that iteration's excess, o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from types import MappingProxyType
+
+import numpy as np
 
 from irregulars.detectors.blame.causes import Cause, find_causes
 from irregulars.detectors.blame.nic_ends import is_capped
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.slow_lanes import stands_out
-from irregulars.detectors.blame.suspects import is_carried
 from irregulars.detectors.blame.work_causes import is_by_chance, late_beside
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.verdicts.open_verdict import Name, OpenVerdict, carries_lane, cost_by_time_ns, longer_since
 from irregulars.detectors.verdicts.suspicions import Suspicions
 
 
@@ -167,13 +171,6 @@ def is_same(one: Cause, other: Cause) -> bool:
     return bool(shared) or (not one.lanes and one.kind == other.kind)
 
 
-def carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:
-    """Whether a cause's first suspect carries the transfers of a lane: a rank, a host and a stage carry none."""
-    if not cause.suspects or cause.is_of_work or lane.kind == "work":
-        return False
-    return is_carried(cause.suspects[0][0], lane, min(cause.lanes), topology)
-
-
 def _accuse_others(one: Cause, other: Cause) -> bool:
     """Whether two causes surely accuse devices that have no rank in common, all alternatives included."""
     if not one.suspects or not other.suspects:
@@ -182,3 +179,60 @@ def _accuse_others(one: Cause, other: Cause) -> bool:
         return False
     first, second = ({rank for device, _ in cause.suspects for rank in device.ranks} for cause in (one, other))
     return first.isdisjoint(second)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# How a verdict begins: since when the cause was there, and what it has cost since.
+
+
+def verdict_on_recurring(
+    name: Name,
+    cause: Cause,
+    irregular: Iterable[Observation],
+    suspicions: Suspicions | None = None,
+    elapsed_ns: Mapping[int, float] = MappingProxyType({}),
+) -> OpenVerdict:
+    """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
+
+    `suspicions`: those of late: the verdict begins with the first of those that led to it without a break, or with
+    those before it that took longer (`elapsed_ns`) and were not looked into.
+    An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical; the
+    newest one always does, as it may be the only one that is known of those in which data were uneven.
+    """
+    irregular = list(irregular)
+    typical_ns = median(cause.explained_ns.values())
+    alike_ns = JOB.most * typical_ns
+    belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
+    own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
+    suspicions = suspicions or Suspicions()
+    ordinals = {**suspicions.ordinals, **{one.iteration: one.ordinal for one in irregular}}
+    earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
+    shown = min([*own, *(one.iteration for one in earlier)])
+    usual_ns = median(one.reference_ns for one in irregular if one.iteration in own)
+    unseen_ns = {at: ns - usual_ns for at, ns in elapsed_ns.items() if at not in ordinals}
+    looked = max((at for at in ordinals if at < shown), default=-1)
+    before = [at for at in unseen_ns if looked < at < shown]
+    before = before[longer_since(np.array([unseen_ns[at] for at in before]), typical_ns) :]
+    first = min([shown, *before])
+    verdict = OpenVerdict(
+        name(first), replace(cause, explained_ns={**{one.iteration: ns for one, ns in earlier.items()}, **own}), first
+    )
+    # Of the time before the cause was there: afterwards its own ups and downs are in the window.
+    verdict.noise_ns = next(one.spread_ns for one in irregular if one.iteration in own)
+    known = {one.iteration for one in irregular}
+    older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[shown] and one.iteration not in known]
+    verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0
+    verdict.lost_ns = sum(min(ns, one.excess_ns) for one, ns in earlier.items())
+    verdict.lost_ns += sum(
+        cost_by_time_ns(ns, typical_ns, verdict.noise_ns) for at, ns in unseen_ns.items() if first <= at < max(own)
+    )
+    for observation in irregular:
+        verdict.tried += observation.iteration >= shown
+        if observation.iteration in own:
+            verdict.add(observation)
+    verdict.learn_typical()
+    verdict.judged = ordinals[verdict.last] - ordinals[shown] + 1 + len(before)
+    known_ns = {**elapsed_ns, **{one.iteration: one.elapsed_ns for one in irregular}}
+    passed_ns = [ns for at, ns in known_ns.items() if first <= at <= verdict.last]
+    verdict.passed_ns = verdict.lasted_ns = sum(passed_ns) + (verdict.judged - len(passed_ns)) * usual_ns
+    return verdict

@@ -14,13 +14,14 @@ from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.reported import reports_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
+from irregulars.detectors.irregular.late_rank import HISTORY
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.counted_verdicts import merged_text, next_ordinal
-from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
-from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone
+from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_standing
+from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone, verdict_on_recurring
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
 from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
@@ -44,6 +45,7 @@ class TrackerState:
     told_uneven: int
     ordinals: Mapping[int, int]
     open: tuple[OpenVerdict, ...]
+    elapsed_ns: tuple[tuple[int, float], ...] = ()  # empty in a state of a worker without it
 
 
 class VerdictTracker:
@@ -58,6 +60,7 @@ class VerdictTracker:
         self.attempt = attempt
         self._limits = limits or SeverityLimits()
         self._recent: deque[Observation] = deque(maxlen=IRREGULAR.recent)
+        self._elapsed_ns: deque[tuple[int, float]] = deque(maxlen=HISTORY)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
@@ -132,6 +135,7 @@ class VerdictTracker:
         # Counted here, as an iteration's number is a name and no count.
         observation = replace(observation, place=self._recent[-1].ordinal + 1 if self._recent else 0)
         self._recent.append(observation)
+        self._elapsed_ns.append((observation.iteration, float(observation.elapsed_ns)))
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
         if observation.attribution is not None and is_suspect:
             self._suspicions.note(observation.attribution, observation.ordinal, topology, observation.excess_ns)
@@ -189,19 +193,17 @@ class VerdictTracker:
         reviewed: Sequence[Observation],
         history: History,
         topology: Topology,
-        elapsed_ns: Mapping[int, float] = MappingProxyType({}),
     ) -> list[Verdict]:
         """Take in the causes of a review: open verdicts on standing faults, confirm open ones, close the others.
 
         `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
-        `elapsed_ns`: how long iterations of it took.
         """
         revisions = self._close(self._unconfirmed(causes, reviewed, history), "recovered", topology)
         corrected = [verdict for verdict in self._open if verdict.standing is not None and verdict.has_changed]
         revisions += [self._revise(verdict, "changed", topology) for verdict in corrected]
         for cause in causes:
             if not self._is_followed(cause):
-                verdict = verdict_on_standing(self._name, cause, reviewed, history, elapsed_ns)
+                verdict = verdict_on_standing(self._name, cause, reviewed, history, dict(self._elapsed_ns))
                 self._spikes.forget(cause, verdict.first)
                 self._open.append(verdict)
                 revisions.append(self._revise(verdict, "opened", topology))
@@ -240,7 +242,9 @@ class VerdictTracker:
         for cause in causes:
             may_accuse = is_sure(cause) and evidence.is_seen_enough(cause)
             if may_accuse and not self._is_followed(cause) and not self._hardly_comes_back(cause):
-                verdict = verdict_on_recurring(self._name, cause, evidence.recent, self._suspicions)
+                verdict = verdict_on_recurring(
+                    self._name, cause, evidence.recent, self._suspicions, dict(self._elapsed_ns)
+                )
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
                 # Else they would be published a second time, as single spikes.
@@ -278,6 +282,7 @@ class VerdictTracker:
                     verdict.add(other)
                 else:
                     verdict.quiet += 1
+                    verdict.pass_unseen(other)
             self._open.append(verdict)
             revisions.append(self._revise(verdict, "opened", topology))
         return revisions
@@ -403,6 +408,7 @@ class VerdictTracker:
             told_uneven=self._told_uneven,
             ordinals=dict(self._ordinals),
             open=tuple(verdict.state() for verdict in self._open),
+            elapsed_ns=tuple(self._elapsed_ns),
         )
 
     @classmethod
@@ -410,6 +416,7 @@ class VerdictTracker:
         """Restore; `limits` are a setting, and not part of the state."""
         tracker = cls(state.job, state.attempt, limits)
         tracker._recent.extend(state.recent)
+        tracker._elapsed_ns.extend(state.elapsed_ns)
         tracker._spikes = SpikeWatch(state.spikes)
         tracker._suspicions = Suspicions(state.suspicions)
         tracker._recoveries = Recoveries(state.recoveries)

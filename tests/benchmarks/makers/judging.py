@@ -64,6 +64,7 @@ def judge(job: Reduced, settings: JudgeSettings | None = None) -> Found:
     return Found(
         [verdict.to_json() for verdict in sorted(newest.values(), key=order)],
         decided,
-        {one.iteration: one.elapsed_ns / 1e9 for one in judgements.iterations},
+        # Training alone: labels leave checkpoints and evaluation out of what a fault costs, as verdicts do.
+        {one.iteration: one.elapsed_ns / 1e9 for one in judgements.iterations if one.phase == "train"},
         job.named,
     )

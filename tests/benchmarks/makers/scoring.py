@@ -26,7 +26,7 @@ LOUD: Final = ("ticket", "page")
 class Found:
     verdicts: Sequence[Json]  # newest revisions, in the order of `analyze`
     revisions: Sequence[tuple[int, Json]]  # all of them, each after the iteration in which it was decided
-    elapsed_s: Mapping[int, float]  # of each judged iteration
+    elapsed_s: Mapping[int, float]  # of each judged iteration of training
     named: frozenset[int]  # ranks that the job names; of others nobody can know
 
 

@@ -130,13 +130,13 @@ def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWa
     """Rank 3 is so late in the iterations after the usual ones; whether it was said to be so again and again."""
     watch = LatenessWatch()
     for number, late_ns in enumerate(USUAL):
-        watch.learn(number, late_ns, 1.0 * MS, has_open=False)
+        watch.learn(number, late_ns, has_open=False)
     lasts = []
     for number, ms in enumerate(late_ms, start=len(USUAL)):
         late_ns = {3: ms * MS, (number + 1) % 3: 3.0 * MS}
         latest = watch.look(late_ns)
         lasts.append(latest is not None and latest.lasts and latest.rank == 3)
-        watch.learn(number, late_ns, 1.0 * MS, has_open=has_open and lasts[-1])
+        watch.learn(number, late_ns, has_open=has_open and lasts[-1])
     return watch, lasts
 
 
@@ -167,7 +167,7 @@ def test_lateness_that_does_not_stand_out() -> None:
     assert math.isnan(late_ns[7])
     one, other = watched([])[0], watched([])[0]
     for watch, unknown in ((one, {}), (other, {0: math.nan, 7: math.nan})):
-        watch.learn(len(USUAL), {3: 9.0 * MS} | unknown, 1.0 * MS, has_open=False)
+        watch.learn(len(USUAL), {3: 9.0 * MS} | unknown, has_open=False)
     assert one.look({3: 9.0 * MS}) == other.look(late_ns)
     assert LatenessWatch.from_state(stored(other.state())).look(late_ns) == other.look(late_ns)
     # Little history says nothing

@@ -14,7 +14,7 @@ from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.path.find_hang import Hang
-from irregulars.detectors.verdicts.open_verdict import verdict_on_recurring
+from irregulars.detectors.verdicts.opening import verdict_on_recurring
 from irregulars.detectors.verdicts.revision import (
     evidence_text,
     hang_verdict,
