@@ -468,9 +468,10 @@ def step_text(step: Step, usual: str = "usual", name: NameRank = RANK_ALONE) -> 
     'rank 1 to rank 3 on pp1 took 24.9 ms after both had arrived (usual 411 µs)'
     """
     where = step.operator if step.communicator is None else f"{step.operator} on {step.communicator}"
-    if step.what == "absence":
+    if step.what == "absence" or (step.what == "transfer" and step.elapsed_ns is None):
         waiting = "1 rank waits" if step.waiting == 1 else f"{step.waiting} ranks wait"
-        return f"{name(step.rank)} is missing in {where}; {waiting}"
+        is_in = "is missing in" if step.what == "absence" else "does not come out of"
+        return f"{name(step.rank)} {is_in} {where}; {waiting}"
     elapsed = "an unknown time" if step.elapsed_ns is None else duration(step.elapsed_ns)
     beside = "" if step.usual_ns is None else f" ({usual} {usual_duration(step.usual_ns)})"
     if step.what == "work":
@@ -520,13 +521,17 @@ def considered_text(one: Considered, name: NameRank = RANK_ALONE) -> str:
 
     >>> considered_text(Considered("own_work", True, 1, 280e3)), considered_text(Considered("own_work", None, 2))
     ('no: rank 1 worked 280 µs longer than usual', 'how long rank 2 worked was not read')
+    >>> considered_text(Considered("one_link", True, 1, slow=1, known=2))
+    'no: the slow one of 2 ways of rank 1 is a collective, of more ranks than two'
     """
     verdict = {True: "no: ", False: "maybe: ", None: ""}[one.is_ruled_out]
-    who = "all ranks" if one.rank is None else name(one.rank)
+    who = "all ranks alike" if one.rank is None else name(one.rank)
     uncompared = f"of {who} no transfers were compared"
     if one.what in ("one_link", "whole_nic"):
         if not one.known:
             return uncompared
+        if one.what == "one_link" and one.is_ruled_out and one.slow == 1:
+            return f"no: the slow one of {one.known} ways of {who} is a collective, of more ranks than two"
         return f"{verdict}{one.slow} of {one.known} ways of {who} are slow"
     if one.excess_ns is None:
         return f"how long {who} worked was not read" if one.what == "own_work" else uncompared
