@@ -520,7 +520,7 @@ def considered_text(one: Considered, name: NameRank = RANK_ALONE) -> str:
     """Put into words whether an alternative is ruled out, and by which numbers.
 
     >>> considered_text(Considered("own_work", True, 1, 280e3)), considered_text(Considered("own_work", None, 2))
-    ('no: rank 1 worked 280 µs longer than usual', 'how long rank 2 worked was not read')
+    ('no: rank 1 worked only 280 µs longer than usual', 'how long rank 2 worked was not read')
     >>> considered_text(Considered("one_link", True, 1, slow=1, known=2))
     'no: the slow one of 2 ways of rank 1 is a collective, of more ranks than two'
     """
@@ -535,13 +535,11 @@ def considered_text(one: Considered, name: NameRank = RANK_ALONE) -> str:
         return f"{verdict}{one.slow} of {one.known} ways of {who} are slow"
     if one.excess_ns is None:
         return f"how long {who} worked was not read" if one.what == "own_work" else uncompared
+    # Where ranks wait for a slow one they seem to work less, by times that say nothing
+    only = "only " if one.is_ruled_out else ""
+    longer = "no longer than usual" if one.excess_ns <= 0 else f"{only}{duration(one.excess_ns)} longer than usual"
     if one.what == "its_transfers":
         beside = "" if one.usual_ns is None else f" (usual {duration(one.usual_ns)})"
         ways = f", the slowest of {one.known} ways" if (one.known or 0) > 1 else ""
-        return f"{verdict}transfers of {who} took {_longer(one.excess_ns)}{beside}{ways}"
-    return f"{verdict}{who} worked {_longer(one.excess_ns)}"
-
-
-def _longer(excess_ns: float) -> str:
-    # Where ranks wait for a slow one they seem to work less, by times that say nothing
-    return "no longer than usual" if excess_ns <= 0 else f"{duration(excess_ns)} longer than usual"
+        return f"{verdict}transfers of {who} took {longer}{beside}{ways}"
+    return f"{verdict}{who} worked {longer}"
