@@ -98,7 +98,9 @@ def test_what_spoiled_the_model_leads_back_to_a_trusted_checkpoint() -> None:
     for suspects in ((), (GPU,)):
         spike = replace(VERDICT, kind="loss_spike", suspects=suspects)
         assert "trusted" not in advise(replace(spike, severity="ticket"))
-        assert advise(replace(spike, severity="page")).startswith("write no checkpoint; if the loss stays so go back")
+        assert advise(replace(spike, severity="page")).startswith(
+            "write no checkpoint; if the loss stays infinite go back"
+        )
 
 
 @pytest.mark.parametrize(("reason", "text"), [
