@@ -223,9 +223,8 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             return f"write no checkpoint; {trusted}, or {good}; then cordon {host} and test its GPU"
         case "loss_spike":
             # The loss itself is not finite: so are the parameters, unless that step was skipped
-            lost = (
-                f"write no checkpoint; if the loss stays infinite {trusted}; " if verdict.severity == "page" else ""
-            )
+            is_grave = verdict.severity == "page"
+            lost = f"write no checkpoint; if the loss stays infinite {trusted}; " if is_grave else ""
             if suspect is None:
                 skip = "drain nothing: skip the batch, clip the gradient or lower the rate if it does not fall back"
                 return f"{lost}{skip}"
