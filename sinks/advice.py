@@ -225,7 +225,8 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             return f"write no checkpoint; {trusted}, or {good}; then cordon {host} and test its GPU"
         case "loss_spike":
             # The loss itself is not finite: so are the parameters, unless that step was skipped
-            lost = f"write no checkpoint; if the loss stays so {trusted}; " if verdict.severity == "page" else ""
+            is_grave = verdict.severity == "page"
+            lost = f"write no checkpoint; if the loss stays infinite {trusted}; " if is_grave else ""
             if suspect is None:
                 skip = "drain nothing: skip the batch, clip the gradient or lower the rate if it does not fall back"
                 return f"{lost}{skip}"
@@ -488,9 +489,10 @@ def step_text(step: Step, usual: str = "usual", name: NameRank = RANK_ALONE) -> 
     'rank 1 to rank 3 on pp1 took 24.9 ms after both had arrived (usual 411 µs)'
     """
     where = step.operator if step.communicator is None else f"{step.operator} on {step.communicator}"
-    if step.what == "absence":
+    if step.what == "absence" or (step.what == "transfer" and step.elapsed_ns is None):
         waiting = "1 rank waits" if step.waiting == 1 else f"{step.waiting} ranks wait"
-        return f"{name(step.rank)} is missing in {where}; {waiting}"
+        is_in = "is missing in" if step.what == "absence" else "does not come out of"
+        return f"{name(step.rank)} {is_in} {where}; {waiting}"
     elapsed = "an unknown time" if step.elapsed_ns is None else duration(step.elapsed_ns)
     beside = "" if step.usual_ns is None else f" ({usual} {usual_duration(step.usual_ns)})"
     if step.what == "work":
@@ -539,24 +541,26 @@ def considered_text(one: Considered, name: NameRank = RANK_ALONE) -> str:
     """Put into words whether an alternative is ruled out, and by which numbers.
 
     >>> considered_text(Considered("own_work", True, 1, 280e3)), considered_text(Considered("own_work", None, 2))
-    ('no: rank 1 worked 280 µs longer than usual', 'how long rank 2 worked was not read')
+    ('no: rank 1 worked only 280 µs longer than usual', 'how long rank 2 worked was not read')
+    >>> considered_text(Considered("one_link", True, 1, slow=1, known=2))
+    'no: the slow one of 2 ways of rank 1 is a collective, of more ranks than two'
     """
     verdict = {True: "no: ", False: "maybe: ", None: ""}[one.is_ruled_out]
-    who = "all ranks" if one.rank is None else name(one.rank)
+    who = "all ranks alike" if one.rank is None else name(one.rank)
     uncompared = f"of {who} no transfers were compared"
     if one.what in ("one_link", "whole_nic"):
         if not one.known:
             return uncompared
+        if one.what == "one_link" and one.is_ruled_out and one.slow == 1:
+            return f"no: the slow one of {one.known} ways of {who} is a collective, of more ranks than two"
         return f"{verdict}{one.slow} of {one.known} ways of {who} are slow"
     if one.excess_ns is None:
         return f"how long {who} worked was not read" if one.what == "own_work" else uncompared
+    # Where ranks wait for a slow one they seem to work less, by times that say nothing
+    only = "only " if one.is_ruled_out else ""
+    longer = "no longer than usual" if one.excess_ns <= 0 else f"{only}{duration(one.excess_ns)} longer than usual"
     if one.what == "its_transfers":
         beside = "" if one.usual_ns is None else f" (usual {duration(one.usual_ns)})"
         ways = f", the slowest of {one.known} ways" if (one.known or 0) > 1 else ""
-        return f"{verdict}transfers of {who} took {_longer(one.excess_ns)}{beside}{ways}"
-    return f"{verdict}{who} worked {_longer(one.excess_ns)}"
-
-
-def _longer(excess_ns: float) -> str:
-    # Where ranks wait for a slow one they seem to work less, by times that say nothing
-    return "no longer than usual" if excess_ns <= 0 else f"{duration(excess_ns)} longer than usual"
+        return f"{verdict}transfers of {who} took {longer}{beside}{ways}"
+    return f"{verdict}{who} worked {longer}"

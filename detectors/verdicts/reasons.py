@@ -57,12 +57,13 @@ def reasons_of_iteration(
 
 def reasons_of_hang(hang: Hang, last: Observation, topology: Topology) -> Reasons:
     """Return the reasons of a verdict on a hang: the ranks that others wait for, where, and how many wait."""
-    absent = tuple(
-        Step("absence", rank, OPERATORS[hang.operator], _name(hang.communicator, topology), None, None,
+    what = "transfer" if hang.has_arrived else "absence"
+    held_up = tuple(
+        Step(what, rank, OPERATORS[hang.operator], _name(hang.communicator, topology), None, None,
              is_accused=True, waiting=hang.waiting)
         for rank in (() if hang.is_program_error else hang.accused[:MOST_STEPS])
     )  # fmt: skip
-    return Reasons(last.iteration, None, _known(last.reference_ns), "past", path=absent)
+    return Reasons(last.iteration, None, _known(last.reference_ns), "past", path=held_up)
 
 
 def steps_of(attribution: Attribution, accused: Collection[Lane], topology: Topology) -> tuple[Step, ...]:

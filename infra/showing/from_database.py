@@ -108,7 +108,7 @@ SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, i
     toBool(has(verdict_ids, {verdict_id:String})), toBool(arrayExists(one -> one != {verdict_id:String}, verdict_ids))
 FROM judged_iterations
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
-    AND (phase = 'train' OR iteration = {opened:Int64}) -- an error may be found in an evaluation
+    AND (phase = {phase:String} OR iteration = {opened:Int64}) -- an error may be found in an evaluation
 ORDER BY iteration < {begun:Int64} DESC, iteration DESC
 LIMIT {limit:UInt32}"""
 
@@ -253,7 +253,8 @@ class _Reader:
         verdict = self._verdict
         first, past = verdict.iterations
         # Its begin must be among them, and what was before it, however long it has lasted.
-        rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN, opened=first,
+        phase, begin = _compared(verdict)
+        rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=begin, opened=first, phase=phase,
                          begun=first + LOOKED_INTO, past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
         iterations = [Iteration(*row) for row in sorted(rows, key=itemgetter(0))]
         periods = periods_of(verdict, iterations)
@@ -391,6 +392,11 @@ class _Reader:
                 for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
 
 
+def _compared(verdict: Verdict) -> tuple[str, int]:
+    """Return the phase of the iterations that are compared, and the first of them; checkpoints may lie far apart."""
+    return ("checkpoint", 0) if verdict.kind == "slow_checkpoint" else ("train", verdict.iterations[0] - BEFORE_SHOWN)
+
+
 def read_cells(rows: Sequence[Row]) -> list[Cell]:
     """Return the cells of an answer to `CELLS`."""
     return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows]
@@ -445,7 +451,8 @@ def _charted(iterations: Sequence[Iteration]) -> list[int]:
 
 
 def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
-    first, past = verdict.iterations[0] - BEFORE_SHOWN, verdict.iterations[1] + AFTER_SHOWN
+    phase, first = _compared(verdict)
+    past = verdict.iterations[1] + AFTER_SHOWN
     return [
         Iteration(
             one.iteration, one.start_ns, one.elapsed_ns,
@@ -453,7 +460,7 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
             verdict.verdict_id in one.verdict_ids, any(name != verdict.verdict_id for name in one.verdict_ids),
         )
         for one in sorted(judgements.iterations, key=lambda judged: judged.iteration)
-        if first <= one.iteration < past and (one.phase == "train" or one.iteration == verdict.iterations[0])
+        if first <= one.iteration < past and (one.phase == phase or one.iteration == verdict.iterations[0])
     ]  # fmt: skip
 
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 MOST_WORDS: Final = 60
 LOOK_S: Final = 10.0
 SAY: Final = ("peers", "baseline!", TOKENS)
-AT_ONCE: Final = 6  # jobs, with one worker beside them on two cores
+AT_ONCE: Final = 4  # jobs, with one worker beside them on two cores; alerts of more would be told as one storm
 SILENCE_S: Final = 12.0
 _MOST_S: Final = 240.0  # for jobs of a minute, and their last notices
 _TRIES: Final = 4  # a page may be some seconds old: what differs still after so many looks is a contradiction

@@ -99,7 +99,7 @@ def test_what_spoiled_the_model_leads_back_to_a_trusted_checkpoint() -> None:
     for suspects in ((), (GPU,)):
         spike = replace(VERDICT, kind="loss_spike", suspects=suspects)
         assert "trusted" not in advise(replace(spike, severity="ticket"))
-        assert advise(replace(spike, severity="page")).startswith("write no checkpoint; if the loss stays so go back")
+        assert "if the loss stays infinite go back to a trusted" in advise(replace(spike, severity="page"))
 
 
 @pytest.mark.parametrize(("reason", "text"), [

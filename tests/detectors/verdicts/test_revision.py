@@ -29,7 +29,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.messages.reasons import MOST_STEPS, Reasons, encode_reasons
 from irregulars.messages.records import OPERATOR_CODES, PAUSES, UNKNOWN, Batch
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.advice import plan_of
+from irregulars.sinks.advice import path_texts, plan_of
 from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.words import duration
 from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation, work
@@ -193,6 +193,10 @@ def test_reasons() -> None:
     # Of a hang it is known who is missing and how many wait
     (step,) = reasons_in("bench/ddp8-hang-before").path
     assert (step.what, step.rank, step.waiting, step.elapsed_ns) == ("absence", 5, 7, None)
+    # … or who stopped inside, which is no absence
+    assert path_texts(reasons_in("bench/pp4dp2-hang-inside")) == [
+        "rank 3 does not come out of recv on ranks-1-7-by-2; 7 ranks wait"
+    ]
 
 
 def test_a_cause_that_is_found_later_is_a_change_and_no_more_of_the_same() -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from irregulars.infra.showing.found import Found, gather, periods_of
+from irregulars.infra.showing.from_database import found_in_recording
 from irregulars.messages.judgements import JudgedIteration, with_first_names
 from tests.infra.showing.made_up_verdicts import found_in, iterations_of, verdict_of
+from tests.sinks.recorded_jobs import judged, trace_of
 
 
 def test_all_values_are_json_and_ranges_say_that_they_are_half_open() -> None:
@@ -30,6 +32,15 @@ def test_periods_are_told_apart_by_the_cause_or_by_what_nobody_said() -> None:
     unsaid = [one._replace(is_irregular=None) if one.iteration < 8 else one for one in iterations]
     after = [one._replace(is_irregular=False, has_cause=False) if one.iteration >= 12 else one for one in unsaid]
     assert periods_of(verdict_of(iterations=(8, 12)), after).before.tolist() == list(range(8))
+
+
+def test_a_slow_checkpoint_is_held_against_the_checkpoints_before_it() -> None:
+    said = judged("made/slow-writer")
+    verdict = next(one for one in reversed(said.verdicts) if one.kind == "slow_checkpoint")
+    found = found_in_recording("slow-writer", trace_of("made/slow-writer"), said, verdict)
+    assert [one.iteration for one in found.iterations if one.has_cause] == [39, 49, 59, 69]
+    screen = gather(found)
+    assert screen.during_ns / screen.before_ns == pytest.approx(verdict.delta, rel=0.1)
 
 
 def test_what_it_costs_an_hour_is_the_share_of_the_time_that_was_lost() -> None:
