@@ -172,8 +172,7 @@ class Pauses:
         original = next((one for one, ours in self._recorded.items() if ours is found), found)
         recorded = self._recorded.get(original)
         if recorded is None:
-            is_method = owners == ["Tensor"]
-            record = self._recording_tensors if is_method else self._recording
+            record = self._recording_tensors if owners == ["Tensor"] else self._recording
             recorded = self._recorded[original] = record(original, cause)
         setattr(owner, name, recorded)
         self._undo.append(partial(put_back, owner, name, recorded, original))
