@@ -62,13 +62,8 @@ MebiBytes = Annotated[int, Meta(ge=0, le=1 << 20)]
 Days = Annotated[int, Meta(ge=1, le=LONGEST_DAYS)]
 
 _OPENING: Final = [one for one in REPORT_KINDS if one != "link_up"]
-EventName = Annotated[
-    str,
-    _matching(
-        rf"({'|'.join(_OPENING)})(:\d+)?|xid:({'|'.join(CLASSES)})",
-        f"a kind of event ({' '.join(_OPENING)}), an XID (xid:79) or a class of them (xid:memory)",
-    ),
-]
+_EVENT: Final = rf"({'|'.join(_OPENING)})(:\d+)?|xid:({'|'.join(CLASSES)})"
+EventName = Annotated[str, _matching(_EVENT, f"one of {' '.join(_OPENING)}, xid:79 or xid:memory, of that class")]
 
 
 # The parts' own values: no default stands twice.

@@ -32,7 +32,7 @@ from irregulars.kafka.security import security_of_environment
 from irregulars.kafka.topics import TopicSettings
 from irregulars.producers.torch_hook.exporters import AgentSocket, Exporter, Kafka, TraceDirectory
 from irregulars.producers.torch_hook.identity import identity_of, machine_has_gpus
-from irregulars.producers.torch_hook.pauses import SOURCES
+from irregulars.producers.torch_hook.pauses import GPU_SOURCES, SOURCES
 from irregulars.producers.torch_hook.profiling import Profiler
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def start(
     pauses
         Which pauses are recorded, with each iteration: ``garbage_collection``, ``data_loader`` (``next`` of torch's
         loaders), ``checkpoint_write`` (`torch.save`, ``torch.distributed.checkpoint.save``, the phase),
-        ``compilation``, ``host`` (waiting for a processor, its quota, a disk or memory).
+        ``compilation``, ``host`` (waiting for a processor, its quota, a disk or memory). By name alone, as nobody has
+        tried them on a GPU: ``synchronization`` (`torch.cuda.synchronize`, ``item`` and the like of its tensors) and
+        ``host_to_device`` (``to`` and ``cuda``).
     profiler
         Whether the node's agent may run torch.profiler over three iterations, where an alert accuses a rank.
 
@@ -97,8 +99,8 @@ def start(
     for name, value, known in (("hook", hook, _HOOKS), ("iterations", iterations, _ITERATIONS)):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}")
-    if unknown := sorted(set(pauses).difference(SOURCES)):
-        raise InputError(f"pauses must be of {', '.join(SOURCES)}; got {', '.join(unknown)}")
+    if unknown := sorted(set(pauses).difference(SOURCES, GPU_SOURCES)):
+        raise InputError(f"pauses must be of {', '.join((*SOURCES, *GPU_SOURCES))}; got {', '.join(unknown)}")
     given = sum(way is not None for way in (trace_dir, agent, bootstrap))
     if given != 1:
         raise InputError(f"exactly one of trace_dir, agent and bootstrap must be given; got {given}")

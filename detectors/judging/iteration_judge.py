@@ -181,7 +181,8 @@ class IterationJudge:
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
-        events = self._events.until(rows.start_ns + rows.elapsed_ns)
+        ended_ns = rows.start_ns + rows.elapsed_ns
+        events = self._events.until(ended_ns)
         self._tracker.note_events(events, self._topology)
         # Stages of an unannounced pipeline show in the first iterations, or not at all.
         if self._judged < IRREGULAR.min_iterations:
@@ -198,15 +199,13 @@ class IterationJudge:
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
-        ended_ns = rows.start_ns + rows.elapsed_ns
-        revisions, seen_in = self._reported.observe(events, self._topology, rows.number, ended_ns)
-        self._log.verdicts += revisions
-        answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
-        revisions, seen_in = self._numerics.observe(rows, self._topology, rows.start_ns, rows.phase)
-        self._log.verdicts += revisions
-        answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
+        others = [
+            self._reported.observe(events, self._topology, rows.number, ended_ns),
+            self._numerics.observe(rows, self._topology, rows.start_ns, rows.phase),
+        ]
         if rows.phase == "checkpoint" and not rows.is_untimed:
-            revisions, seen_in = self._judge_checkpoint(rows)
+            others.append(self._judge_checkpoint(rows))
+        for revisions, seen_in in others:
             self._log.verdicts += revisions
             answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         self._log.add_ranks(rows, scored.largest)

@@ -1,12 +1,8 @@
 """Verdicts that a device's report opens by itself: kind ``custom``, where the setting `event_verdicts` names it.
 
-==========  ========================================================================================================
-opens       a named report counts, of a device that no open verdict of this sort accuses
-goes on     its device reports another one
-closes      `BLAME.events_before_s` after clocks were last held down, a link last had errors or was up again; else
-            when the job ended, restarted or is forgotten: an error of a device does not go away by itself
-severity    a ticket: people asked for it
-==========  ========================================================================================================
+A device has one at a time, a ticket, to which more of its reports are added. It closes `BLAME.events_before_s` after
+clocks were last held down, a link last had errors or was up again. Errors of a device do not go away by themselves:
+else it closes when the job ended, restarted or is forgotten.
 """
 
 from __future__ import annotations
@@ -90,12 +86,16 @@ class ReportedVerdicts(CountedVerdicts[OpenReport]):
         return self._follow_up(topology), tuple(dict.fromkeys(one.verdict_id for one in seen))
 
     def _see(self, event: DeviceEvent, topology: Topology, iteration: int) -> OpenReport | None:
-        names, device = names_of(event), device_of(event, topology)
+        names = names_of(event)
+        is_named = not self._named.isdisjoint(names)
+        if not (is_named or event.kind == "link_up"):  # most are metrics, which are many
+            return None
+        device = device_of(event, topology)
         one = next((known for known in self._open if known.device == device), None)
         over_ns = event.time_ns + BLAME.events_before_s * 1e9
         if one is not None and event.kind == "link_up" and one.layer == "network":
             one.until_ns = over_ns
-        if self._named.isdisjoint(names) or (one is None and len(self._open) >= IRREGULAR.most_ranks):
+        if not is_named or (one is None and len(self._open) >= IRREGULAR.most_ranks):
             return None
         layer = "software" if "xid:application" in names else _LAYERS.get(event.kind, "unknown")
         if one is None:

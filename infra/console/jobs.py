@@ -9,6 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
@@ -156,14 +157,20 @@ def pace_of(iterations: Sequence[Iteration], *, stands: bool = False) -> Pace | 
     return Pace(now_ns, usual_ns, Markup(small_line(iterations, usual_ns, text)), text, stands)
 
 
+async def _attempts(request: Request) -> tuple[Sequence[Row], Row]:
+    """Return the starts of a request's job, and the one that is wanted."""
+    job, wanted = request.path_params["job"], request.query_params.get("attempt")
+    attempts = await console_of(request).database.ask(("attempts", job), lambda client: attempts_of(client, job))
+    for one in attempts:
+        if wanted is None or str(one["attempt"]) == wanted:
+            return attempts, one
+    raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
+
+
 async def job_page(request: Request) -> Response:
     """Show a job, or one attempt of it; or only the parts that change while it runs."""
     job, console = request.path_params["job"], console_of(request)
-    attempts = await console.database.ask(("attempts", job), lambda client: attempts_of(client, job))
-    wanted = request.query_params.get("attempt")
-    chosen = next((one for one in attempts if wanted is None or str(one["attempt"]) == wanted), None)
-    if chosen is None:
-        raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
+    attempts, chosen = await _attempts(request)
     shown = NEWEST if is_part(request) else SHOWN
     ask, start = console.database.ask, (job, chosen["attempt"])
     values = {"job": job, "attempt": start[1], "limit": _IRREGULAR}
@@ -256,17 +263,12 @@ async def transfers_page(request: Request) -> Response:
 
     A page of its own: of a large job the questions take seconds.
     """
-    job, ask = request.path_params["job"], console_of(request).database.ask
-    attempts = await ask(("attempts", job), lambda client: attempts_of(client, job))
-    wanted = request.query_params.get("attempt")
-    attempt = next((one["attempt"] for one in attempts if wanted is None or str(one["attempt"]) == wanted), None)
-    if attempt is None:
-        raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
+    job, attempt = request.path_params["job"], (await _attempts(request))[1]["attempt"]
 
-    async def asked(question: str, **values: int) -> Answer:
-        values |= {"attempt": attempt}
-        key = (question, job, *values.values())
-        return await ask(key, lambda client: run(client, question, {"job": job, **values}), _NUMERICS_S)
+    async def asked(question: str, **more: int) -> Answer:
+        values = {"job": job, "attempt": attempt, **more}
+        read, key = partial(run, name=question, parameters=values), (question, *values.values())
+        return await console_of(request).database.ask(key, read, _NUMERICS_S)
 
     matrix, ranking, slices = await asyncio.gather(
         asked("transfer_matrix", limit=_CELLS), asked("slowest_communicators", limit=_RANKED),

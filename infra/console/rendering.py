@@ -88,7 +88,6 @@ def make_templates() -> Environment:
     )  # fmt: skip
     environment.globals |= {
         "job_path": job_path, "incident_path": incident_path, "host_path": host_path, "device_path": device_path,
-        "transfers_path": transfers_path,
         "live_s": LIVE_S,
     }  # fmt: skip
     environment.filters |= {
@@ -261,14 +260,9 @@ def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
     return Cell(text, _link(name, value, row), _KINDS.get(name, lambda value: "")(value))
 
 
-def job_path(job: str, attempt: int | None = None) -> str:
-    """Return the address of a job's page."""
-    return f"/jobs/{piece_of(job)}{'' if attempt is None else f'?attempt={attempt}'}"
-
-
-def transfers_path(job: str, attempt: int) -> str:
-    """Return the address of the page of a job's transfers."""
-    return f"/transfers/{piece_of(job)}?attempt={attempt}"
+def job_path(job: str, attempt: int | None = None, page: str = "jobs") -> str:
+    """Return the address of a job's page, or of that of its transfers."""
+    return f"/{page}/{piece_of(job)}{'' if attempt is None else f'?attempt={attempt}'}"
 
 
 def incident_path(verdict_id: str) -> str:

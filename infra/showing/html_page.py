@@ -83,6 +83,7 @@ _OFF_SCALE: Final = 3.0  # a regular time above so many times the longest irregu
 _LONG_NAME: Final = 30  # characters above which a name may break: its column would be as wide
 _LINE: Final = 15.0  # of labels, px
 
+Tell = Callable[[float], str]  # writes a value of a cell
 Label = tuple[float, str, str]  # height at which it is to stand, its class, and its text
 
 
@@ -192,10 +193,7 @@ def _colour_scale(low: str, high: str) -> str:
 
 
 def ways_chart(
-    ways: Sequence[Way],
-    title: str = "Transfers by way and iteration",
-    column: str = "iteration",
-    tell: Callable[[float], str] = duration,
+    ways: Sequence[Way], title: str = "Transfers by way and iteration", name: str = "iteration", tell: Tell = duration
 ) -> str:
     """Draw how many times the usual time of its kind each way took; a row a way, a column an iteration or another."""
     high = max(_FULL_RATIO, *(way.ratio for way in ways))  # a single stall would leave no colour for the others
@@ -203,7 +201,7 @@ def ways_chart(
     def level(way: Way, took_ns: float) -> int:
         return _level(took_ns / way.usual_ns if way.usual_ns else 1.0, 1.0, high)
 
-    chart = _rows_chart(title, ways, level, column, tell)
+    chart = _rows_chart(title, ways, level, name, tell)
     return chart + _colour_scale("as usual", f"{high:.1f} times that or more")
 
 
@@ -219,7 +217,7 @@ def _rows_chart(
     rows: Sequence[Way],
     level: Callable[[Way, float], int],
     name: str = "iteration",
-    tell: Callable[[float], str] = duration,
+    tell: Tell = duration,
 ) -> str:
     columns = sorted({iteration for row in rows for iteration in row.took_ns})
     tall, wide = 16.0, _WIDTH / len(columns)

@@ -74,6 +74,9 @@ def parse_line(line: str) -> KernelEvent | None:
     return None
 
 
+Parse = Callable[[str], KernelEvent | None]
+
+
 class KernelLog:
     """Follows the kernel's log from its end on; lines from before the agent began are not read.
 
@@ -82,12 +85,7 @@ class KernelLog:
     `parse`: finds the event in a line.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        now_ns: Callable[[], int] = time.time_ns,
-        parse: Callable[[str], KernelEvent | None] = parse_line,
-    ) -> None:
+    def __init__(self, path: Path, now_ns: Callable[[], int] = time.time_ns, parse: Parse = parse_line) -> None:
         self._path, self._now_ns, self._parse = path, now_ns, parse
         self._file = -1
         self._inode = 0

@@ -21,6 +21,9 @@ from irregulars.producers.torch_hook.loaded_modules import put_back, whole_modul
 SOURCES: Final = ("garbage_collection", "data_loader", "checkpoint_write", "compilation", "host")
 """Sources that can be switched off. ``host``: `HostWaits`."""
 
+GPU_SOURCES: Final = ("synchronization", "host_to_device")
+"""Sources that nobody has tried on a GPU, and that are off unless they are asked for: waiting for one, and copies."""
+
 SHORTEST_NS: Final = 100_000
 """Shorter pauses are left out, ns: ten of them are less than the excess of an irregular iteration of 10 ms (δ 1.1),
 and an interpreter makes young collections of some µs all the time."""
@@ -36,6 +39,14 @@ _FUNCTIONS: Final = {
         ("torch.distributed.checkpoint", "save"),
         ("torch.distributed.checkpoint.state_dict_saver", "save"),
     ),
+    # Each of these waits for the GPU where its tensor is there: a script may not know that it does
+    "synchronization": (
+        ("torch.cuda", "synchronize"),
+        ("torch.cuda.streams", "Stream.synchronize"),
+        ("torch.cuda.streams", "Event.synchronize"),
+        *(("torch", f"Tensor.{name}") for name in ("item", "tolist", "cpu", "__bool__", "__int__", "__float__")),
+    ),
+    "host_to_device": (("torch", "Tensor.to"), ("torch", "Tensor.cuda")),
 }
 
 
@@ -50,7 +61,7 @@ class Pause(NamedTuple):
 class Pauses:
     """Records the pauses of the thread that trains, the one that calls `take`, from its first call on.
 
-    `sources`: of `SOURCES`. `on_error`: is given each error; training goes on.
+    `sources`: of `SOURCES` and `GPU_SOURCES`. `on_error`: is given each error; training goes on.
     """
 
     def __init__(self, sources: Collection[str], on_error: Callable[[Exception], None]) -> None:
@@ -67,7 +78,7 @@ class Pauses:
         # has under its name.
         self._recorded: dict[Any, Any] = {}
         # Of modules that are loaded late, or never: they are not loaded for us
-        self._waiting: dict[str, Callable[[Any], None]] = {}
+        self._waiting: dict[str, list[Callable[[Any], None]]] = {}
 
     def start(self) -> None:
         """Begin to record."""
@@ -77,9 +88,10 @@ class Pauses:
         for source, functions in _FUNCTIONS.items():
             if source in self._sources:
                 for module, name in functions:
-                    self._waiting[module] = partial(self._replace_in, name=name, cause=source)
+                    replace = partial(self._replace_in, name=name, cause=source)
+                    self._waiting.setdefault(module, []).append(replace)
         if "compilation" in self._sources:
-            self._waiting["torch._dynamo.callback"] = self._watch_compilations
+            self._waiting["torch._dynamo.callback"] = [self._watch_compilations]
         self._follow_modules()
 
     def stop(self) -> None:
@@ -160,7 +172,8 @@ class Pauses:
         original = next((one for one, ours in self._recorded.items() if ours is found), found)
         recorded = self._recorded.get(original)
         if recorded is None:
-            recorded = self._recorded[original] = self._recording(original, cause)
+            record = self._recording_tensors if owners == ["Tensor"] else self._recording
+            recorded = self._recorded[original] = record(original, cause)
         setattr(owner, name, recorded)
         self._undo.append(partial(put_back, owner, name, recorded, original))
 
@@ -176,6 +189,28 @@ class Pauses:
                 return original(*args, **kwargs)
             finally:
                 self._end(frame)
+
+        return recorded
+
+    def _recording_tensors(self, original: Any, cause: str) -> Any:
+        """Return a method of tensors that does as another, and records its calls that wait for a GPU, or copy to one.
+
+        It is called for each tensor on the CPU too, thousands of times in an iteration: these must cost little.
+        """
+        is_copy = cause == "host_to_device"
+
+        @wraps(original)
+        def recorded(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if tensor.is_cuda is is_copy or threading.get_ident() != self._thread:
+                return original(tensor, *args, **kwargs)
+            start_ns = time.monotonic_ns()
+            result = original(tensor, *args, **kwargs)
+            if not is_copy or result.is_cuda:
+                elapsed_ns = time.monotonic_ns() - start_ns
+                if self._open:
+                    self._open[-1][2] += elapsed_ns
+                self._note(cause, start_ns, elapsed_ns)
+            return result
 
         return recorded
 
@@ -202,8 +237,8 @@ class Pauses:
     def _follow_modules(self) -> None:
         for name in list(self._waiting):
             module = whole_module(name)
-            if module is not None:
-                self._waiting.pop(name)(module)
+            for follow in self._waiting.pop(name) if module is not None else ():
+                follow(module)
 
     # --- pauses of the training thread ------------------------------------------------------------------------------
 

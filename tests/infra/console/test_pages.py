@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.console.rendering import incident_path, job_path, transfers_path
+from irregulars.infra.console.rendering import incident_path, job_path
 from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.text_page import headline
@@ -85,7 +85,7 @@ def test_an_old_attempts_hang_does_not_stand_on_the_page_of_the_next_one(clickho
 
 def test_transfers_of_a_job_name_the_slow_sender_and_rank_its_communicators(somebody: Visit, client: object) -> None:
     slow = "tp2pp2dp2-nic-send"
-    path = transfers_path(slow, 0)
+    path = job_path(slow, 0, "transfers")
     assert f'href="{path}"' in somebody.get(job_path(slow)).text
     page = somebody.get(path)
     cells = rows(client, "transfer_matrix", job=slow)
@@ -97,8 +97,10 @@ def test_transfers_of_a_job_name_the_slow_sender_and_rank_its_communicators(some
     assert all(f"{one['communicator']} {one['operator']}" in ranking
                for one in rows(client, "slowest_communicators", job=slow, limit=3))  # fmt: skip
     (healthy,) = (one.rpartition("/")[2] for one in HEALTHY)
-    assert somebody.get(transfers_path(healthy, 0)).status_code == 200
-    assert somebody.get(transfers_path(slow, 7)).status_code == somebody.get("/transfers/none").status_code == 404
+    assert somebody.get(job_path(healthy, 0, "transfers")).status_code == 200
+    assert (
+        somebody.get(job_path(slow, 7, "transfers")).status_code == somebody.get("/transfers/none").status_code == 404
+    )
 
 
 def test_an_incidents_page_says_what_show_says(somebody: Visit, client: object) -> None:

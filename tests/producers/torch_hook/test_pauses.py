@@ -7,7 +7,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,7 +17,7 @@ import pytest
 
 from irregulars.messages.records import PAUSES, UNKNOWN
 from irregulars.producers.torch_hook.iterations import Iterations
-from irregulars.producers.torch_hook.pauses import MOST, SHORTEST_NS, SOURCES, Pause, Pauses
+from irregulars.producers.torch_hook.pauses import GPU_SOURCES, MOST, SHORTEST_NS, SOURCES, Pause, Pauses
 
 LONG_S = 0.02
 
@@ -166,6 +166,65 @@ def test_an_iteration_that_another_thread_ends_within_a_pause_breaks_neither(
     with pauses.during("checkpoint_write"):
         assert module.save() == "written"
     assert pauses.take() == []
+
+
+class Tensor:
+    """Stands in for torch's, with a GPU that takes its time."""
+
+    def __init__(self, is_cuda: bool) -> None:
+        self.is_cuda = is_cuda
+
+    def item(self) -> int:
+        time.sleep(LONG_S)
+        return 7
+
+    tolist = cpu = __bool__ = __int__ = __float__ = item
+
+    def to(self, device: str) -> Tensor:
+        time.sleep(LONG_S)
+        return Tensor(device == "cuda")
+
+    def cuda(self) -> Tensor:
+        return self.to("cuda")
+
+
+def test_tensors_tell_of_waits_for_a_gpu_and_of_copies_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = {name: ModuleType(name) for name in ("torch", "torch.cuda", "torch.cuda.streams")}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    methods = {name: type(name, (), {"synchronize": lambda _: time.sleep(LONG_S)}) for name in ("Stream", "Event")}
+    vars(modules["torch"])["Tensor"] = Tensor
+    vars(modules["torch.cuda"])["synchronize"] = lambda: time.sleep(LONG_S)
+    vars(modules["torch.cuda.streams"]).update(methods)
+    before = dict(vars(Tensor))
+    own = Pauses([*GPU_SOURCES, "data_loader"], fail)
+    own.start()
+    own.take()
+
+    def told(work: Callable[[], object]) -> list[str]:
+        work()
+        return names(own.take())
+
+    here, there = Tensor(is_cuda=False), Tensor(is_cuda=True)
+    for waits in (there.item, there.cpu, lambda: bool(there.item()), modules["torch.cuda"].synchronize,
+                  methods["Event"]().synchronize):  # fmt: skip
+        assert told(waits) == ["synchronization"]
+    assert told(lambda: here.to("cuda")) == ["host_to_device"]
+    for nothing in (here.item, lambda: here.to("cpu"), lambda: there.to("cuda")):
+        assert told(nothing) == []
+
+    def load() -> None:
+        with own.during("data_loader"):
+            here.to("cuda")
+            time.sleep(LONG_S)
+
+    began_ns = time.monotonic_ns()
+    load()
+    found = own.take()
+    assert names(found) == ["host_to_device", "data_loader"]
+    assert sum(one.elapsed_ns for one in found) <= time.monotonic_ns() - began_ns
+    own.stop()
+    assert dict(vars(Tensor)) == before
 
 
 def test_a_source_that_is_off_tells_nothing(garbage: list[list[int]]) -> None:
