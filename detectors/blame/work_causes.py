@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, nan_medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
@@ -137,22 +137,20 @@ def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> b
 
 def _late_as(rank: int, attributions: Sequence[Attribution]) -> set[int]:
     """Return the ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
-    parts = [attribution.work_columns for attribution in attributions]
-    ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
-    late_ns = np.zeros(len(ranks))
-    np.add.at(late_ns, own, np.concatenate([late_ns for _, late_ns in parts]))
+    ranks = _known_ranks(attributions)
+    late_ns = np.nansum(_table(attributions, ranks), axis=1)
     return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, JOB.most)
 
 
 def latest_rank(attributions: Sequence[Attribution]) -> tuple[int, float]:
     """Return the rank whose work, on the path or not, typically takes longer than usual by most, and how much, ns."""
-    parts = [attribution.work_columns for attribution in attributions]
-    ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
+    ranks = _known_ranks(attributions)
     if not len(ranks):
         return 0, 0.0
+    table = _table(attributions, ranks)
     # Of a rank that few of them know nothing is typical.
-    is_known = 2 * np.bincount(own) >= len(parts)
-    typical_ns = np.where(is_known, medians(own, np.concatenate([late_ns for _, late_ns in parts])), 0.0)
+    is_known = 2 * np.isfinite(table).sum(axis=1) >= len(attributions)
+    typical_ns = np.where(is_known, nan_medians(table), 0.0)
     return int(ranks[np.argmax(typical_ns)]), float(typical_ns.max())
 
 

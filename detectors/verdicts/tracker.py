@@ -293,8 +293,9 @@ class VerdictTracker:
         if any(map(_claims, around)):
             return None
         cause = clear_cause(spike, topology)
-        if around and cause is not None and cause.suspects and cause.suspects[0][0].kind == GPU:
-            return None  # where data are uneven, a heavy batch is no pause
+        # Where data are uneven, a heavy batch is no pause: a rank must be later than the latest ones are there.
+        if around and cause is not None and not spike.is_late(cause) and _accuses_gpu(cause):
+            return None
         if cause is None or self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < JOB.most
@@ -424,6 +425,10 @@ class VerdictTracker:
         tracker._ordinals = dict(state.ordinals)
         tracker._open = [verdict.state() for verdict in state.open]
         return tracker
+
+
+def _accuses_gpu(cause: Cause) -> bool:
+    return bool(cause.suspects) and cause.suspects[0][0].kind == GPU
 
 
 def _claims(verdict: OpenVerdict) -> bool:

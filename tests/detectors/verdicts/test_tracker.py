@@ -154,15 +154,20 @@ def test_another_rank_late_in_each_iteration_of_a_shift_is_uneven_data_although_
     assert (verdict.kind, verdict.suspects) == ("imbalance", ())
 
 
-def test_uneven_data_do_not_hide_a_spike() -> None:
+@pytest.mark.parametrize(("path_ms", "sigmas", "kinds"), [
+    pytest.param({Lane("pair", 1, other): 80.0 for other in (0, 2, 3)}, 0.0, ["slow_nic"], id="no rank is late"),
+    pytest.param(late(1, 80.0), LATE_SIGMAS, ["slow_rank"], id="later than the latest ones are"),
+    pytest.param(late(1, 80.0), LATE_SIGMAS - 1, [], id="a heavy batch"),
+])  # fmt: skip
+def test_uneven_data_do_not_hide_a_spike(path_ms: Step, sigmas: float, kinds: list[str]) -> None:
     cause = Cause("imbalance", (), frozenset(), None, dict.fromkeys(range(5), 20 * MS))
     reviewed = [observation(n, late(n % 4, 20.0)) for n in range(5)]
     tracker = VerdictTracker("j", 1)
     tracker.review_standing([cause], reviewed, [], TOPOLOGY)
-    host = {Lane("pair", 1, other): 80.0 for other in (0, 2, 3)}
-    spike = replace(observation(20, host), sigmas=50.0)
+    spike = replace(observation(20, path_ms), sigmas=50.0, latest=Latest(1, 80 * MS, sigmas))
     said = [one for o in (spike, *map(observation, range(21, 30))) for one in tracker.observe(o, TOPOLOGY)[0]]
-    assert [(one.kind, one.iterations) for one in said if one.event == "opened"] == [("slow_nic", (20, 21))]
+    opened = [(one.kind, one.iterations) for one in said if one.event == "opened"]
+    assert opened == [(kind, (20, 21)) for kind in kinds]
 
 
 @pytest.mark.parametrize("is_carried", [False, True])
