@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from irregulars.detectors.job.thresholds import JOB
@@ -96,7 +96,7 @@ def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks
         odd = {"gpu_metrics": np.array([0.0, 0.0, 5.0, 0.0])} if number >= 30 and number % 10 == 0 else {}
         scored = Scored(np.zeros(4), RankScores(ranks, usual | odd), {})
         say.hear(scored)
-        moment = Moment(number, number, 2e9, 1e9, 1e9 * (number >= 30))
+        moment = Moment(number, number, 2e9, 1e9, 1e9 * (number >= 25))
         told += say.observe(moment, scored, Others(), TOPOLOGY)[0]
         say = DetectorsSay("j", 1, SeverityLimits(), panel, say.state())
     told += say.close("finished", TOPOLOGY)
@@ -108,8 +108,8 @@ def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks
 NIC = "j:1:0:0"  # the verdict of the judgement beside that of a detector
 
 
-def told_beside(strange: list[bool], nic: list[bool], opens_at: int, name: str) -> list[Verdict]:
-    """Let a detector find rank 0 strange while the NIC of rank 1 is slow, whose verdict opens later than it is."""
+def told_beside(strange: list[bool], nic: list[bool], opens_at: int, name: str, of: int = 1) -> list[Verdict]:
+    """Let a detector find rank 0 strange while the NIC `of` a rank is slow, whose verdict opens later than it is."""
     verdicts = CustomVerdicts("j", 1, SeverityLimits(), None, ["times"], ["numbers"])
     watch, told = StrangeRanksWatch(), []
     for now, (is_strange, is_slow) in enumerate(zip(strange, nic, strict=True)):
@@ -117,7 +117,7 @@ def told_beside(strange: list[bool], nic: list[bool], opens_at: int, name: str) 
         watch.look(scores)
         seen = {at: NIC for at in range(now + 1) if nic[at] and now >= opens_at}
         moment = Moment(now, now, 2e9, 1e9, 1e9 * (is_slow and now not in seen))
-        others = Others({1: NIC} if seen else {}, seen)
+        others = Others({of: NIC} if seen else {}, seen)
         told += verdicts.observe(moment, scores, watch, others, lambda *_: "", TOPOLOGY)[0]
         verdicts = CustomVerdicts("j", 1, SeverityLimits(), verdicts.state(), ["times"], ["numbers"])
     return told
@@ -126,25 +126,30 @@ def told_beside(strange: list[bool], nic: list[bool], opens_at: int, name: str) 
 FLAGS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=4, max_size=40)
 
 
-@given(FLAGS, st.integers(0, 40), st.booleans())
+@example([(True, at < 9) for at in range(20)], 6, True, 0)
+@example([(at > 4, at < 9) for at in range(20)], 8, False, 1)
+@given(FLAGS, st.integers(0, 40), st.booleans(), st.sampled_from([0, 1]))
 def test_what_the_judgement_tells_of_no_detector_of_times_tells_again(
-    flags: list[tuple[bool, bool]], opens_at: int, is_strange: bool
+    flags: list[tuple[bool, bool]], opens_at: int, is_strange: bool, of: int
 ) -> None:
     """An iteration of the NIC's is none of the detector's, and its loss is told once, whichever came first."""
     strange, nic = [one or is_strange for one, _ in flags], [one for _, one in flags]
-    told = told_beside(strange, nic, opens_at, "times")
-    for now, one in ((one.time_ns, one) for one in told if one.state == "open"):
-        first, past = one.iterations
-        own = [at for at in range(first, past) if strange[at] and not (nic[at] and (now or 0) >= opens_at)]
+    told = told_beside(strange, nic, opens_at, "times", of)
+    for now, one in ((one.time_ns or 0, one) for one in told if one.state == "open"):
+        own = [at for at in range(*one.iterations) if strange[at] and not (nic[at] and now >= opens_at)]
         assert len(own) >= JOB.often
         assert one.lost_s <= sum(nic[at] for at in own)
+        assert of == 1 or now < opens_at or not any(nic[: now + 1])
     for one in (one for one in told if one.close_reason == "merged"):
         assert one.evidence.endswith(f"; verdict {NIC} tells of it")
     # Numbers are another thing: a NIC makes no loss strange
-    apart = [replace(one, lost_s=0.0, severity=None) for one in told_beside(strange, nic, opens_at, "numbers")]
-    assert apart == [
-        replace(one, lost_s=0.0, severity=None) for one in told_beside(strange, [False] * len(nic), 0, "numbers")
-    ]
+    apart, alone = (
+        told_beside(strange, nic, opens_at, "numbers", of),
+        told_beside(strange, [False] * len(nic), 0, "numbers"),
+    )
+    assert {one.lost_s for one in apart if (one.time_ns or 0) >= opens_at} <= {0.0}
+    kept = [[replace(one, lost_s=0.0, severity=None) for one in own] for own in (apart, alone)]
+    assert kept[0] == kept[1]
 
 
 @pytest.mark.parametrize(("opens_at", "events"), [
