@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -71,8 +70,13 @@ class OpenVerdict:
     reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
     tried_since: int = 0  # looked into since the newest iteration in which the cause was seen
     worked: int = 0  # iterations in which the accused ranks worked longer, and nothing else showed
-    # Typical cost of an iteration; what the cause cost since `last` by their times, and Page's sum of these
+    # How much the cause typically explains, and costs, of an iteration; what it cost since `last` by their times, and
+    # Page's sum of these
     typical_ns: float = 0.0
+    costs_ns: float = 0.0
+    # What it explains of the iterations that show it, and how much longer these took
+    explained_ns: float = 0.0
+    longer_ns: float = 0.0
     unseen_ns: float = 0.0
     beyond_ns: float = 0.0
 
@@ -150,9 +154,9 @@ class OpenVerdict:
 
     def learn_typical(self) -> None:
         """Take in that the cause or the iterations with it have changed."""
-        self.typical_ns = median(
-            explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None
-        )
+        shown = [(explained_ns(self.cause, o.attribution), o) for o in self.kept if o.attribution is not None]
+        self.typical_ns = median(ns for ns, _ in shown)
+        self.costs_ns = median(min(ns, o.excess_ns) for ns, o in shown)
 
     @property
     def is_working(self) -> bool:
@@ -242,8 +246,8 @@ class OpenVerdict:
         excess_ns = observation.elapsed_ns - observation.reference_ns
         if observation.attribution is not None:  # looked into: the rest of its time is another cause's
             excess_ns = min(explained_ns(self.cause, observation.attribution), excess_ns)
-        self.unseen_ns += cost_by_time_ns(excess_ns, self.typical_ns, self.noise_ns)
-        self.beyond_ns += float(beyond_half_ns(np.array([excess_ns]), self.typical_ns)[0])
+        self.unseen_ns += cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
+        self.beyond_ns += float(beyond_half_ns(np.array([excess_ns]), self.costs_ns)[0])
         if self.beyond_ns > 0:
             self.last, self.time_ns, self.lasted_ns = observation.iteration, observation.time_ns, self.passed_ns
             self._count_unseen()
@@ -253,14 +257,27 @@ class OpenVerdict:
         self.unseen_ns = self.beyond_ns = 0.0
 
     def add(self, observation: Observation) -> None:
-        """Count an irregular iteration in which the cause was seen; it lost no more than it took longer."""
+        """Count an irregular iteration in which the cause was seen."""
         assert observation.attribution is not None
         self.kept.append(observation)
         path_ns = observation.attribution.path_excess_ns
         own_ns = sum(path_ns.get(lane, 0.0) for lane in self.cause.lanes if lane.kind == "work")
         all_ns = observation.attribution.held_against_ns(is_work=False)
         self.worked += own_ns > (1 - JOB.part) * all_ns
-        self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
+        own_ns = explained_ns(self.cause, observation.attribution)
+        self._extend(observation, self.lose(own_ns, observation.elapsed_ns - observation.reference_ns))
+
+    def lose(self, own_ns: float, excess_ns: float) -> float:
+        """Return what more is lost with an iteration: together they lose no more than they took longer.
+
+        Each by itself would lose too little: what was quicker by chance would count, and what was slower would not.
+
+        `own_ns`: what the cause explains. `excess_ns`: how much longer it took; beyond twice that is another matter.
+        """
+        before_ns = min(self.explained_ns, self.longer_ns)
+        self.explained_ns += own_ns
+        self.longer_ns += min(max(excess_ns, -own_ns), JOB.twice * own_ns)
+        return min(self.explained_ns, self.longer_ns) - before_ns
 
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
         """Let a review that is surer of the culprit correct the cause of a standing fault."""
@@ -271,7 +288,7 @@ class OpenVerdict:
                 self.standing.costs_ns = median(cause.explained_ns.values())
                 self.standing.late_ns = typical_lateness_ns(cause, history)
             self.cause = cause
-            self.kept = _without(cause, reviewed)
+            self.kept = without_cause(cause, reviewed)
 
     def confirm(self) -> None:
         """Note that a review has seen a standing fault up to here."""
@@ -339,9 +356,6 @@ class OpenVerdict:
         return replace(self, standing=None if self.standing is None else replace(self.standing))
 
 
-Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
-
-
 def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> float:
     """Return what a cause costs an iteration of which only the time is known, ns.
 
@@ -378,42 +392,8 @@ def longer_since(excess_ns: Floats, typical_ns: float) -> int:
     return at if len(sums_ns) and sums_ns[at] > 0 else len(excess_ns)
 
 
-def verdict_on_standing(
-    name: Name,
-    cause: Cause,
-    reviewed: Sequence[Observation],
-    history: History,
-    elapsed_ns: Mapping[int, float] = MappingProxyType({}),
-) -> OpenVerdict:
-    """Begin a verdict on a cause that a review found.
-
-    `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so: the
-    verdict begins with the first iteration, or when the rank is late without a break, or, where lateness can't tell,
-    when iterations grew longer (`elapsed_ns`).
-    """
-    late_ns = typical_lateness_ns(cause, history)
-    costs_ns = median(cause.explained_ns.values())
-    first = standing_since(cause, late_ns, history)
-    if math.isnan(late_ns):
-        since = standing_longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns})
-        first = max(first, min(since, *cause.explained_ns))  # an iteration that shows it may be short by chance
-    last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
-    seen = sum(first <= iteration <= last for iteration, _ in history)
-    shown = [o for o in reviewed if o.iteration in cause.explained_ns]
-    passed_ns = seen * median(o.elapsed_ns for o in shown)
-    verdict = OpenVerdict(
-        verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
-        kept=_without(cause, reviewed),
-        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns),
-        judged=seen, passed_ns=passed_ns, lasted_ns=passed_ns,
-    )  # fmt: skip
-    # The review that opens it is the first that saw it: `cut_back` goes back to here.
-    verdict.confirm()
-    return verdict
-
-
-def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation]:
-    """The reviewed iterations that show a standing fault; their usual time is that without it: none was healthy."""
+def without_cause(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation]:
+    """Return the reviewed iterations that show a standing fault. None was healthy: usual is their time without it."""
     shown = [
         (o, o.elapsed_ns - cause.explained_ns[o.iteration]) for o in reviewed if o.iteration in cause.explained_ns
     ]
@@ -487,23 +467,6 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
             break
         first = min(first, iteration)
     return first
-
-
-def standing_longer_since(cause: Cause, costs_ns: float, elapsed_ns: Mapping[int, float]) -> int:
-    """Return the iteration since which iterations take longer by a fault's cost; -1 if they have always done so.
-
-    A few at the begin are chance.
-
-    >>> times = {number: 100.0 if number < 60 else 106.0 for number in range(50, 70)}
-    >>> cause = Cause("slow_nic", (), frozenset(), None, {68: 6.0, 69: 6.0})
-    >>> standing_longer_since(cause, 6.0, times), standing_longer_since(cause, 6.0, {68: 106.0, 69: 106.0})
-    (60, -1)
-    """
-    shown_ns = [elapsed_ns[number] for number in cause.explained_ns if number in elapsed_ns]
-    if not shown_ns:
-        return -1
-    at = longer_since(np.fromiter(elapsed_ns.values(), np.float64) - (median(shown_ns) - costs_ns), costs_ns)
-    return list(elapsed_ns)[at] if IRREGULAR.shift_iterations <= at < len(elapsed_ns) else -1
 
 
 def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:

@@ -1,4 +1,4 @@
-"""When a cause was seen often enough to accuse.
+"""When a cause was seen often enough to accuse, and how a verdict on it begins.
 
 Any of these rules suffices; the numbers are those of `JOB`:
 
@@ -15,7 +15,8 @@ A cause counts in an iteration if it explains half of that iteration's excess, o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from types import MappingProxyType
@@ -32,7 +33,17 @@ from irregulars.detectors.job.lanes import LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.verdicts.open_verdict import Name, OpenVerdict, carries_lane, cost_by_time_ns, longer_since
+from irregulars.detectors.verdicts.open_verdict import (
+    History,
+    OpenVerdict,
+    StandingFault,
+    carries_lane,
+    cost_by_time_ns,
+    longer_since,
+    standing_since,
+    typical_lateness_ns,
+    without_cause,
+)
 from irregulars.detectors.verdicts.suspicions import Suspicions
 
 
@@ -185,6 +196,9 @@ def _accuse_others(one: Cause, other: Cause) -> bool:
 # How a verdict begins: since when the cause was there, and what it has cost since.
 
 
+Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
+
+
 def verdict_on_recurring(
     name: Name,
     cause: Cause,
@@ -200,31 +214,31 @@ def verdict_on_recurring(
     newest one always does, as it may be the only one that is known of those in which data were uneven.
     """
     irregular = list(irregular)
-    typical_ns = median(cause.explained_ns.values())
-    alike_ns = JOB.most * typical_ns
+    alike_ns = JOB.most * median(cause.explained_ns.values())
     belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
     own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
     suspicions = suspicions or Suspicions()
     ordinals = {**suspicions.ordinals, **{one.iteration: one.ordinal for one in irregular}}
     earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
     shown = min([*own, *(one.iteration for one in earlier)])
-    usual_ns = median(one.reference_ns for one in irregular if one.iteration in own)
+    shown_in = [one for one in irregular if one.iteration in own]
+    usual_ns = median(one.reference_ns for one in shown_in)
+    costs_ns = median(min(own[one.iteration], one.excess_ns) for one in shown_in)
     unseen_ns = {at: ns - usual_ns for at, ns in elapsed_ns.items() if at not in ordinals}
     looked = max((at for at in ordinals if at < shown), default=-1)
     before = [at for at in unseen_ns if looked < at < shown]
-    before = before[longer_since(np.array([unseen_ns[at] for at in before]), typical_ns) :]
+    before = before[longer_since(np.array([unseen_ns[at] for at in before]), costs_ns) :]
     first = min([shown, *before])
     verdict = OpenVerdict(
         name(first), replace(cause, explained_ns={**{one.iteration: ns for one, ns in earlier.items()}, **own}), first
     )
     # Of the time before the cause was there: afterwards its own ups and downs are in the window.
-    verdict.noise_ns = next(one.spread_ns for one in irregular if one.iteration in own)
+    verdict.noise_ns = shown_in[0].spread_ns
     known = {one.iteration for one in irregular}
     older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[shown] and one.iteration not in known]
     verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0
-    verdict.lost_ns = sum(min(ns, one.excess_ns) for one, ns in earlier.items())
-    verdict.lost_ns += sum(
-        cost_by_time_ns(ns, typical_ns, verdict.noise_ns) for at, ns in unseen_ns.items() if first <= at < max(own)
+    verdict.lost_ns = sum(verdict.lose(ns, one.excess_ns) for one, ns in earlier.items()) + sum(
+        cost_by_time_ns(ns, costs_ns, verdict.noise_ns) for at, ns in unseen_ns.items() if first <= at < max(own)
     )
     for observation in irregular:
         verdict.tried += observation.iteration >= shown
@@ -236,3 +250,54 @@ def verdict_on_recurring(
     passed_ns = [ns for at, ns in known_ns.items() if first <= at <= verdict.last]
     verdict.passed_ns = verdict.lasted_ns = sum(passed_ns) + (verdict.judged - len(passed_ns)) * usual_ns
     return verdict
+
+
+def verdict_on_standing(
+    name: Name,
+    cause: Cause,
+    reviewed: Sequence[Observation],
+    history: History,
+    elapsed_ns: Mapping[int, float] = MappingProxyType({}),
+) -> OpenVerdict:
+    """Begin a verdict on a cause that a review found.
+
+    `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so: the
+    verdict begins with the first iteration, or when the rank is late without a break, or, where lateness can't tell,
+    when iterations grew longer (`elapsed_ns`).
+    """
+    late_ns = typical_lateness_ns(cause, history)
+    costs_ns = median(cause.explained_ns.values())
+    first = standing_since(cause, late_ns, history)
+    if math.isnan(late_ns):
+        since = _standing_longer_since(cause, costs_ns, {n: elapsed_ns[n] for n, _ in history if n in elapsed_ns})
+        first = max(first, min(since, *cause.explained_ns))  # an iteration that shows it may be short by chance
+    last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
+    seen = sum(first <= iteration <= last for iteration, _ in history)
+    shown = [o for o in reviewed if o.iteration in cause.explained_ns]
+    passed_ns = seen * median(o.elapsed_ns for o in shown)
+    verdict = OpenVerdict(
+        verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
+        kept=without_cause(cause, reviewed),
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns),
+        judged=seen, passed_ns=passed_ns, lasted_ns=passed_ns,
+    )  # fmt: skip
+    # The review that opens it is the first that saw it: `cut_back` goes back to here.
+    verdict.confirm()
+    return verdict
+
+
+def _standing_longer_since(cause: Cause, costs_ns: float, elapsed_ns: Mapping[int, float]) -> int:
+    """Return the iteration since which iterations take longer by a fault's cost; -1 if they have always done so.
+
+    A few at the begin are chance.
+
+    >>> times = {number: 100.0 if number < 60 else 106.0 for number in range(50, 70)}
+    >>> cause = Cause("slow_nic", (), frozenset(), None, {68: 6.0, 69: 6.0})
+    >>> _standing_longer_since(cause, 6.0, times), _standing_longer_since(cause, 6.0, {68: 106.0, 69: 106.0})
+    (60, -1)
+    """
+    shown_ns = [elapsed_ns[number] for number in cause.explained_ns if number in elapsed_ns]
+    if not shown_ns:
+        return -1
+    at = longer_since(np.fromiter(elapsed_ns.values(), np.float64) - (median(shown_ns) - costs_ns), costs_ns)
+    return list(elapsed_ns)[at] if IRREGULAR.shift_iterations <= at < len(elapsed_ns) else -1

@@ -144,8 +144,8 @@ class Suspicions:
     def leading_to(self, lanes: Collection[Lane], ordinal: int, least_ns: float) -> dict[Suspicion, float]:
         """Return the iterations before an ordinal that a verdict on these lanes would have seen, had it been open.
 
-        The newest is first, each with its loss to these lanes. They end where it would have closed; `least_ns`: a
-        smaller loss shows no such cause.
+        The newest is first, each with its loss to these lanes, without any to ranks' own work. They end where it
+        would have closed; `least_ns`: a smaller loss shows no such cause.
         """
         found: dict[Suspicion, float] = {}
         for one in reversed(self._known):
@@ -153,7 +153,7 @@ class Suspicions:
                 continue
             if ordinal - one.ordinal > IRREGULAR.min_iterations:
                 break
-            own_ns = sum(ns for lane, ns in one.losses if lane in lanes)
+            own_ns = sum(ns for lane, ns in one.losses if lane in lanes) if lanes else one.work_ns
             if own_ns >= max(least_ns, JOB.part * one.total_ns) and not one.is_told:
                 found[one] = own_ns
                 ordinal = one.ordinal

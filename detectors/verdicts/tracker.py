@@ -20,8 +20,14 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.counted_verdicts import merged_text, next_ordinal
-from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_standing
-from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone, verdict_on_recurring
+from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict
+from irregulars.detectors.verdicts.opening import (
+    Evidence,
+    is_same,
+    stands_alone,
+    verdict_on_recurring,
+    verdict_on_standing,
+)
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
 from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.infra.runs.analysis import order, take_rank
 from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.judgements import JudgedIteration
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
@@ -64,7 +66,18 @@ def judge(job: Reduced, settings: JudgeSettings | None = None) -> Found:
     return Found(
         [verdict.to_json() for verdict in sorted(newest.values(), key=order)],
         decided,
-        # Training alone: labels leave checkpoints and evaluation out of what a fault costs, as verdicts do.
-        {one.iteration: one.elapsed_ns / 1e9 for one in judgements.iterations if one.phase == "train"},
+        _training_s(job, judgements.iterations),
         job.named,
     )
+
+
+def _training_s(job: Reduced, iterations: Sequence[JudgedIteration]) -> dict[int, float]:
+    """Return how long iterations took, s: labels leave checkpoints and evaluation out of what a fault costs.
+
+    Without rows of iterations a log begins each with its first operator; what ranks do before that takes time too.
+    """
+    took_s = {one.iteration: one.elapsed_ns / 1e9 for one in iterations if one.phase == "train"}
+    if not job.trace.iterations:
+        pairs = ((one, after) for one, after in pairwise(iterations) if after.iteration == one.iteration + 1)
+        took_s |= {a.iteration: (b.start_ns - a.start_ns) / 1e9 for a, b in pairs if a.iteration in took_s}
+    return took_s

@@ -15,9 +15,8 @@ from irregulars.detectors.verdicts.open_verdict import (
     StandingFault,
     standing_since,
     typical_lateness_ns,
-    verdict_on_standing,
 )
-from irregulars.detectors.verdicts.opening import verdict_on_recurring
+from irregulars.detectors.verdicts.opening import verdict_on_recurring, verdict_on_standing
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
 from tests.stored_states import stored
