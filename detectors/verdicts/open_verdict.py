@@ -216,7 +216,7 @@ class OpenVerdict:
 
         The cause has lasted for as long as such iterations took longer together (Page's cumulative sum).
         """
-        if self.standing is not None:
+        if self.standing is not None or math.isnan(observation.reference_ns):
             return
         excess_ns = observation.elapsed_ns - observation.reference_ns
         if observation.attribution is not None:  # looked into: the rest of its time is another cause's
@@ -228,7 +228,7 @@ class OpenVerdict:
             self._count_unseen()
 
     def _count_unseen(self) -> None:
-        self.lost_ns += self.unseen_ns
+        self.lost_ns = max(self.lost_ns + self.unseen_ns, 0.0)  # noise may be all that there was
         self.unseen_ns = self.beyond_ns = 0.0
 
     def add(self, observation: Observation) -> None:
