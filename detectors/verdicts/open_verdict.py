@@ -335,14 +335,16 @@ def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> flo
     """Return what a cause costs an iteration of which only the time is known, ns.
 
     Where noise may hide the cause, that is what it took longer, more or less, and noise averages out. Else its time
-    shows whether the cause was there.
+    shows whether the cause was there. One that is shorter by more is of another sort, as an unmarked evaluation.
 
     >>> cost_by_time_ns(4.0, 10.0, 3.0), cost_by_time_ns(4.0, 10.0, 1.0), cost_by_time_ns(50.0, 10.0, 1.0)
     (4.0, 0.0, 10.0)
+    >>> cost_by_time_ns(-4.0, 10.0, 3.0), cost_by_time_ns(-40.0, 10.0, 3.0)
+    (-4.0, 0.0)
     """
     if JOB.noise_sigmas * noise_ns < JOB.most * typical_ns > excess_ns:
         return 0.0
-    return min(max(excess_ns, -typical_ns), typical_ns)
+    return 0.0 if excess_ns < -typical_ns else min(excess_ns, typical_ns)
 
 
 def beyond_half_ns(excess_ns: Floats, typical_ns: float) -> Floats:
