@@ -241,7 +241,7 @@ class OpenVerdict:
 
         The cause has lasted for as long as such iterations took longer together (Page's cumulative sum).
         """
-        if self.standing is not None:
+        if self.standing is not None or math.isnan(observation.reference_ns):
             return
         excess_ns = observation.elapsed_ns - observation.reference_ns
         if observation.attribution is not None:  # looked into: the rest of its time is another cause's
@@ -253,7 +253,7 @@ class OpenVerdict:
             self._count_unseen()
 
     def _count_unseen(self) -> None:
-        self.lost_ns += self.unseen_ns
+        self.lost_ns = max(self.lost_ns + self.unseen_ns, 0.0)  # noise may be all that there was
         self.unseen_ns = self.beyond_ns = 0.0
 
     def add(self, observation: Observation) -> None:
@@ -360,14 +360,16 @@ def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> flo
     """Return what a cause costs an iteration of which only the time is known, ns.
 
     Where noise may hide the cause, that is what it took longer, more or less, and noise averages out. Else its time
-    shows whether the cause was there.
+    shows whether the cause was there. One that is shorter by more is of another sort, as an unmarked evaluation.
 
     >>> cost_by_time_ns(4.0, 10.0, 3.0), cost_by_time_ns(4.0, 10.0, 1.0), cost_by_time_ns(50.0, 10.0, 1.0)
     (4.0, 0.0, 10.0)
+    >>> cost_by_time_ns(-4.0, 10.0, 3.0), cost_by_time_ns(-40.0, 10.0, 3.0)
+    (-4.0, 0.0)
     """
     if JOB.noise_sigmas * noise_ns < JOB.most * typical_ns > excess_ns:
         return 0.0
-    return min(max(excess_ns, -typical_ns), typical_ns)
+    return 0.0 if excess_ns < -typical_ns else min(excess_ns, typical_ns)
 
 
 def beyond_half_ns(excess_ns: Floats, typical_ns: float) -> Floats:

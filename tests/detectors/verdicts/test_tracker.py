@@ -78,6 +78,15 @@ def test_iterations_that_were_not_looked_into_belong_to_a_verdict_by_their_times
     assert (verdict.verdict_id, verdict.iterations, verdict.lost_s) == ("j:1:0:0", (0, 10), pytest.approx(0.27))
 
 
+def test_a_verdict_loses_no_less_than_nothing() -> None:
+    """Slow transfers beside work that was quicker by chance."""
+    tracker, said = VerdictTracker("j", 1), list[Verdict]()
+    for number in range(8):
+        one = replace(observation(number, {Lane("collective", 0): 30.0}), elapsed_ns=80 * MS, spread_ns=15 * MS)
+        said += tracker.observe(one, TOPOLOGY)[0]
+    assert said[0].lost_s == 0.0
+
+
 def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
     """Iterations of 170, 100 and 170 ms."""
     spikes = {0: replace(observation(0, late(2, 70.0)), sigmas=50.0), 2: observation(2, late(2, 70.0))}
