@@ -74,13 +74,13 @@ class Suspicions:
 
     def note(self, attribution: Attribution, place: int, topology: Topology, excess_ns: float = 0.0) -> None:
         """Take in a suspect iteration that was looked into; `place`: its ordinal."""
-        known = attribution.lanes
+        longer = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
         # One transfer that hung is no device's doing.
-        longer = {
-            lane: ns for lane, ns in attribution.path_excess_ns.items()
-            if ns > 0 and not (lane in known and known[lane].is_stray)
-        }  # fmt: skip
+        hung = [lane for lane in longer if lane in attribution.lanes and attribution.lanes[lane].is_stray]
+        hung_ns = sum(map(longer.pop, hung))
         total_ns = sum(longer.values())
+        if hung_ns > total_ns:
+            return
         longer.pop(EVERYBODY, None)
         # All ranks were slow together, or nothing was: no lane made it long.
         if not longer:
