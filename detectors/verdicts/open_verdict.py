@@ -271,12 +271,14 @@ class OpenVerdict:
         """Return what more is lost with an iteration: together they lose no more than they took longer.
 
         Each by itself would lose too little: what was quicker by chance would count, and what was slower would not.
+        Where noise can't hide the cause, one that took no longer was quicker for another reason.
 
         `own_ns`: what the cause explains. `excess_ns`: how much longer it took; beyond twice that is another matter.
         """
         before_ns = min(self.explained_ns, self.longer_ns)
         self.explained_ns += own_ns
-        self.longer_ns += min(max(excess_ns, -own_ns), JOB.twice * own_ns)
+        least_ns = -own_ns if _may_hide(self.noise_ns, own_ns) else 0.0
+        self.longer_ns = max(self.longer_ns + min(max(excess_ns, least_ns), JOB.twice * own_ns), 0.0)
         return min(self.explained_ns, self.longer_ns) - before_ns
 
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
@@ -356,6 +358,10 @@ class OpenVerdict:
         return replace(self, standing=None if self.standing is None else replace(self.standing))
 
 
+def _may_hide(noise_ns: float, costs_ns: float) -> bool:
+    return JOB.noise_sigmas * noise_ns >= JOB.most * costs_ns
+
+
 def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> float:
     """Return what a cause costs an iteration of which only the time is known, ns.
 
@@ -365,7 +371,7 @@ def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> flo
     >>> cost_by_time_ns(4.0, 10.0, 3.0), cost_by_time_ns(4.0, 10.0, 1.0), cost_by_time_ns(50.0, 10.0, 1.0)
     (4.0, 0.0, 10.0)
     """
-    if JOB.noise_sigmas * noise_ns < JOB.most * typical_ns > excess_ns:
+    if excess_ns < JOB.most * typical_ns and not _may_hide(noise_ns, typical_ns):
         return 0.0
     return min(max(excess_ns, -typical_ns), typical_ns)
 

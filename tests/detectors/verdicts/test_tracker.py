@@ -78,6 +78,19 @@ def test_iterations_that_were_not_looked_into_belong_to_a_verdict_by_their_times
     assert (verdict.verdict_id, verdict.iterations, verdict.lost_s) == ("j:1:0:0", (0, 10), pytest.approx(0.27))
 
 
+@pytest.mark.parametrize("spread_ms", [0.0, 15.0])
+def test_a_job_that_becomes_quicker_than_usual_takes_back_no_more_than_was_lost(spread_ms: float) -> None:
+    """A rank is late by 10 ms all along; from the twentieth iteration on all work is shorter."""
+    tracker = VerdictTracker("j", 1)
+    for number in range(60):
+        one = replace(observation(number, late(1, 10.0)), spread_ns=spread_ms * MS)
+        if number >= 20:
+            one = replace(one, elapsed_ns=80 * MS, is_long=False, latest=Latest(1, 10 * MS, LATE_SIGMAS))
+        tracker.observe(one, TOPOLOGY)
+    (verdict,) = tracker.close("finished", TOPOLOGY)
+    assert verdict.lost_s == pytest.approx(0.0 if spread_ms else 0.2)  # not told from noise, or known to be none
+
+
 def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
     """Iterations of 170, 100 and 170 ms."""
     spikes = {0: replace(observation(0, late(2, 70.0)), sigmas=50.0), 2: observation(2, late(2, 70.0))}
