@@ -193,10 +193,11 @@ class OpenVerdict:
         topology: Topology,
         late_ns: Mapping[int, float],
         working: frozenset[Device] = frozenset(),
+        share: float = 1.0,
     ) -> None:
         """Take in the next judged iteration; `late_ns`: by how much ranks work longer than their stage.
 
-        `working`: as of `find_causes`.
+        `working`: as of `find_causes`. `share`: as of `pass_unseen`.
         """
         own_late_ns = late_ranks_ns(self.cause, late_ns) if self.cause.kind == "slow_rank" else math.nan
         self.pass_by(observation)
@@ -210,7 +211,7 @@ class OpenVerdict:
             # the rows of the accused ranks.
             is_unknown = observation.is_unread or (self.unheard > 0 and observation.attribution is not None)
             self.quiet = max(self.quiet + step * (not is_unknown), 0)
-            self.pass_unseen(observation)
+            self.pass_unseen(observation, share)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
@@ -236,17 +237,23 @@ class OpenVerdict:
         self.judged += 1
         self.passed_ns += observation.elapsed_ns
 
-    def pass_unseen(self, observation: Observation) -> None:
+    def cost_by_time_ns(self, observation: Observation) -> float:
+        """Return what the cause cost an iteration of which only the time is known, were it the only one, ns."""
+        excess_ns = observation.elapsed_ns - observation.reference_ns
+        return 0.0 if self.standing is not None else cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
+
+    def pass_unseen(self, observation: Observation, share: float = 1.0) -> None:
         """Count what the cause cost an iteration in which it was not seen, which may not have been looked into.
 
-        The cause has lasted for as long as such iterations took longer together (Page's cumulative sum).
+        The cause has lasted for as long as such iterations took longer together (Page's cumulative sum). `share`: of
+        its cost by time, where other causes may have cost the same time.
         """
         if self.standing is not None:
             return
         excess_ns = observation.elapsed_ns - observation.reference_ns
         if observation.attribution is not None:  # looked into: the rest of its time is another cause's
             excess_ns = min(explained_ns(self.cause, observation.attribution), excess_ns)
-        self.unseen_ns += cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
+        self.unseen_ns += share * cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
         self.beyond_ns += float(beyond_half_ns(np.array([excess_ns]), self.costs_ns)[0])
         if self.beyond_ns > 0:
             self.last, self.time_ns, self.lasted_ns = observation.iteration, observation.time_ns, self.passed_ns

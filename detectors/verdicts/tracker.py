@@ -331,7 +331,11 @@ class VerdictTracker:
         what_if: WhatIf | None,
     ) -> list[Verdict]:
         """Let open verdicts take in an iteration; return the revisions of those that are worth one."""
-        revisions = []
+        revisions, share = [], 1.0
+        if observation.attribution is None:  # several causes together cost no more than the iteration took longer
+            excess_ns = observation.elapsed_ns - observation.reference_ns
+            all_ns = sum(one.cost_by_time_ns(observation) for one in self._open if one not in seen_in)
+            share = excess_ns / all_ns if abs(all_ns) > abs(excess_ns) else 1.0
         for verdict in self._open:
             is_unknown = verdict.is_unknown(late_ns)
             if verdict.standing is not None:
@@ -340,7 +344,7 @@ class VerdictTracker:
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
-            verdict.follow(observation, is_seen, topology, late_ns, self._working)
+            verdict.follow(observation, is_seen, topology, late_ns, self._working, share)
             event = self._event_of(verdict, topology) if is_seen else None
             if event is not None:
                 # A replay takes long: only for iterations with a revision, before it is made, as it holds the result.

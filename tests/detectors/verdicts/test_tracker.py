@@ -78,6 +78,21 @@ def test_iterations_that_were_not_looked_into_belong_to_a_verdict_by_their_times
     assert (verdict.verdict_id, verdict.iterations, verdict.lost_s) == ("j:1:0:0", (0, 10), pytest.approx(0.27))
 
 
+@pytest.mark.parametrize(("longer_ms", "lost_ms"), [(50.0, 500.0), (100.0, 1000.0), (200.0, 1000.0)])
+def test_two_causes_cost_no_more_together_than_iterations_took_longer_that_nobody_read(
+    longer_ms: float, lost_ms: float
+) -> None:
+    """Each costs 50 ms; of ten iterations only their times are known."""
+    steps = [late(1)] * 6 + [late(1) | {PAIR: 25.0, Lane("pair", 0, 3): 25.0}] * 6
+    tracker = VerdictTracker("j", 1)
+    lived(steps, tracker)
+    for number in range(12, 22):
+        tracker.observe(replace(observation(number), elapsed_ns=(100 + longer_ms) * MS, is_unread=True), TOPOLOGY)
+    said = tracker.close("finished", TOPOLOGY)
+    assert [one.kind for one in said] == ["slow_rank", "slow_nic"]
+    assert 1e3 * sum(one.lost_s for one in said) == pytest.approx(900.0 + lost_ms)
+
+
 @pytest.mark.parametrize("spread_ms", [0.0, 15.0])
 def test_a_job_that_becomes_quicker_than_usual_takes_back_no_more_than_was_lost(spread_ms: float) -> None:
     """A rank is late by 10 ms all along; from the twentieth iteration on all work is shorter."""
