@@ -109,7 +109,8 @@ def test_a_link_that_is_up_again_is_over_after_a_while(last: Event) -> None:
 
 
 def test_a_link_that_is_up_again_ends_no_errors_of_its_nic() -> None:
-    events = [(30, 2, "link_down", "mlx5_0", None), (31, 2, "pcie", "mlx5_0", None), (32, 2, "link_up", "mlx5_0", None)]
+    kinds = ("link_down", "pcie", "link_up")
+    events = [(number, 2, kind, "mlx5_0", None) for number, kind in enumerate(kinds, start=30)]
     *_, more, closed = opened(reported(*events), (*NAMED, "pcie"))
     assert (more.event, more.layer, closed.close_reason) == ("changed", "hardware", "finished")
 
