@@ -70,7 +70,7 @@ class VerdictTracker:
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
-        self._told_uneven = -1  # the last iteration that a closed verdict on uneven data was about
+        self._told_uneven = -1  # the last iteration that a closed verdict was about: its excess is no uneven data's
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -244,13 +244,16 @@ class VerdictTracker:
                 beside = [*causes, *evidence.late_beside(cause)]
                 ratio = recovered_ratio(cause, beside, newest, what_if)
                 self._recoveries.note(newest.iteration, cause, ratio)
-        opened: list[OpenVerdict] = []
+        opened, told = list[OpenVerdict](), self._told_last
         for cause in causes:
             may_accuse = is_sure(cause) and evidence.is_seen_enough(cause)
             if may_accuse and not self._is_followed(cause) and not self._hardly_comes_back(cause):
+                after = told if cause.kind == "imbalance" else -1
                 verdict = verdict_on_recurring(
-                    self._name, cause, evidence.recent, self._suspicions, dict(self._elapsed_ns)
-                )
+                    self._name, cause, evidence.recent,
+                    Suspicions(one for one in self._suspicions if one.iteration > after),
+                    {at: ns for at, ns in self._elapsed_ns if at > after},
+                )  # fmt: skip
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
                 # Else they would be published a second time, as single spikes.
@@ -263,9 +266,13 @@ class VerdictTracker:
         explained = self._suspicions.uneven(topology)
         if not explained:
             return []
-        told = max([self._told_uneven, *(verdict.last for verdict in self._open if verdict.standing is None)])
-        is_new = max(explained) == self._recent[-1].iteration and min(explained) > told
+        is_new = max(explained) == self._recent[-1].iteration and min(explained) > self._told_last
         return [Cause("imbalance", (), frozenset(), None, explained)] if is_new else []
+
+    @property
+    def _told_last(self) -> int:
+        """The last iteration that a verdict explains."""
+        return max([self._told_uneven, *(verdict.last for verdict in self._open if verdict.standing is None)])
 
     def _hardly_comes_back(self, cause: Cause) -> bool:
         """Whether most of a cause's estimated cost is lost without it as well."""
@@ -384,9 +391,9 @@ class VerdictTracker:
 
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
-        uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
-        # The same iterations must not open another verdict on uneven data as soon as this one is closed.
-        self._told_uneven = max([self._told_uneven, *uneven])
+        # The same iterations must open no verdict on uneven data as soon as this one is closed.
+        told = [one.last for one in verdicts if one.standing is None or one.cause.kind == "imbalance"]
+        self._told_uneven = max([self._told_uneven, *told])
         # Nobody saw ranks recover that send no more rows: their host is to take no work for that.
         return [
             self._revise(one, "closed", topology, "stopped" if reason == "recovered" and one.is_unheard else reason)

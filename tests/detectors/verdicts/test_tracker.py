@@ -198,6 +198,17 @@ def test_uneven_data_do_not_hide_a_spike(path_ms: Step, sigmas: float, kinds: li
     assert opened == [(kind, (20, 21)) for kind in kinds]
 
 
+@pytest.mark.parametrize(("times", "first"), [(0, 10), (5, 12)])
+def test_uneven_data_begin_behind_the_iterations_that_another_verdict_explains(times: int, first: int) -> None:
+    """All along another rank works 20 ms longer; `times`: of two quiet iterations between, which close the first."""
+    uneven = [late(number % 4, 20.0) for number in range(10)]
+    slow = [{**present(step), Lane("collective", 0): 50.0} for step in uneven]
+    between = [step for at in range(times) for step in (None, None, late(at % 4, 20.0))]
+    told = {one.kind: one.iterations for one in lived([*slow, *between, *uneven])}
+    assert told["slow_communicator"] == (0, 10)
+    assert told["imbalance"][0] == first
+
+
 @pytest.mark.parametrize("is_carried", [False, True])
 def test_an_iteration_that_was_taken_for_like_another_accuses_nobody_anew(is_carried: bool) -> None:
     tracker = VerdictTracker("j", 1)
