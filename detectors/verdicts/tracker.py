@@ -70,7 +70,7 @@ class VerdictTracker:
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
-        self._told_uneven = -1  # the last iteration that a closed verdict was about: its excess is no uneven data's
+        self._told_uneven = -1  # the last iteration that a closed verdict was about
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -248,12 +248,9 @@ class VerdictTracker:
         for cause in causes:
             may_accuse = is_sure(cause) and evidence.is_seen_enough(cause)
             if may_accuse and not self._is_followed(cause) and not self._hardly_comes_back(cause):
-                after = told if cause.kind == "imbalance" else -1
                 verdict = verdict_on_recurring(
-                    self._name, cause, evidence.recent,
-                    Suspicions(one for one in self._suspicions if one.iteration > after),
-                    {at: ns for at, ns in self._elapsed_ns if at > after},
-                )  # fmt: skip
+                    self._name, cause, evidence.recent, self._suspicions, dict(self._elapsed_ns), told
+                )
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
                 # Else they would be published a second time, as single spikes.

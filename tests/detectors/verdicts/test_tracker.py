@@ -93,6 +93,18 @@ def test_two_causes_cost_no_more_together_than_iterations_took_longer_that_nobod
     assert 1e3 * sum(one.lost_s for one in said) == pytest.approx(900.0 + lost_ms)
 
 
+def test_a_verdict_begins_with_no_unread_iterations_that_another_one_has_counted() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 6, tracker)
+    for number in range(6, 16):
+        tracker.observe(replace(observation(number), elapsed_ns=150 * MS, is_unread=True), TOPOLOGY)
+    lived([{PAIR: 25.0, Lane("pair", 0, 3): 25.0}] * 6, tracker, first=16)
+    said = tracker.close("finished", TOPOLOGY)
+    assert [(one.kind, one.iterations, one.lost_s) for one in said] == [
+        ("slow_rank", (0, 16), pytest.approx(0.8)), ("slow_nic", (16, 22), pytest.approx(0.3)),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("spread_ms", [0.0, 15.0])
 def test_a_job_that_becomes_quicker_than_usual_takes_back_no_more_than_was_lost(spread_ms: float) -> None:
     """A rank is late by 10 ms all along; from the twentieth iteration on all work is shorter."""
