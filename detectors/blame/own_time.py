@@ -154,11 +154,11 @@ def _covering(ranks: Collection[int] | None, observations: Sequence[Observation]
             if pause.rank not in own_ns:
                 over_ns = pause.excess_ns - max(late_ns.get(pause.rank, 0.0) - typical_ns, 0.0)
                 harmless.setdefault(pause.cause, []).append(max(over_ns, 0.0))
-        excess_ns = {rank: np.zeros(len(PAUSES)) for rank in own_ns}
+        excess_ns: dict[int, Floats] = {}  # of those who paused: a stage may have thousands of ranks
         for pause in one.pauses:
             if pause.rank in own_ns:
                 over_ns = pause.excess_ns - median(harmless.get(pause.cause, (0.0,)))
-                excess_ns[pause.rank][pause.cause] += max(over_ns, 0.0)
+                excess_ns.setdefault(pause.rank, np.zeros(len(PAUSES)))[pause.cause] += max(over_ns, 0.0)
         for rank, by_cause_ns in excess_ns.items():
             covered_ns += np.minimum(by_cause_ns, own_ns[rank])
             host_ns += min(by_cause_ns[_OF_HOST].sum() - by_cause_ns[_STALLS].min(), own_ns[rank])

@@ -189,9 +189,11 @@ class IterationWindow:
             is_level = age >= self.window and not has_open
             is_over = medians_ns[-1] <= self.shifted_ns or is_level
             self._shifted = None if is_over else (level_ns, age + 1)
-            # A shift that fills the window is the new level: the mean takes its times unclipped, at once.
+            # A shift that fills the window is the new level: all its times are regular, and none is clipped.
             if is_level:
                 self._clipped = deque((ns for ns, _ in self._all), maxlen=self.window)
+                self._regular, self._levels = self._clipped.copy(), None
+                self._all = deque(((ns, True) for ns in self._clipped), maxlen=self.window)
             return
         level_ns = self._level_before_ns()
         # Held against medians that share no iteration with the newest one.

@@ -535,7 +535,10 @@ class IterationJudge:
         own.read_last = state.read_last
         own.regular.extend(part.value for part in state.regular)
         own.usual_rows, own.usual_age = [part.value for part in state.usual_rows], state.usual_age
-        judge._healthy_before, judge._held_until = state.healthy_before, state.held_until
+        before = state.healthy_before
+        if before is not None and math.isnan(before.usual_ns):  # of a worker without it
+            before = before._replace(usual_ns=before.mean_ns)
+        judge._healthy_before, judge._held_until = before, state.held_until
         judge._lateness = LatenessWatch.from_state(state.lateness)
         judge._judged, judge._review.planned = state.judged, state.planned
         judge._review.well_until = state.well_until

@@ -193,10 +193,11 @@ class OpenVerdict:
         topology: Topology,
         late_ns: Mapping[int, float],
         working: frozenset[Device] = frozenset(),
+        share: float = 1.0,
     ) -> None:
         """Take in the next judged iteration; `late_ns`: by how much ranks work longer than their stage.
 
-        `working`: as of `find_causes`.
+        `working`: as of `find_causes`. `share`: as of `pass_unseen`.
         """
         own_late_ns = late_ranks_ns(self.cause, late_ns) if self.cause.kind == "slow_rank" else math.nan
         self.pass_by(observation)
@@ -210,7 +211,7 @@ class OpenVerdict:
             # the rows of the accused ranks.
             is_unknown = observation.is_unread or (self.unheard > 0 and observation.attribution is not None)
             self.quiet = max(self.quiet + step * (not is_unknown), 0)
-            self.pass_unseen(observation)
+            self.pass_unseen(observation, share)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
@@ -236,17 +237,23 @@ class OpenVerdict:
         self.judged += 1
         self.passed_ns += observation.elapsed_ns
 
-    def pass_unseen(self, observation: Observation) -> None:
+    def cost_by_time_ns(self, observation: Observation) -> float:
+        """Return what the cause cost an iteration of which only the time is known, were it the only one, ns."""
+        excess_ns = observation.elapsed_ns - observation.reference_ns
+        return 0.0 if self.standing is not None else cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
+
+    def pass_unseen(self, observation: Observation, share: float = 1.0) -> None:
         """Count what the cause cost an iteration in which it was not seen, which may not have been looked into.
 
-        The cause has lasted for as long as such iterations took longer together (Page's cumulative sum).
+        The cause has lasted for as long as such iterations took longer together (Page's cumulative sum). `share`: of
+        its cost by time, where other causes may have cost the same time.
         """
         if self.standing is not None or math.isnan(observation.reference_ns):
             return
         excess_ns = observation.elapsed_ns - observation.reference_ns
         if observation.attribution is not None:  # looked into: the rest of its time is another cause's
             excess_ns = min(explained_ns(self.cause, observation.attribution), excess_ns)
-        self.unseen_ns += cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
+        self.unseen_ns += share * cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
         self.beyond_ns += float(beyond_half_ns(np.array([excess_ns]), self.costs_ns)[0])
         if self.beyond_ns > 0:
             self.last, self.time_ns, self.lasted_ns = observation.iteration, observation.time_ns, self.passed_ns
@@ -271,12 +278,14 @@ class OpenVerdict:
         """Return what more is lost with an iteration: together they lose no more than they took longer.
 
         Each by itself would lose too little: what was quicker by chance would count, and what was slower would not.
+        Where noise can't hide the cause, one that took no longer was quicker for another reason.
 
         `own_ns`: what the cause explains. `excess_ns`: how much longer it took; beyond twice that is another matter.
         """
         before_ns = min(self.explained_ns, self.longer_ns)
         self.explained_ns += own_ns
-        self.longer_ns += min(max(excess_ns, -own_ns), JOB.twice * own_ns)
+        least_ns = -own_ns if _may_hide(self.noise_ns, own_ns) else 0.0
+        self.longer_ns = max(self.longer_ns + min(max(excess_ns, least_ns), JOB.twice * own_ns), 0.0)
         return min(self.explained_ns, self.longer_ns) - before_ns
 
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
@@ -356,6 +365,10 @@ class OpenVerdict:
         return replace(self, standing=None if self.standing is None else replace(self.standing))
 
 
+def _may_hide(noise_ns: float, costs_ns: float) -> bool:
+    return JOB.noise_sigmas * noise_ns >= JOB.most * costs_ns
+
+
 def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> float:
     """Return what a cause costs an iteration of which only the time is known, ns.
 
@@ -367,7 +380,7 @@ def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> flo
     >>> cost_by_time_ns(-4.0, 10.0, 3.0), cost_by_time_ns(-40.0, 10.0, 3.0)
     (-4.0, 0.0)
     """
-    if JOB.noise_sigmas * noise_ns < JOB.most * typical_ns > excess_ns:
+    if excess_ns < JOB.most * typical_ns and not _may_hide(noise_ns, typical_ns):
         return 0.0
     return 0.0 if excess_ns < -typical_ns else min(excess_ns, typical_ns)
 

@@ -205,6 +205,7 @@ def verdict_on_recurring(
     irregular: Iterable[Observation],
     suspicions: Suspicions | None = None,
     elapsed_ns: Mapping[int, float] = MappingProxyType({}),
+    told: int = -1,
 ) -> OpenVerdict:
     """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
 
@@ -212,19 +213,22 @@ def verdict_on_recurring(
     those before it that took longer (`elapsed_ns`) and were not looked into.
     An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical; the
     newest one always does, as it may be the only one that is known of those in which data were uneven.
+    `told`: the last iteration that another verdict explains. Up to there neither uneven data nor times show a cause.
     """
     irregular = list(irregular)
     alike_ns = JOB.most * median(cause.explained_ns.values())
     belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
     own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
     suspicions = suspicions or Suspicions()
+    if cause.kind == "imbalance":
+        suspicions = Suspicions(one for one in suspicions if one.iteration > told)
     ordinals = {**suspicions.ordinals, **{one.iteration: one.ordinal for one in irregular}}
     earlier = suspicions.leading_to(cause.lanes, ordinals[min(own)], alike_ns)
     shown = min([*own, *(one.iteration for one in earlier)])
     shown_in = [one for one in irregular if one.iteration in own]
     usual_ns = median(one.reference_ns for one in shown_in)
     costs_ns = median(min(own[one.iteration], one.excess_ns) for one in shown_in)
-    unseen_ns = {at: ns - usual_ns for at, ns in elapsed_ns.items() if at not in ordinals}
+    unseen_ns = {at: ns - usual_ns for at, ns in elapsed_ns.items() if at > told and at not in ordinals}
     looked = max((at for at in ordinals if at < shown), default=-1)
     before = [at for at in unseen_ns if looked < at < shown]
     before = before[longer_since(np.array([unseen_ns[at] for at in before]), costs_ns) :]

@@ -77,12 +77,12 @@ class ReportedVerdicts(CountedVerdicts[OpenReport]):
     def observe(
         self, events: Sequence[DeviceEvent], topology: Topology, iteration: int, now_ns: int
     ) -> tuple[list[Verdict], tuple[str, ...]]:
-        """Take in the events of an iteration that ended at `now_ns`; return revisions, and the ids of their verdicts.
+        """Take in the events, oldest first, of an iteration that ended at `now_ns`; return revisions and their ids.
 
         A verdict opens but once in an iteration, which makes its id: it stays open beyond that.
         """
         self._iteration, self._now_ns = iteration, now_ns
-        seen = [one for event in sorted(events) if self._named and (one := self._see(event, topology, iteration))]
+        seen = [one for event in events if self._named and (one := self._see(event, topology, iteration))]
         return self._follow_up(topology), tuple(dict.fromkeys(one.verdict_id for one in seen))
 
     def _see(self, event: DeviceEvent, topology: Topology, iteration: int) -> OpenReport | None:
@@ -102,8 +102,8 @@ class ReportedVerdicts(CountedVerdicts[OpenReport]):
             name = f"{self.job}:{self.attempt}:{iteration}:{DEVICE_EVENTS}.{device.kind}{device.ranks[0]}"
             one = OpenReport(name, iteration, iteration, 0, severity="ticket", device=device, layer=layer, until_ns=0)
             self._open.append(one)
-        # What a GPU reports says more of the cause than what its program's errors say.
-        one.layer = layer if one.layer == "software" else one.layer
+        # What a device reports says more of the cause than errors of its program, or of its link.
+        one.layer = layer if one.layer == "software" or layer == "hardware" else one.layer
         one.last, one.time_ns, one.seen = iteration, event.time_ns, one.seen + 1
         one.until_ns = max(one.until_ns, over_ns) if event.kind in _PASSING else math.inf
         # Without its code: of counters it is another one each time.

@@ -70,7 +70,7 @@ class VerdictTracker:
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
-        self._told_uneven = -1  # the last iteration that a closed verdict on uneven data was about
+        self._told_uneven = -1  # the last iteration that a closed verdict was about
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -244,12 +244,12 @@ class VerdictTracker:
                 beside = [*causes, *evidence.late_beside(cause)]
                 ratio = recovered_ratio(cause, beside, newest, what_if)
                 self._recoveries.note(newest.iteration, cause, ratio)
-        opened: list[OpenVerdict] = []
+        opened, told = list[OpenVerdict](), self._told_last
         for cause in causes:
             may_accuse = is_sure(cause) and evidence.is_seen_enough(cause)
             if may_accuse and not self._is_followed(cause) and not self._hardly_comes_back(cause):
                 verdict = verdict_on_recurring(
-                    self._name, cause, evidence.recent, self._suspicions, dict(self._elapsed_ns)
+                    self._name, cause, evidence.recent, self._suspicions, dict(self._elapsed_ns), told
                 )
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
@@ -263,9 +263,13 @@ class VerdictTracker:
         explained = self._suspicions.uneven(topology)
         if not explained:
             return []
-        told = max([self._told_uneven, *(verdict.last for verdict in self._open if verdict.standing is None)])
-        is_new = max(explained) == self._recent[-1].iteration and min(explained) > told
+        is_new = max(explained) == self._recent[-1].iteration and min(explained) > self._told_last
         return [Cause("imbalance", (), frozenset(), None, explained)] if is_new else []
+
+    @property
+    def _told_last(self) -> int:
+        """The last iteration that a verdict explains."""
+        return max([self._told_uneven, *(verdict.last for verdict in self._open if verdict.standing is None)])
 
     def _hardly_comes_back(self, cause: Cause) -> bool:
         """Whether most of a cause's estimated cost is lost without it as well."""
@@ -331,7 +335,11 @@ class VerdictTracker:
         what_if: WhatIf | None,
     ) -> list[Verdict]:
         """Let open verdicts take in an iteration; return the revisions of those that are worth one."""
-        revisions = []
+        revisions, share = [], 1.0
+        if observation.attribution is None:  # several causes together cost no more than the iteration took longer
+            excess_ns = observation.elapsed_ns - observation.reference_ns
+            all_ns = sum(one.cost_by_time_ns(observation) for one in self._open if one not in seen_in)
+            share = excess_ns / all_ns if abs(all_ns) > abs(excess_ns) else 1.0
         for verdict in self._open:
             is_unknown = verdict.is_unknown(late_ns)
             if verdict.standing is not None:
@@ -340,7 +348,7 @@ class VerdictTracker:
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
-            verdict.follow(observation, is_seen, topology, late_ns, self._working)
+            verdict.follow(observation, is_seen, topology, late_ns, self._working, share)
             event = self._event_of(verdict, topology) if is_seen else None
             if event is not None:
                 # A replay takes long: only for iterations with a revision, before it is made, as it holds the result.
@@ -380,9 +388,9 @@ class VerdictTracker:
 
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
-        uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
-        # The same iterations must not open another verdict on uneven data as soon as this one is closed.
-        self._told_uneven = max([self._told_uneven, *uneven])
+        # The same iterations must open no verdict on uneven data as soon as this one is closed.
+        told = [one.last for one in verdicts if one.standing is None or one.cause.kind == "imbalance"]
+        self._told_uneven = max([self._told_uneven, *told])
         # Nobody saw ranks recover that send no more rows: their host is to take no work for that.
         return [
             self._revise(one, "closed", topology, "stopped" if reason == "recovered" and one.is_unheard else reason)

@@ -142,6 +142,10 @@ def test_shifts() -> None:
 def test_a_change_that_stays_is_irregular_for_no_longer_than_a_window(longer_ns: float) -> None:
     _, said = fed(noisy(100.0, 60) + noisy(longer_ns, 200, seed=3), size=50)
     assert said[-140:].count(True) < 5  # by noise
+    # Nor is it a shift a second time
+    window, _ = fed(noisy(100.0, 60) + noisy(longer_ns, 70, seed=3), size=50)
+    assert window.usual_ns == window._now().usual_ns == pytest.approx(longer_ns, rel=0.04)
+    assert not window.has_shift
 
 
 @pytest.mark.parametrize("delta", [1.0, 0.0, -1.0, math.nan])

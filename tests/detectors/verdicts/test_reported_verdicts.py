@@ -108,6 +108,13 @@ def test_a_link_that_is_up_again_is_over_after_a_while(last: Event) -> None:
     assert [one.verdict_id.split(":")[2] for one in again if one.event == "opened"] == ["30", "50"]
 
 
+def test_a_link_that_is_up_again_ends_no_errors_of_its_nic() -> None:
+    kinds = ("link_down", "pcie", "link_up")
+    events = [(number, 2, kind, "mlx5_0", None) for number, kind in enumerate(kinds, start=30)]
+    *_, more, closed = opened(reported(*events), (*NAMED, "pcie"))
+    assert (more.event, more.layer, closed.close_reason) == ("changed", "hardware", "finished")
+
+
 def test_a_silent_job_keeps_its_verdict_open() -> None:
     trace = reported((59, 3, "xid", "gpu1", 79))
     job = MonitoredJob(trace.job, JudgeSettings(event_verdicts=NAMED))

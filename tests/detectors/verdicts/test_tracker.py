@@ -87,6 +87,46 @@ def test_a_verdict_loses_no_less_than_nothing() -> None:
     assert said[0].lost_s == 0.0
 
 
+@pytest.mark.parametrize(("longer_ms", "lost_ms"), [(50.0, 500.0), (100.0, 1000.0), (200.0, 1000.0)])
+def test_two_causes_cost_no_more_together_than_iterations_took_longer_that_nobody_read(
+    longer_ms: float, lost_ms: float
+) -> None:
+    """Each costs 50 ms; of ten iterations only their times are known."""
+    steps = [late(1)] * 6 + [late(1) | {PAIR: 25.0, Lane("pair", 0, 3): 25.0}] * 6
+    tracker = VerdictTracker("j", 1)
+    lived(steps, tracker)
+    for number in range(12, 22):
+        tracker.observe(replace(observation(number), elapsed_ns=(100 + longer_ms) * MS, is_unread=True), TOPOLOGY)
+    said = tracker.close("finished", TOPOLOGY)
+    assert [one.kind for one in said] == ["slow_rank", "slow_nic"]
+    assert 1e3 * sum(one.lost_s for one in said) == pytest.approx(900.0 + lost_ms)
+
+
+def test_a_verdict_begins_with_no_unread_iterations_that_another_one_has_counted() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 6, tracker)
+    for number in range(6, 16):
+        tracker.observe(replace(observation(number), elapsed_ns=150 * MS, is_unread=True), TOPOLOGY)
+    lived([{PAIR: 25.0, Lane("pair", 0, 3): 25.0}] * 6, tracker, first=16)
+    said = tracker.close("finished", TOPOLOGY)
+    assert [(one.kind, one.iterations, one.lost_s) for one in said] == [
+        ("slow_rank", (0, 16), pytest.approx(0.8)), ("slow_nic", (16, 22), pytest.approx(0.3)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("spread_ms", [0.0, 15.0])
+def test_a_job_that_becomes_quicker_than_usual_takes_back_no_more_than_was_lost(spread_ms: float) -> None:
+    """A rank is late by 10 ms all along; from the twentieth iteration on all work is shorter."""
+    tracker = VerdictTracker("j", 1)
+    for number in range(60):
+        one = replace(observation(number, late(1, 10.0)), spread_ns=spread_ms * MS)
+        if number >= 20:
+            one = replace(one, elapsed_ns=80 * MS, is_long=False, latest=Latest(1, 10 * MS, LATE_SIGMAS))
+        tracker.observe(one, TOPOLOGY)
+    (verdict,) = tracker.close("finished", TOPOLOGY)
+    assert verdict.lost_s == pytest.approx(0.0 if spread_ms else 0.2)  # not told from noise, or known to be none
+
+
 def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
     """Iterations of 170, 100 and 170 ms."""
     spikes = {0: replace(observation(0, late(2, 70.0)), sigmas=50.0), 2: observation(2, late(2, 70.0))}
@@ -177,6 +217,17 @@ def test_uneven_data_do_not_hide_a_spike(path_ms: Step, sigmas: float, kinds: li
     said = [one for o in (spike, *map(observation, range(21, 30))) for one in tracker.observe(o, TOPOLOGY)[0]]
     opened = [(one.kind, one.iterations) for one in said if one.event == "opened"]
     assert opened == [(kind, (20, 21)) for kind in kinds]
+
+
+@pytest.mark.parametrize(("times", "first"), [(0, 10), (5, 12)])
+def test_uneven_data_begin_behind_the_iterations_that_another_verdict_explains(times: int, first: int) -> None:
+    """All along another rank works 20 ms longer; `times`: of two quiet iterations between, which close the first."""
+    uneven = [late(number % 4, 20.0) for number in range(10)]
+    slow = [{**present(step), Lane("collective", 0): 50.0} for step in uneven]
+    between = [step for at in range(times) for step in (None, None, late(at % 4, 20.0))]
+    told = {one.kind: one.iterations for one in lived([*slow, *between, *uneven])}
+    assert told["slow_communicator"] == (0, 10)
+    assert told["imbalance"][0] == first
 
 
 @pytest.mark.parametrize("is_carried", [False, True])

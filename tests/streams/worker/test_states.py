@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from irregulars.errors import RecordError
@@ -37,6 +40,23 @@ def test_a_stored_state_goes_on_to_the_same_verdicts() -> None:
     assert [verdict.state for verdict in whole.outcome.revisions][-1] == "open"
     assert found(restored.feed(rest)) == found(whole.feed(rest))
     assert [verdict.state for verdict in whole.outcome.revisions][-1] == "closed"
+
+
+def test_a_verdict_that_an_older_worker_opened_goes_on_against_its_mean() -> None:
+    restored, rest = cut()
+    job = decode_monitor(EncodedState(record("job").state), JobMonitorState)
+    assert job.judge is not None
+    assert job.judge.healthy_before is not None
+    before = job.judge.healthy_before._replace(usual_ns=math.nan)
+    restored.monitor = JobMonitor.from_state(
+        replace(job, judge=replace(job.judge, healthy_before=before)), restored.settings
+    )
+    closed = restored.feed(rest).revisions[-1]
+    assert closed.delta == pytest.approx(42.04 / 12.1, rel=0.02)
+    state = restored.monitor.state().judge
+    assert state is not None
+    assert state.healthy_before is not None
+    assert state.healthy_before.usual_ns == before.mean_ns
 
 
 def test_todays_code_writes_the_stored_states() -> None:
