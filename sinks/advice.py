@@ -235,6 +235,10 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
         case "custom" if verdict.detector == DEVICE_EVENTS and suspect is not None:
             if verdict.layer == "software":
                 return f"drain nothing: see which program ran on {name_device(suspect)}, its error is reported"
+            if verdict.layer == "unknown":
+                return f"drain nothing: see in the job's log why a process of {name_ranks(suspect.ranks)} ended"
+            if verdict.layer == "host":
+                return f"look at {host} before you drain anything: what it reports may have ended processes"
             return f"test {name_device(suspect)} before you drain anything: what it reports has cost no time so far"
         case "custom":
             who = "the ranks" if suspect is None else name_ranks(suspect.ranks)
@@ -302,14 +306,19 @@ def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> NextStep | None:
     A host that was seen to be as usual again takes work. One of a job that ended or moved away was not: a job that
     was restarted elsewhere because the host is cordoned must not bring it back.
     """
-    if suspect is None or verdict.kind not in _DRAINING or verdict.severity == "note":
+    if suspect is None or verdict.severity == "note":
+        return None
+    if verdict.detector == DEVICE_EVENTS and verdict.layer == "hardware" and verdict.close_reason != "recovered":
+        return NextStep(f"test {name_device(suspect)} before it takes work again")
+    if verdict.kind not in _DRAINING:
         return None
     place = _host(suspect)
     if not _drains(verdict) and _layer(verdict) != "unknown":
         return None
     if suspect.probability < SURE or not _drains(verdict):
         return NextStep(f"test {place} when it is free", _TEST)
-    if verdict.close_reason == "recovered":
+    # Numbers agree again as soon as a replica is copied, whatever the device computes next
+    if verdict.close_reason == "recovered" and verdict.kind != "corruption":
         return NextStep(
             f"let {place} take work again if it was cordoned for this, and test it when it is free", _TEST
         )
@@ -380,12 +389,13 @@ def command_to_run(verdict: Verdict) -> str:
 def stack_command(verdict: Verdict) -> str:
     """Return how its host dumps the stack of a rank for which others wait; empty where none does any more.
 
-    The launcher gave the process its rank; those that it forked have a later number.
+    The launcher gave the process its rank; those that it forked have a later number. Slurm's own counts only where
+    there is no other: torchrun, started by it, has that of the node.
     """
     if verdict.kind not in STANDSTILLS or verdict.state == "closed" or not verdict.suspects:
         return ""
-    own = f'grep -slzxE "(RANK|SLURM_PROCID)={verdict.suspects[0].rank}" /proc/[0-9]*/environ'
-    return f'py-spy dump --pid "$({own} | cut -d/ -f3 | sort -n | head -1)"'
+    own = f'grep -slzx "$name={verdict.suspects[0].rank}" /proc/[0-9]*/environ | cut -d/ -f3 | sort -n'
+    return f'py-spy dump --pid "$(for name in RANK SLURM_PROCID; do {own}; done | head -1)"'
 
 
 def _command(name: str, **values: str | int) -> str:

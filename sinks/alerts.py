@@ -105,7 +105,8 @@ def summarise(verdict: Verdict) -> str:
 def seen_ns(alert: Mapping[str, Any]) -> int | None:
     """Return until when the cause of an alert was seen: a standstill has that of its beginning."""
     stood_s = (alert.get("lost_s") or 0.0) if alert["kind"] in STANDSTILLS else 0.0
-    return None if alert["time_ns"] is None else int(alert["time_ns"]) + round(stood_s * 1e9)
+    # No later than such times can be: an alert that is made up must not break the pages of others
+    return None if alert["time_ns"] is None else min(int(alert["time_ns"]) + round(stood_s * 1e9), 2**63 - 1)
 
 
 def alert_line(message: bytes | Mapping[str, Any]) -> str:

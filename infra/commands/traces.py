@@ -342,8 +342,6 @@ def import_trace(
 
     Example: irregulars import nccl-inspector nccl-inspector-4711/ job/
 
-    Example: irregulars import nccl-inspector logs/ job/
-
     Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
 
     Example: irregulars import kineto traces/ job/ --metrics

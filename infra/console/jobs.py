@@ -7,9 +7,8 @@ import math
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
@@ -32,7 +31,7 @@ from irregulars.infra.showing.html_page import (
 )
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, Band
 from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
-from irregulars.infra.showing.transfers import communicators_of, matrix_of
+from irregulars.infra.showing.transfers import Way, communicators_of, matrix_of
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import counted
 from irregulars.sinks.investigations import Answer, run
@@ -253,7 +252,8 @@ def _around(times: list[Iteration]) -> int:
     return times[-1].iteration if first is None else first
 
 
-_CELLS: Final = 4096  # of the matrix that are read at most
+_CELLS: Final = 1 << 17  # of the matrix that are read at most, by sender: fewer would leave out the slow ones
+_PARTS: Final = 4096  # of communicators, the slowest first
 _SLICES: Final = 12
 _RANKED: Final = 20
 
@@ -265,25 +265,28 @@ async def transfers_page(request: Request) -> Response:
     """
     job, attempt = request.path_params["job"], (await _attempts(request))[1]["attempt"]
 
-    async def asked(question: str, **more: int) -> Answer:
+    async def asked(question: str, make: Callable[[Answer], Any], **more: int) -> Any:
         values = {"job": job, "attempt": attempt, **more}
-        read, key = partial(run, name=question, parameters=values), (question, *values.values())
-        return await console_of(request).database.ask(key, read, _NUMERICS_S)
+        read = lambda client: make(run(client, question, values))  # noqa: E731 in its thread: large answers take long
+        return await console_of(request).database.ask((question, *values.values()), read, _NUMERICS_S)
 
-    matrix, ranking, slices = await asyncio.gather(
-        asked("transfer_matrix", limit=_CELLS), asked("slowest_communicators", limit=_RANKED),
-        asked("slowest_communicators", limit=_CELLS, slices=_SLICES),
+    def matrices(answer: Answer) -> tuple[str, list[list[Way]]]:
+        return answer.empty, [matrix_of(named(answer), is_rate=is_rate) for is_rate in (False, True)]
+
+    (none, (latencies, rates)), ranking, slices = await asyncio.gather(
+        asked("transfer_matrix", matrices, limit=_CELLS),
+        asked("slowest_communicators", lambda one: one, limit=_RANKED),
+        asked("slowest_communicators", lambda one: communicators_of(named(one)), limit=_PARTS, slices=_SLICES),
     )  # fmt: skip
-    latencies, rates = (matrix_of(named(matrix), is_rate=is_rate) for is_rate in (False, True))
     charts = (
-        ("Latency, sender by receiver", latencies, "receiver", duration),
-        ("Rate, sender by receiver", rates, "receiver", lambda ns: rate(1e18 / ns)),
-        ("Communicators over time, the slowest first", communicators_of(named(slices)), "iterations from", duration),
+        ("Latency, sender by receiver", latencies, "receiver", duration, none),
+        ("Rate, sender by receiver", rates, "receiver", lambda ns: rate(1e18 / ns), none),
+        ("Communicators over time, the slowest first", slices, "iterations from", duration, ranking.empty),
     )
     return render(
-        request, "transfers.html", job=job, attempt=attempt, empty=matrix.empty,
-        charts=[(title, Markup(ways_chart(rows, title, name, tell)) if rows else None)
-                for title, rows, name, tell in charts],
+        request, "transfers.html", job=job, attempt=attempt,
+        charts=[(title, Markup(ways_chart(rows, title, name, tell)) if rows else None, empty)
+                for title, rows, name, tell, empty in charts],
         ranking=table_of(ranking, [one for one in ranking.columns if one != "from_iteration"]),
     )  # fmt: skip
 

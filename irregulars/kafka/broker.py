@@ -108,8 +108,9 @@ def open_admin(
 
 
 def _is_nobody_there(errors: Sequence[KafkaError]) -> bool:
-    own = [one.str() for one in errors if one.code() != KafkaError._ALL_BROKERS_DOWN]  # which sums up the others
-    return bool(own) and all("Connection refused" in one for one in own)
+    # librdkafka sums up that all are down, which it does not while one of them is still to answer
+    own = [one.str() for one in errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
+    return len(errors) > len(own) > 0 and all("Connection refused" in one for one in own)
 
 
 def is_refusal(error: KafkaError, security: Mapping[str, Any]) -> bool:

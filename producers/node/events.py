@@ -106,6 +106,7 @@ class NodeEvents:
         """Yield an event of the rank that uses the device; one of the host itself goes to one rank of each job.
 
         One of a task goes to the rank of its number, where that is here: Slurm starts ranks, or torchrun as one task.
+        A job that is named by a number has that of Slurm: on a node that is shared, other jobs' ends are not its own.
         """
         device = self._devices.name_of(line.device) if line.device else ""
         if device is None:
@@ -117,7 +118,8 @@ class NodeEvents:
         owners = [users[device]] if device in users else []
         if not device:
             owners = list({(one.job, one.attempt, one.start): one for one in users.values()}.values())
-        if line.job and len({one.job for one in owners}) > 1:
+        jobs = {one.job for one in owners}
+        if line.job and (len(jobs) > 1 or all(map(str.isdecimal, jobs))):
             owners = [one for one in owners if one.job == line.job]
         for one in owners:
             tasks = [(name, user) for name, user in users.items() if user.is_beside(one) and user.rank == line.task]

@@ -1,7 +1,7 @@
 """Slurm's words on this node: tasks and steps that ended badly, and states of the node itself.
 
 Lines are those of slurmd's log (tasks' own ends from level ``verbose`` on), and those that scripts append to a file:
-``sacct -nPo JobID,State,ExitCode`` of an epilog, ``scontrol -o show node`` of a health check.
+``sacct -nPo JobIDRaw,State,ExitCode`` of an epilog, ``scontrol -o show node`` of a health check.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ _STEP: Final = re.compile(
     r"\*\*\* (?P<end>(?:STEP |JOB |StepId=)(?P<job>\d{1,10})[\w.+]{0,20} ON \S{1,253} "
     r"(?:CANCELLED|FAILED)[^*]{0,150})"
 )
-# 4711.0|OUT_OF_MEMORY|0:125
+# 4711.0|CANCELLED by 1000|0:15, and states that are no end, as SUSPENDED. Who cancelled it is not told on.
 _ACCOUNT: Final = re.compile(
-    r"(?P<job>\d{1,10})\.\d{1,9}\|(?P<end>(?!COMPLETED|RUNNING|PENDING)[A-Z_]{4,20}[^|]{0,40})"
-    r"\|(?P<code>\d{1,3}):(?P<signal>\d{1,3})"
+    r"(?P<job>\d{1,10})\.\d{1,9}\|(?P<end>BOOT_FAIL|CANCELLED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|"
+    r"TIMEOUT)[^|]{0,40}\|(?P<code>\d{1,3}):(?P<signal>\d{1,3})"
 )
 # NodeName=node-3 Arch=x86_64 ... State=IDLE+DRAIN ... Reason=Kill task failed [root@2026-11-25T07:40:54]
 _NODE: Final = re.compile(
     r"NodeName=(?P<node>\S{1,253}) .*?\bState=(?P<state>\S{1,200})(?:.*?\bReason=(?P<reason>[^\[]{1,150}))?"
 )
-_TROUBLE: Final = re.compile(r"DOWN|DRAIN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT|\*")
+# Not those that save power (POWERED_DOWN), nor UNDRAIN
+_TROUBLE: Final = re.compile(r"(?<![A-Z_])(?:DOWN|DRAIN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT)|\*")
 
 
 class SlurmLines:

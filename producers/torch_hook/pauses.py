@@ -58,6 +58,14 @@ class Pause(NamedTuple):
     elapsed_ns: int
 
 
+def _is_on_gpu(value: Any) -> bool:
+    """Whether a value is a tensor there; a subclass may raise on names that it does not know, or return no tensor."""
+    try:
+        return bool(value.is_cuda)
+    except Exception:
+        return False
+
+
 class Pauses:
     """Records the pauses of the thread that trains, the one that calls `take`, from its first call on.
 
@@ -71,6 +79,7 @@ class Pauses:
         # Of the training thread: the cause of each, when it began, and how long those of other causes in it took
         self._open: list[list[int]] = []
         self._collecting_ns = 0
+        self._is_in_tensor = False  # torch calls a method of a subclass again from within: it is one pause
         self._host: HostWaits | None = None
         self._was_read = False  # the host's counters, in this iteration
         self._undo: list[Callable[[], None]] = []
@@ -201,17 +210,22 @@ class Pauses:
 
         @wraps(original)
         def recorded(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if tensor.is_cuda is is_copy or threading.get_ident() != self._thread:
+            if _is_on_gpu(tensor) is is_copy or self._is_in_tensor or threading.get_ident() != self._thread:
                 return original(tensor, *args, **kwargs)
+            self._is_in_tensor = True
             start_ns = time.monotonic_ns()
-            result = original(tensor, *args, **kwargs)
-            if not is_copy or result.is_cuda:
+            try:
+                result = original(tensor, *args, **kwargs)
+            finally:
+                self._is_in_tensor = False
+            if not is_copy or _is_on_gpu(result):
                 elapsed_ns = time.monotonic_ns() - start_ns
                 if self._open:
                     self._open[-1][2] += elapsed_ns
                 self._note(cause, start_ns, elapsed_ns)
             return result
 
+        recorded.__module__, recorded.__qualname__ = "torch", f"Tensor.{original.__name__}"  # for pickle
         return recorded
 
     def _watch_compilations(self, module: Any) -> None:

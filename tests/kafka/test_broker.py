@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,7 @@ def test_nobody_at_the_address_is_one_line_and_credentials_are_in_no_error() -> 
         open_admin(bootstrap, {}, timeout_s=0.2)
     with pytest.raises(ServiceUnavailable, match=r"within 0\.1 s; got .*Connection refused"):
         open_admin(bootstrap, {}, timeout_s=math.inf, refused_s=0.1)
+    with socket.create_server(("127.0.0.1", 0)) as slow:  # one of two brokers that has not answered yet is waited for
+        both = f"{bootstrap},127.0.0.1:{slow.getsockname()[1]}"
+        with pytest.raises(ServiceUnavailable, match=r"within 2\.5 s; got "):
+            open_admin(both, {}, timeout_s=2.5, refused_s=0.1)

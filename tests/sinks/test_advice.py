@@ -154,8 +154,31 @@ def test_a_note_asks_nobody_to_drain_anything() -> None:
 def test_the_command_that_dumps_a_stack_finds_the_process_of_the_rank() -> None:
     hang = replace(VERDICT, kind="hang", suspects=(replace(GPU, rank=471_108, ranks=(471_108,)),))
     command = stack_command(hang).replace("py-spy dump --pid", "echo")
-    with subprocess.Popen(["sleep", "60"], env={"RANK": "471108"}) as process:
-        found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
-        process.kill()
-    assert found == f"{process.pid}\n"
+    for launched in ({"RANK": "471108"}, {"SLURM_PROCID": "471108"}):
+        torchrun = {"SLURM_PROCID": "471108" if "RANK" in launched else "1"}  # it has the number of its node
+        with (
+            subprocess.Popen(["sleep", "60"], env=torchrun) as earlier,
+            subprocess.Popen(["sleep", "60"], env=launched) as process,
+        ):
+            found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+            earlier.kill()
+            process.kill()
+        assert found == f"{process.pid}\n"
     assert stack_command(replace(hang, state="closed")) == stack_command(VERDICT) == ""
+
+
+@pytest.mark.parametrize(("layer", "start"), [
+    ("hardware", "test GPU 0 on node-1"), ("host", "look at node-1 before you drain"),
+    ("software", "drain nothing: see which program"), ("unknown", "drain nothing: see in the job's log why"),
+])  # fmt: skip
+def test_a_report_alone_sends_people_to_its_own_source(layer: str, start: str) -> None:
+    assert advise(replace(VERDICT, kind="custom", detector="device_events", layer=layer)).startswith(start)
+
+
+def test_a_device_that_erred_is_tested_before_it_takes_work_again() -> None:
+    erred = replace(VERDICT, kind="custom", detector="device_events", state="closed", close_reason="finished")
+    assert advise(erred) == "test GPU 0 on node-1 (rank 8, NIC mlx5_1) before it takes work again"
+    assert advise(replace(erred, close_reason="recovered")).startswith("nothing now")
+    agreed = replace(VERDICT, kind="corruption", state="closed", close_reason="recovered")
+    assert advise(agreed).endswith("; test node-1 before it takes work again")
+    assert "cordon" in plan_of(agreed).actions

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, Suspect, Verdict, decode_verdict
-from irregulars.sinks.alerts import ALERTING_EVENTS, alert_line, alert_of, gpu_hours_lost, summarise
+from irregulars.sinks.alerts import ALERTING_EVENTS, alert_line, alert_of, gpu_hours_lost, seen_ns, summarise
 from tests.sinks.verdicts import verdicts
 
 NIC = Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0")
@@ -82,6 +83,12 @@ def test_an_opening_and_a_closing_say_who_how_slow_what_it_cost_and_what_to_do()
 ])  # fmt: skip
 def test_the_summary_says_what_is_known_and_no_more(verdict: Verdict, text: str) -> None:
     assert text in summarise(verdict)
+
+
+def test_a_standstill_that_is_made_up_to_last_for_ages_still_has_a_time() -> None:
+    made_up_ns = seen_ns({"kind": "hang", "lost_s": 1e18, "time_ns": 1})
+    assert made_up_ns is not None
+    assert datetime.fromtimestamp(made_up_ns / 1e9, UTC).year == 2262
 
 
 def test_a_hang_and_a_detector_do_not_say_that_nothing_was_lost() -> None:

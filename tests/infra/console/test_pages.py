@@ -98,6 +98,13 @@ def test_transfers_of_a_job_name_the_slow_sender_and_rank_its_communicators(some
                for one in rows(client, "slowest_communicators", job=slow, limit=3))  # fmt: skip
     (healthy,) = (one.rpartition("/")[2] for one in HEALTHY)
     assert somebody.get(job_path(healthy, 0, "transfers")).status_code == 200
+    for job in JOBS:  # each part without rows says why
+        said = text_of(somebody.get(job_path(job, 0, "transfers")))
+        for question, text, parts in (
+            ("transfer_matrix", "No transfers between", 2),
+            ("slowest_communicators", "No coll", 2),
+        ):
+            assert said.count(text) == (0 if rows(client, question, job=job) else parts)
     assert (
         somebody.get(job_path(slow, 7, "transfers")).status_code == somebody.get("/transfers/none").status_code == 404
     )

@@ -79,7 +79,7 @@ def test_what_a_hang_loses_while_it_lasts_is_the_time_since_it_began() -> None:
     text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9))
     assert "on 4 GPUs; 4.0 GPU-hours lost so far" in text
     assert f"0 to 100 ms {'█' * 61}" in text  # the one that does not end is not the shortest
-    assert ' Stack py-spy dump --pid "$(grep ' in text
+    assert ' Stack py-spy dump --pid "$(for ' in text
     assert ("iteration 60 does not end" in text, "had not ended" in text) == (True, False)
     over = replace(hang, state="closed", close_reason="silent")
     text = text_of(Found(over, iterations=begun, now_ns=3_660 * 10**9))

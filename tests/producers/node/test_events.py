@@ -279,6 +279,8 @@ STEP = "[2026-04-29T23:36:37.809] [4711.0] "  # slurmd's prefix
     (f"{STEP}task 5 (8122) exited with exit code 0.", None), ("4711.0|COMPLETED|0:0", None),
     ("4711.batch|FAILED|1:0", None), ("NodeName=node-4 Arch=x86_64 State=DOWN* Weight=1", None),
     ("NodeName=node-3 Arch=x86_64 State=MIXED Weight=1", None), ("", None),
+    *((f"NodeName=node-3 Arch=x86_64 State=IDLE+{state} Weight=1", None) for state in ("POWERED_DOWN", "UNDRAIN")),
+    ("4711.0|SUSPENDED|0:0", None), ("4711.0|REQUEUED|0:0", None),
 ])  # fmt: skip
 def test_lines_of_slurm(line: str, expected: tuple[str, int | None, str, int | None] | None) -> None:
     found = SlurmLines("node-3")(line)
@@ -300,6 +302,17 @@ def test_a_task_s_end_is_told_of_its_rank_and_a_node_s_state_when_it_changes(tmp
     assert [(owner.job, one.kind, one.detail) for owner, one in watched.take()] == [
         (job, "node_state", "IDLE+DRAIN") for _ in range(2) for job in ("job", "4711")
     ]
+
+
+@pytest.mark.parametrize(("job", "told"), [("4711", 1), ("4710", 0), ("pretraining", 1)])
+def test_a_job_that_is_named_by_a_number_has_that_of_slurm(tmp_path: Path, job: str, told: int) -> None:
+    own = Roster("node-3")
+    own.admit(Announcement(job, 0, 1, 8, 8, (), host="node-3", gpu=0))
+    (tmp_path / "log").write_text("")
+    log = KernelLog(tmp_path / "log", lambda: NOW_NS, SlurmLines("node-3"))
+    watched = NodeEvents(own, "node-3", Devices({}, {}), tmp_path, [log], lambda: NOW_NS)
+    log_line(tmp_path, "4711.0|CANCELLED by 1000|0:15")
+    assert [one.detail for _, one in watched.take()] == ["Slurm's CANCELLED"] * told
 
 
 def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,6 +226,41 @@ def test_tensors_tell_of_waits_for_a_gpu_and_of_copies_to_it(monkeypatch: pytest
     assert sum(one.elapsed_ns for one in found) <= time.monotonic_ns() - began_ns
     own.stop()
     assert dict(vars(Tensor)) == before
+
+
+class Subclassed(Tensor):
+    """Is called again from within, as torch calls a subclass; refuses what it does not know, and has its own `to`."""
+
+    calls = 0
+
+    def item(self) -> int:
+        self.calls += 1
+        return Tensor.item(self) if self.calls == 2 else self.item()
+
+    def to(self, device: str) -> Any:
+        return device
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+
+def test_tensors_of_subclasses_go_on_and_a_wait_within_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("torch")
+    vars(module)["Tensor"] = Subclassed
+    monkeypatch.setitem(sys.modules, "torch", module)
+    own = Pauses(GPU_SOURCES, fail)
+    own.start()
+    own.take()
+    there, strict = Subclassed(is_cuda=True), Subclassed(is_cuda=False)
+    assert there.item() == 7
+    assert names(own.take()) == ["synchronization"]
+    vars(module)["Tensor"] = type("Tensor", (), {"item": Subclassed.item})
+    assert pickle.loads(pickle.dumps(Subclassed.item)) is Subclassed.item
+    assert strict.to("numpy") == "numpy"
+    del strict.is_cuda
+    assert strict.to("numpy") == "numpy"
+    assert strict.item() == 7
+    own.stop()
 
 
 def test_a_source_that_is_off_tells_nothing(garbage: list[list[int]]) -> None:
