@@ -181,7 +181,9 @@ def test_what_is_not_uneven_data() -> None:
     assert list(noted(*attributions, lost(5, pair=50.0, r2=30.0, r3=25.0)).uneven(TOPOLOGY)) == [0, 1, 2, 3, 4, 5]
     assert list(noted(*attributions, lost(5, pair=50.0, r2=30.0, r3=15.0)).uneven(TOPOLOGY)) == []
     hung = {PAIR: LaneExcess(500 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=4.0)}
-    assert list(noted(*attributions, replace(lost(5, pair=35.0, r2=30.0, r3=10.0), lanes=hung)).uneven(TOPOLOGY)) != []
+    assert (
+        list(noted(*attributions, replace(lost(5, pair=35.0, r2=30.0, r3=10.0), lanes=hung)).uneven(TOPOLOGY)) != []
+    )
     # An iteration that was long for such a transfer says nothing of their work, and hides nothing
     hanging = replace(lost(5, pair=500.0, r2=30.0), lanes=hung)
     assert list(noted(*attributions, hanging).uneven(TOPOLOGY)) == []
