@@ -122,7 +122,7 @@ def _are_all_late(ranks: Sequence[int], attributions: Sequence[Attribution]) -> 
 
 
 def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> bool:
-    """Whether chance may well put so many of the ranks that came last on any one device as large as this one.
+    """Whether chance may well put as many of the ranks that came last on any one device as large as this one.
 
     By the binomial distribution for one of them, times as many as there are.
     """

@@ -65,8 +65,7 @@ class DetectorPanel:
         self.openers = frozenset(name for name, one in everybody if opens_verdicts(one))
         self.witnesses = frozenset(name for name, one in everybody if is_witness(one))
         self.of_numbers = frozenset(name for name, one in everybody if not NUMBERS.keys().isdisjoint(one.reads))
-        others = frozenset(name for name, one in everybody if "tokens" in one.reads)
-        self.of_times = frozenset(name for name, _ in everybody) - self.of_numbers - others
+        self.of_times = frozenset(name for name, one in everybody if {"tokens", *NUMBERS}.isdisjoint(one.reads))
         self.cold: tuple[str, ...] = ()
         self._ranks = 0  # of the newest iteration
 

@@ -267,7 +267,7 @@ class IterationJudge:
         self._open_hangs.stand(still_s)
 
     def close_standing(self, reason: str) -> None:
-        """Close the verdicts that last while a job is silent: on hangs, and on what devices reported."""
+        """Close the verdicts that last while a job is silent: on hangs, and on devices' reports."""
         self._log.verdicts += self._open_hangs.close(reason) + self._reported.close(reason, self._topology)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:

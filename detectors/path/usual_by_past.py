@@ -129,7 +129,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
 def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Floats, Floats]:
     """Return the usual gap and the usual transfer of each row, and that of the operator before it, ns.
 
-    NaN where the place is new. A rank may work on while the operator before runs, which hides so much of its work.
+    NaN where the place is new. A rank may work on while the operator before runs, which hides that much of its work.
     """
     place, is_known = _find_places(graph, reference)
     nan = np.full(len(graph), np.nan)

@@ -56,7 +56,7 @@ class OpenVerdict:
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
-    said_cause: str | None = None  # what the time went to, or else the layer
+    said_cause: str | None = None  # the cause that covers it, or else the layer
     noise_ns: float = 0.0  # standard deviation of the job's iterations before it; 0: not known
     # More on a fault without a healthy past; None for one that irregular iterations showed
     standing: StandingFault | None = None
@@ -70,13 +70,13 @@ class OpenVerdict:
     reported: tuple[Report, ...] = ()  # by devices of its suspects, since it opened
     tried_since: int = 0  # looked into since the newest iteration in which the cause was seen
     worked: int = 0  # iterations in which the accused ranks worked longer, and nothing else showed
-    # How much the cause typically explains, and costs, of an iteration; what it cost since `last` by their times, and
-    # Page's sum of these
+    # Of a typical iteration that shows it: the part that the cause explains, and its cost
     typical_ns: float = 0.0
     costs_ns: float = 0.0
-    # What it explains of the iterations that show it, and how much longer these took
+    # Of all iterations that show it together: the part that the cause explains, and by how much they took longer
     explained_ns: float = 0.0
     longer_ns: float = 0.0
+    # Of those since `last`: its cost by their times, and Page's sum of their excess beyond half of `costs_ns`
     unseen_ns: float = 0.0
     beyond_ns: float = 0.0
 
@@ -170,7 +170,7 @@ class OpenVerdict:
         return covered is not None and covered.layer == "host"
 
     def covered(self, observations: Sequence[Observation]) -> CoveredBy | None:
-        """Return what its ranks' time went to in some iterations; None: nothing covers enough, or it has no ranks."""
+        """Return the cause that covers its ranks' time in some iterations; None: none does, or it has no ranks."""
         # Against its peers no rank of a stage that was heavy from the start is late: its pauses cover nothing.
         is_of_ranks = self.cause.kind == "slow_rank" or (self.cause.kind == "slow_stage" and self.standing is None)
         if self.cause.kind == "imbalance":
@@ -179,7 +179,7 @@ class OpenVerdict:
 
     @property
     def has_found_cause(self) -> bool:
-        """Whether it is known by now what its time goes to, and was not in the newest revision."""
+        """Whether a cause covers its time by now that the newest revision did not name."""
         # The newest iteration alone costs little, and shows it as well.
         if self.said_cause in CAUSES or self.covered([self.kept[-1]]) is None:
             return False
@@ -238,12 +238,12 @@ class OpenVerdict:
         self.passed_ns += observation.elapsed_ns
 
     def cost_by_time_ns(self, observation: Observation) -> float:
-        """Return what the cause cost an iteration of which only the time is known, were it the only one, ns."""
+        """Return the cost of the cause, were it the only one, in an iteration of which only the time is known, ns."""
         excess_ns = observation.elapsed_ns - observation.reference_ns
         return 0.0 if self.standing is not None else cost_by_time_ns(excess_ns, self.costs_ns, self.noise_ns)
 
     def pass_unseen(self, observation: Observation, share: float = 1.0) -> None:
-        """Count what the cause cost an iteration in which it was not seen, which may not have been looked into.
+        """Count the cost of the cause in an iteration in which it was not seen, which may not have been looked into.
 
         The cause has lasted for as long as such iterations took longer together (Page's cumulative sum). `share`: of
         its cost by time, where other causes may have cost the same time.
@@ -275,12 +275,12 @@ class OpenVerdict:
         self._extend(observation, self.lose(own_ns, observation.elapsed_ns - observation.reference_ns))
 
     def lose(self, own_ns: float, excess_ns: float) -> float:
-        """Return what more is lost with an iteration: together they lose no more than they took longer.
+        """Return the loss that an iteration adds: together they lose no more than they took longer.
 
-        Each by itself would lose too little: what was quicker by chance would count, and what was slower would not.
+        Each by itself would lose too little: those quicker by chance would count, and those slower would not.
         Where noise can't hide the cause, one that took no longer was quicker for another reason.
 
-        `own_ns`: what the cause explains. `excess_ns`: how much longer it took; beyond twice that is another matter.
+        `own_ns`: its part by the cause. `excess_ns`: how much longer it took; beyond twice that is another matter.
         """
         before_ns = min(self.explained_ns, self.longer_ns)
         self.explained_ns += own_ns
@@ -370,9 +370,9 @@ def _may_hide(noise_ns: float, costs_ns: float) -> bool:
 
 
 def cost_by_time_ns(excess_ns: float, typical_ns: float, noise_ns: float) -> float:
-    """Return what a cause costs an iteration of which only the time is known, ns.
+    """Return the cost of a cause in an iteration of which only the time is known, ns.
 
-    Where noise may hide the cause, that is what it took longer, more or less, and noise averages out. Else its time
+    Where noise may hide the cause, that is its excess, positive or negative, and noise averages out. Else its time
     shows whether the cause was there. One that is shorter by more is of another sort, as an unmarked evaluation.
 
     >>> cost_by_time_ns(4.0, 10.0, 3.0), cost_by_time_ns(4.0, 10.0, 1.0), cost_by_time_ns(50.0, 10.0, 1.0)
@@ -397,7 +397,7 @@ def beyond_half_ns(excess_ns: Floats, typical_ns: float) -> Floats:
 def longer_since(excess_ns: Floats, typical_ns: float) -> int:
     """Return the place since which iterations take longer by a cause's cost; that behind the last one if none does.
 
-    It is where the sum of what iterations since take beyond half way is largest (Page's cumulative sum).
+    It is where the sum of the time that iterations since take beyond half way is largest (Page's cumulative sum).
 
     >>> longer_since(np.array([0.0, 1.0, 6.0, 2.0, 6.0]), 6.0), longer_since(np.array([6.0, 0.0]), 6.0)
     (2, 2)

@@ -193,7 +193,7 @@ def _accuse_others(one: Cause, other: Cause) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# How a verdict begins: since when the cause was there, and what it has cost since.
+# How a verdict begins: since when the cause was there, and its cost since.
 
 
 Name = Callable[[int], str]  # gives a verdict its id, from its first iteration

@@ -25,7 +25,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import GPU
 from irregulars.messages.xids import class_of_xid
 
-_PASSING: Final = DEGRADED | {"link_up"}  # reports of what may be over though nobody says so
+_PASSING: Final = DEGRADED | {"link_up"}  # reports of troubles that may be over though nobody says so
 _LAYERS: Final = {
     "xid": "hardware", "ecc": "hardware", "throttle": "hardware", "pcie": "hardware", "link_down": "network",
     "link_errors": "network", "out_of_memory": "host", "node_state": "host",

@@ -330,6 +330,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 _SIDES_SHOWN: Final = 3
 _CIRCLE_SHOWN: Final = 8
+_MANY_PLACES: Final = 1.5  # times the largest piece: below, the other places of a cause add little to it
 
 
 def how_often_text(seen: int, tried: int, first: int) -> str:
@@ -351,9 +352,9 @@ def evidence_text(piece: Piece, costs_ns: float, how_often: str, topology: Topol
     `costs_ns`: of all its pieces, in a typical iteration: a slow rank is late at each operator that waits for it.
     """
     text = f"{_what(piece, topology)} (usual {usual_duration(piece.usual_ns)}), {how_often}"
-    return text + (
-        f"; all such places of an iteration: {duration(costs_ns)} longer" if costs_ns > 1.5 * piece.excess_ns else ""
-    )
+    if costs_ns > _MANY_PLACES * piece.excess_ns:
+        text += f"; all such places of an iteration: {duration(costs_ns)} longer"
+    return text
 
 
 def in_turn_text(costs_ns: float, how_often: str) -> str:

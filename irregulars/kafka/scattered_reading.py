@@ -170,7 +170,7 @@ class ScatteredReading:
 
     `consumer`: must report the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
     `recent`: messages that need not be read; those that are read are added. `ended`: when the ends of a topic's
-    partitions were found to be true, by `time.monotonic`; what is found is added.
+    partitions were found to be true, by `time.monotonic`; new ones are added.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ def message_of(notice: Notice) -> dict[str, Any]:
 
 
 def _beyond(summary: str, next_step: str) -> str:
-    """Return of the next step what the summary does not say: where to look.
+    """Return the part of the next step that the summary does not have: where to look.
 
     >>> _beyond("OPENED hang: it stands. Next: test n1. This is the third.", "Test n1. On n1: dmesg.")
     'On n1: dmesg.'

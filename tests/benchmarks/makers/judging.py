@@ -72,7 +72,7 @@ def judge(job: Reduced, settings: JudgeSettings | None = None) -> Found:
 
 
 def _training_s(job: Reduced, iterations: Sequence[JudgedIteration]) -> dict[int, float]:
-    """Return how long iterations took, s: labels leave checkpoints and evaluation out of what a fault costs.
+    """Return how long iterations took, s: labels leave checkpoints and evaluation out of a fault's cost.
 
     Without rows of iterations a log begins each with its first operator; what ranks do before that takes time too.
     """

@@ -101,7 +101,7 @@ def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks
         say = DetectorsSay("j", 1, SeverityLimits(), panel, say.state())
     told += say.close("finished", TOPOLOGY)
     assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61)), ("closed", (30, 91))]
-    # What passed and was lost between two looks counts too
+    # Time and loss between two looks count too
     assert [(one.lasted_s, one.lost_s) for one in told] == [(62.0, 31.0), (122.0, 61.0)]
 
 

@@ -669,7 +669,7 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
 
 
 def test_a_cause_that_becomes_known_is_told_at_once_and_once() -> None:
-    """Not with the next doubling: whoever was alerted would test the GPU meanwhile."""
+    """Not with the next doubling: those who were alerted would test the GPU meanwhile."""
     tracker, told = VerdictTracker("j", 1), []
     for number in range(20):
         one, loads_ms = observation(number, late(1)), 50.0 if number >= 4 else 20.0
