@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import os
 import re
 import shlex
 import sys
@@ -25,6 +26,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 import httpx
 
@@ -45,7 +47,7 @@ from irregulars.sinks.connection import connected
 from tests.faults.test_live_incident import Bus
 from tests.infra.console.visits import Visit, text_of
 from tests.integration.notify_runs import NotifyRun
-from tests.integration.pipelines import run_command
+from tests.integration.pipelines import ROOT, run_command
 from tests.integration.test_told_alike import disagreements
 from tests.integration.worker_runs import page_of, wait_until
 from tests.sinks.notices.receiver import Receiver
@@ -327,6 +329,8 @@ def rehearse(out: Path, names: Sequence[str], seed: int) -> dict[str, list[str]]
 def set_up(settings: Settings) -> Iterator[Stage]:
     """Start all services, a console that somebody is logged in to, and notify with its receiver."""
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        # The worker loads detectors of the tests, and is started as users start it: only the path is added.
+        stack.enter_context(patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}))
         receiver = stack.enter_context(Receiver())
         services = stack.enter_context(LocalServices(settings, has_console=True))
         own, folder = services.settings, Path(scratch)
