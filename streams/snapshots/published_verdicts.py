@@ -239,6 +239,23 @@ def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[t
     return replace(published.told(), anew=tuple(sorted({*told.anew, *keys})), before=max(told.before, position))
 
 
+def ends_of(told: Iterable[tuple[str, Verdict]], verdict_ids: Set[str], reason: str) -> list[Verdict]:
+    """Return an end for each of these verdicts that is open on ``verdicts``; `told`: revisions, by topic.
+
+    The newest revision need not be the last on the topic: a worker that stood still sends old ones when it wakes,
+    behind those of the partition's next owner.
+    """
+    newest: dict[str, Verdict] = {}
+    for topic, one in told:
+        if topic == VERDICTS and one.verdict_id in verdict_ids:
+            newest[one.verdict_id] = max(one, newest.get(one.verdict_id, one), key=lambda each: each.revision)
+    return [
+        replace(one, revision=one.revision + 1, state="closed", event="closed", close_reason=reason)
+        for one in newest.values()
+        if one.state != "closed"
+    ]
+
+
 def as_severe(verdict: Verdict, severity: str | None) -> Verdict:
     """Return a verdict that is at least as severe; one whose own severity is not known gives alerts as it is."""
     return verdict if verdict.severity is None else replace(verdict, severity=_worse(verdict.severity, severity))

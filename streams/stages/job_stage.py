@@ -7,7 +7,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -26,7 +25,7 @@ from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.job_hop.job_starts import StartsState
-from irregulars.streams.snapshots.published_verdicts import VERDICT_TOPICS, VERDICTS, PublishedVerdicts
+from irregulars.streams.snapshots.published_verdicts import VERDICT_TOPICS, VERDICTS, PublishedVerdicts, ends_of
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
 from irregulars.streams.stages.job_work import JobWork, Judges, QueuedMessage, State, TrackedJob, hear_starts
@@ -406,13 +405,7 @@ class JobStage(Stage[JobMonitor]):
             return
         if not self.holds(state):  # revoked meanwhile: the next owner closes them
             return
-        newest = {one.verdict_id: one for topic, one in told if topic == VERDICTS and one.verdict_id in left}
-        reason = tracked.monitor.end_reason
-        closed = [
-            replace(one, revision=one.revision + 1, state="closed", event="closed", close_reason=reason)
-            for one in newest.values()
-            if one.state != "closed"
-        ]
+        closed = ends_of(told, left, tracked.monitor.end_reason)
         # As of all revisions: a snapshot waits until they are sent. In its record they may be left out before that.
         tracked.is_dirty = tracked.is_dirty or bool(closed)
         await self._publish(state, Judgements(tracked.key.decode(), verdicts=closed))

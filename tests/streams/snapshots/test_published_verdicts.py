@@ -15,6 +15,7 @@ from irregulars.streams.snapshots.published_verdicts import (
     PublishedVerdicts,
     Told,
     begun_anew,
+    ends_of,
 )
 
 ID, OTHER = "j:0:60:0", "j:0:62:0"
@@ -191,6 +192,15 @@ def test_an_end_after_fewer_revisions_than_were_published_is_sent_as_the_newest(
     # The process died before its snapshot: the same end again is on its topic.
     repeated = found(*standing, (VERDICTS, closed(7)), (ALERTS, closed(7)))
     assert said(repeated, verdict(3), closed(4)) == []
+
+
+def test_a_verdict_is_ended_that_is_open_by_its_newest_revision_wherever_that_stands() -> None:
+    late = [(VERDICTS, one) for one in (closed(4), verdict(1), verdict(2))]  # of a worker that stood still, and woke
+    assert ends_of(late, {ID}, "finished") == []
+    left = [(VERDICTS, verdict(3, OTHER)), (ALERTS, closed(9, OTHER)), (VERDICTS, verdict(2, OTHER))]
+    (end,) = ends_of([*late, *left], {ID, OTHER}, "finished")
+    assert end == verdict(3, OTHER, revision=4, state="closed", event="closed", close_reason="finished")
+    assert ends_of(left, {ID}, "finished") == []
 
 
 def test_an_incident_that_closed_and_went_on_is_closed_again() -> None:
