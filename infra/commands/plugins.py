@@ -149,7 +149,7 @@ def backtest(
     It is given what a monitor would give it. An alarm is a rank that scores 1 or more in 4 of 6 iterations. Precision
     and recall count ranks and iterations, delay is in iterations, false alarms are those per 1,000 iterations.
 
-    Example: irregulars backtest "river:anomaly.HalfSpaceTrees()" tests/recordings
+    Example: irregulars backtest "river:anomaly.HalfSpaceTrees()" tests/recordings/bench
 
     Example: irregulars backtest our_plugins.nic:NicDrift --job llama-7b --plot nic_drift.svg
     """

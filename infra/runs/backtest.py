@@ -226,7 +226,7 @@ def read_faults(directory: Path) -> tuple[Fault, ...]:
         labels = [label, *label.get("faults", [])[1:]]  # a simulated job may have several faults
         faults = []
         for one in labels:
-            if one["ranks"] and one["kind"] != "none":
+            if one["kind"] != "none" and one["ranks"]:
                 spans = one.get("spans") or [one["iterations"]]
                 ranks = tuple(int(rank) for rank in one["ranks"])
                 faults.append(Fault(ranks, tuple((int(first), int(past)) for first, past in spans)))

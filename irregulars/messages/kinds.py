@@ -120,7 +120,7 @@ VERDICT_KINDS: Final[Mapping[str, VerdictKind]] = {
         "ranks write a checkpoint longer than usual, and the others wait", "`gpu` or `host`", layer="software"),
     "custom": VerdictKind("custom",
         "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange, or a device reported an "
-        "error that the setting `event_verdicts` names; `detector` is its name, or `device_events`",
+        "error that the setting `event_verdicts` names; `detector` is its name, `gpu_metrics` or `device_events`",
         "`gpu` or `host`; or `nic`"),
 }  # fmt: skip
 

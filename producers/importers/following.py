@@ -252,7 +252,7 @@ def follow(
 ) -> FollowingSource:
     """Follow the files of one kind in a directory, as a source for the agent.
 
-    `kind`: as of `producers.importers.importing.KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
+    `kind`: one of `KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
     needs it: a process's rank in the communicator of that size is its global rank. `settle_s`: time without a change
     after which a trace or a dump is complete, seconds. Raises InputError if the kind is unknown, or the world size
     is missing.

@@ -147,8 +147,7 @@ def simulate_trace(
 ) -> dict[str, Any]:
     """Write the whole job as a trace directory (contract, section 1), with ``label.json``.
 
-    Memory does not grow with the number of iterations; for many incidents of one job see
-    `tests.benchmarks.incidents`.
+    Memory does not grow with the number of iterations.
 
     `on_part`: called now and then with the number of iterations written. Returns the content of ``label.json``.
     Raises InputError if a fault does not fit the cluster; OSError if the directory can't be written.

@@ -1,4 +1,4 @@
-"""Detectors that ship, and models of libraries, on all recordings: ``python -m tests.benchmarks.backtest_table``.
+"""Detectors that ship, and models, on the recordings in `bench`: ``python -m tests.benchmarks.backtest_table``.
 
 Prints a table for each level (infra/docs/detectors.md has the most of it); ``rank`` or ``operator``: only one.
 """
@@ -45,7 +45,7 @@ def main() -> None:
     for level in sys.argv[1:] or MODELS:
         assert level in ("rank", "operator")
         detectors = shipped_detectors(level) | {name: load_detector(name, is_checked=False) for name in MODELS[level]}
-        jobs = (read_recording(path, level, JudgeSettings()) for path in find_recordings([RECORDINGS]))
+        jobs = (read_recording(path, level, JudgeSettings()) for path in find_recordings([RECORDINGS / "bench"]))
         results = backtest(detectors, jobs)
         counts = results[0].counts
         print(f"\nLevel {level}: {counts.iterations:,} iterations, {counts.faults} faults.\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pyarrow.parquet as pq
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
-from tests.benchmarks.incidents import Incident
+from irregulars.producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.source import Simulation
 
 _KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
 
@@ -20,13 +22,13 @@ ABNORMAL_RATIO = 1.1
 
 
 def graph_of_iterations(
-    incident: Incident, iterations: Collection[int], *, rank_by: int = 0, later_ns: int = 0
+    job: SimulatorSettings, iterations: Collection[int], *, rank_by: int = 0, later_ns: int = 0
 ) -> tuple[OperatorGraph, np.ndarray]:
     """Return the graph of some iterations, and which of its rows are truly abnormal.
 
     `rank_by`, `later_ns`: added to the names of all ranks, and to all times.
     """
-    (rows, entry_ns), (twin, _) = (rows_of(one, iterations) for one in (incident, incident.job.run()))
+    (rows, entry_ns), (twin, _) = (rows_of(one, iterations) for one in (job, replace(job, faults=())))
     assert all(np.array_equal(rows[name], twin[name]) for name in _KEY)
     is_abnormal = rows["elapsed_ns"] > ABNORMAL_RATIO * twin["elapsed_ns"]
     rows["rank"], rows["start_ns"] = rows["rank"] + rank_by, rows["start_ns"] + later_ns
@@ -40,11 +42,12 @@ def graph_of_iterations(
 
 
 def rows_of(
-    incident: Incident, iterations: Collection[int]
+    job: SimulatorSettings, iterations: Collection[int]
 ) -> tuple[dict[str, np.ndarray], dict[tuple[int, int], int]]:
     """Return the operators of some iterations, and when each rank began each iteration."""
     parts, entry_ns, codes = list[dict[str, np.ndarray]](), dict[tuple[int, int], int](), dict[str, int]()
-    for batch in incident.batches():
+    (whole,) = Simulation(job, RECORDED_START_NS).parts(max_span_s=1e9, max_rows=1 << 40)
+    for batch in whole.batches:
         columns, rank = batch.columns, batch.header.rank
         if batch.header.schema == "commops":
             own = np.array([codes.setdefault(name, len(codes)) for name in batch.header.names])

@@ -15,10 +15,11 @@ from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.kafka.topics import SENDING, rank_key
 from irregulars.messages.records import encode_batch
 from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from tests.benchmarks.incidents import Incidents
 from tests.integration.pipelines import Pipeline
 from tests.integration.worker_runs import Bus, Job, wait_until
 
@@ -117,6 +118,6 @@ def test_a_hang_is_told(pipeline: Pipeline) -> None:
 
 def hanging(pipeline: Pipeline) -> Trace:
     directory = pipeline.folder / "hanging"
-    job = SimulatorSettings(job="hanging", dp=2, pp=2, tp=1, iterations=60)
-    Incidents(job).run("hang:rank=1,from=50").write(directory)
+    hang = parse_fault("hang:rank=1,from=50")
+    simulate_trace(directory, SimulatorSettings(job="hanging", dp=2, pp=2, tp=1, iterations=60, faults=(hang,)))
     return read_trace(directory)

@@ -25,6 +25,7 @@ from irregulars.producers.publishing.sources import Record
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.test_agent import PARTITIONS, Published, read_topics
+from tests.producers.given_source import GivenSource
 
 pytestmark = pytest.mark.integration
 
@@ -243,36 +244,23 @@ def test_a_stop_waits_for_no_absent_broker(
     assert files(tmp_path)
 
 
-class Told:
-    """A rank that loses rows and ends, a rank that goes on, and rows of one that was never announced here."""
-
-    def __init__(self) -> None:
-        self.steps: list[list[Record]] = [
-            [announcement(0), announcement(1), batch(0, 0), batch(1, 0), batch(2, 0)],
-            [Heartbeat(JOB, 0, 0, {"bandwidth": SourceProgress(0, None, 7)})],
-            [Heartbeat(JOB, 0, 0, {"bandwidth": SourceProgress(0, None, 9)}, "ended", "process gone")],
-            [batch(0, 1)],
-        ]
-
+class Slow(GivenSource):
     def poll(self, max_records: int) -> Sequence[Record]:
         time.sleep(0.15)
-        return self.steps.pop(0) if self.steps else ()
-
-    def position(self) -> str:
-        return ""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return not self.steps
-
-    def close(self) -> None:
-        pass
+        return super().poll(max_records)
 
 
 def test_a_source_tells_what_it_lost_and_who_has_ended(settings: AgentSettings, tmp_path: Path) -> None:
     quick = replace(settings, heartbeat_s=0.1)
+    # A rank that loses rows and ends, a rank that goes on, and rows of one that was never announced here.
+    source = Slow(
+        [announcement(0), announcement(1), batch(0, 0), batch(1, 0), batch(2, 0)],
+        [Heartbeat(JOB, 0, 0, {"bandwidth": SourceProgress(0, None, 7)})],
+        [Heartbeat(JOB, 0, 0, {"bandwidth": SourceProgress(0, None, 9)}, "ended", "process gone")],
+        [batch(0, 1)],
+    )
     Agent(
-        Told(), quick, make_publisher=lambda s: SpoolingPublisher(s, spooling(tmp_path)), ends_ranks=False
+        source, quick, make_publisher=lambda s: SpoolingPublisher(s, spooling(tmp_path)), ends_ranks=False
     ).run()  # fmt: skip
     published = read_topics(settings)
     assert set(published.heartbeats) == {0, 1}, "nobody here speaks for a rank that was announced elsewhere"

@@ -29,6 +29,7 @@ from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
 from tests.apache_kafka.broker import KafkaBroker
+from tests.producers.given_source import one_by_one
 from tests.producers.trace_directories import RECORDINGS
 
 pytestmark = pytest.mark.integration
@@ -220,26 +221,6 @@ def test_a_short_queue_holds_the_source_back_only(trace: Trace, settings: AgentS
     assert_all_is_there(read_topics(settings, done.delivered_messages), trace)
 
 
-class Gives:
-    """A source of fixed records, one a poll."""
-
-    def __init__(self, records: Sequence[Announcement | Batch]) -> None:
-        self.records = list(records)
-
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        return [self.records.pop(0)]
-
-    def position(self) -> str:
-        return str(len(self.records))
-
-    @property
-    def is_exhausted(self) -> bool:
-        return not self.records
-
-    def close(self) -> None:
-        pass
-
-
 def test_an_oversize_batch_is_parted(trace: Trace, settings: AgentSettings) -> None:
     count = 100_000
     columns = {
@@ -247,7 +228,7 @@ def test_an_oversize_batch_is_parted(trace: Trace, settings: AgentSettings) -> N
         "tx_bytes_per_s": np.random.default_rng(1).random(count), "rx_bytes_per_s": np.full(count, np.nan),
     }  # fmt: skip
     batch = Batch(Header("bandwidth", trace.job, 0, 2, 0, count - 1, ("eth0",)), columns)
-    done = Agent(Gives([trace.announcements[2], batch]), settings).run()
+    done = Agent(one_by_one([trace.announcements[2], batch], is_endless=False), settings).run()
     published = read_topics(settings, done.delivered_messages)
     assert max(len(message.value() or b"") for message in published.messages) < MAX_MESSAGE_BYTES
     assert len(published.batches["bandwidth", 2]) > 1
@@ -264,7 +245,8 @@ def test_heartbeats_come_while_a_rank_is_idle(trace: Trace, settings: AgentSetti
             agent.stop()
         return now_s
 
-    agent = Agent(Idle(trace.announcements), replace(settings, heartbeat_s=1.0), clock_s=clock_s, idle_s=0.0)
+    idle = one_by_one(trace.announcements)
+    agent = Agent(idle, replace(settings, heartbeat_s=1.0), clock_s=clock_s, idle_s=0.0)
     done = agent.run()
     published = read_topics(settings, done.delivered_messages)
     assert done.reason == "stopped"
@@ -272,17 +254,6 @@ def test_heartbeats_come_while_a_rank_is_idle(trace: Trace, settings: AgentSetti
     assert {len(beats) for beats in published.heartbeats.values()} == {3}
     assert_ended(published, "stopped")
     assert set(published.heartbeats[0][0].sources) == set(SCHEMAS)
-
-
-class Idle(Gives):
-    """Announces and then has nothing, for ever."""
-
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        return super().poll(max_records) if self.records else ()
-
-    @property
-    def is_exhausted(self) -> bool:
-        return False
 
 
 REPLAY = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from irregulars.producers.publishing.sources import Record
 
@@ -20,7 +20,7 @@ class GivenSource:
         return self._left.pop(0) if self._left else ()
 
     def position(self) -> str:
-        return ""
+        return str(len(self._left))
 
     @property
     def is_exhausted(self) -> bool:
@@ -28,3 +28,7 @@ class GivenSource:
 
     def close(self) -> None:
         return
+
+
+def one_by_one(records: Iterable[Record], *, is_endless: bool = True) -> GivenSource:
+    return GivenSource(*([one] for one in records), is_endless=is_endless)

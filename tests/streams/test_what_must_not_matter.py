@@ -1,7 +1,7 @@
 """What must not matter to a judgement.
 
 The order, the pieces and the copies in which a job's data arrive; restarts of the worker; the time of day; the
-numbers of the ranks.
+numbers of the ranks. Of a directory `tests.producers.trace.test_directory` holds that they are read alike.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.infra.runs.analysis import analyze
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.conftest import examples
 from tests.streams.eight_ranks import faulty
@@ -64,22 +62,6 @@ def piece(name: str) -> Trace:
 def found_in(name: str) -> tuple[Any, ...]:
     """All that is said of a piece of a job."""
     return found(judge_trace(piece(name)))
-
-
-@FEW
-@given(seed=st.integers(0, 2**32 - 1))
-def test_order_and_copies_of_rows_change_no_verdict(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    directory, source = tmp_path_factory.mktemp("mixed"), RECORDINGS / "gloo-slow-nic"
-    random = np.random.default_rng(seed)
-    for path in source.iterdir():
-        if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
-            rows = np.concatenate([np.arange(len(table)), random.integers(0, len(table), len(table) // 3)])
-            random.shuffle(rows)
-            pyarrow.parquet.write_table(table.take(rows), directory / path.name)
-    (directory / "job.json").write_bytes((source / "job.json").read_bytes())
-    mixed, ordered = analyze(read_trace(directory)), analyze(recorded(source.name))
-    assert (mixed.to_json(), mixed.iterations) == (ordered.to_json(), ordered.iterations)
 
 
 @pytest.mark.parametrize("name", ["gloo-slow-rank", "gloo-slow-nic"])

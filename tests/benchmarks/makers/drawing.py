@@ -35,7 +35,7 @@ def _write_event_level(seed: int, number: int, directory: Path) -> None:
 
 _DRAWN: Final[Mapping[str, tuple[Callable[[int, int, Path], None], Sequence[str]]]] = {
     "simulator": (write_simulated, ("producers/simulator", "tests/benchmarks/makers/places.py", __file__,
-                                    "tests/benchmarks/incidents.py", "tests/benchmarks/makers/simulated.py")),
+                                    "tests/benchmarks/makers/simulated.py")),
     "closed_form": (_write_closed_form, ("tests/benchmarks/independent/closed_form", __file__)),
     "event_level": (_write_event_level, ("tests/benchmarks/independent/event_level", __file__)),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,17 @@ from irregulars.errors import InputError
 from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.effects import fault_ranks
 from irregulars.producers.simulator.engine import Engine
-from irregulars.producers.simulator.faults import FAULT_KINDS, Fault
-from irregulars.producers.simulator.settings import SHAPES, SimulatorSettings, with_shape
-from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
+from irregulars.producers.simulator.faults import FAULT_KINDS, Fault, parse_fault
+from irregulars.producers.simulator.settings import (
+    FIELD,
+    OFF_CLOCKS,
+    SHAPES,
+    SimulatorSettings,
+    with_preset,
+    with_shape,
+)
+from irregulars.producers.simulator.source import simulate_trace
+from irregulars.producers.simulator.truth import calibrated
 from tests.benchmarks.makers.places import Wanted, draw_fault
 
 _SALT: Final = 35  # apart from the generators of the jobs themselves
@@ -42,19 +51,29 @@ _SORTS: Final[dict[str, dict[str, Any]]] = {
 }
 """What is untidy in healthy jobs of each sort, beside noise, rounding and clocks."""
 
+_SPREADS: Final = (
+    "gap_noise_ratio", "transfer_noise_ratio", "rank_spread_ratio", "replica_spread_ratio",
+    "pause_probability", "elapsed_clock_ppm", "shared_clock_error_us", "compile_ms",
+)  # fmt: skip
+_SIZES: Final = (0.5, 1.5)
+_ITERATION_SPREADS: Final = (0.004, 0.045)  # the other sorts add 1 to 3 %
+_RESOLUTIONS_NS: Final = (1_000, 10_000, 1)
+_FIELD: Final = 71  # apart from the generators of a job
+
 
 def write_simulated(seed: int, number: int, directory: Path) -> None:
     """Draw one job, and write its trace directory with the truth; another one while it has no place for its fault."""
     rng = np.random.default_rng([seed, number, _SALT])
     for _ in range(_TRIES):
-        settings = _draw_job(rng, seed, number)
-        wanted = _draw_fault(rng, settings) if number % 10 < 10 * _FAULTY else None
+        job = _draw_job(rng, seed, number)
+        wanted = _draw_fault(rng, job) if number % 10 < 10 * _FAULTY else None
         try:
-            incident = _run(rng, settings, wanted)
+            job = replace(job, faults=_fitted(rng, job, wanted) if wanted else ())
+            label = simulate_trace(directory, job)
         except (InputError, ValueError):  # no device of the kind is told apart by its lanes, or can cost as much
             continue
-        incident.write(directory)
-        (directory / "label.json").write_text(json.dumps(_label(incident, wanted), indent=1) + "\n", encoding="utf-8")
+        told = json.dumps(_label(label, job, wanted), indent=1)
+        (directory / "label.json").write_text(told + "\n", encoding="utf-8")
         return
     raise InputError(f"one of {_TRIES} draws must have a place for its fault; got none (seed {seed}, job {number})")
 
@@ -91,6 +110,36 @@ def _draw_job(rng: np.random.Generator, seed: int, number: int) -> SimulatorSett
     return job
 
 
+def suite_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
+    """Return a job of the suite: its noise, its own seed, and with every odd number clocks that are off.
+
+    >>> [suite_case(SimulatorSettings(seed=100), n).clock for n in (0, 1)]
+    ['shared', 'per_host']
+    """
+    noisy = with_preset(replace(settings, seed=settings.seed + number), "suite")
+    return replace(noisy, **OFF_CLOCKS) if number % 2 else noisy
+
+
+def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
+    """Return a job as one may meet it: its own seed, and each untidiness of `FIELD` in a size of its own.
+
+    Times are rounded to 1 ns, 1 µs or 10 µs in turn, and with every odd number clocks are off.
+
+    >>> [field_case(SimulatorSettings(), n).time_resolution_ns for n in range(3)]
+    [1000, 10000, 1]
+    """
+    seed = settings.seed + number
+    draw = np.random.default_rng([seed, _FIELD]).uniform
+    sizes = {name: FIELD[name] * draw(*_SIZES) for name in _SPREADS}
+    sizes["iteration_spread_ratio"] = float(np.exp(draw(*np.log(_ITERATION_SPREADS))))
+    # A replica that cuts its batch into fewer than four has more sequences in each, and they differ less.
+    sizes["micro_batch_spread_ratio"] = draw(0.02, 0.12) * min(math.sqrt(settings.micro_batches / 4), 1.0)
+    sizes["host_phase_ratio"] = draw(0.03, 0.045)  # hosts differ by a third: 2 to 6 %
+    untidy = with_preset(replace(settings, seed=seed), "field")
+    untidy = replace(untidy, **sizes, time_resolution_ns=_RESOLUTIONS_NS[number % len(_RESOLUTIONS_NS)])
+    return replace(untidy, **OFF_CLOCKS) if number % 2 else untidy
+
+
 def _draw_fault(rng: np.random.Generator, job: SimulatorSettings) -> Wanted:
     kind, pattern = str(rng.choice(_KINDS)), str(rng.choice(_PATTERNS))
     # By the contract one slow transfer accuses nobody.
@@ -117,38 +166,35 @@ def _spikes(rng: np.random.Generator, first: int, job: SimulatorSettings) -> tup
     return tuple((one, one + 1) for one in places.tolist() if one < job.iterations)
 
 
-def _run(rng: np.random.Generator, settings: SimulatorSettings, wanted: Wanted | None) -> Incident:
-    job = Incidents(settings)
-    if wanted is None:
-        return job.run()
+def _fitted(rng: np.random.Generator, job: SimulatorSettings, wanted: Wanted) -> tuple[Fault, ...]:
+    """Return a fault with the strength that gives the excess in its first span, once for each span."""
     error: Exception = InputError(f"a fault must have a place; got none ({wanted.kind})")
-    for fault in _faults(rng, job.engine, wanted):
+    for fault in _faults(rng, Engine(job), wanted):
         try:
-            incident = job.run(fault)
+            (fitted,) = calibrated(replace(job, faults=(fault,))).faults
         except InputError as reason:
             error = reason
             continue
-        fitted = incident.faults[0]
         if len(wanted.spans) == 1:
-            return incident
-        return job.run(*(replace(fitted, first=first, past=past) for first, past in wanted.spans))
+            return (fitted,)
+        return tuple(replace(fitted, first=first, past=past) for first, past in wanted.spans)
     raise error
 
 
-def _faults(rng: np.random.Generator, engine: Engine, wanted: Wanted) -> Iterator[Fault | str]:
+def _faults(rng: np.random.Generator, engine: Engine, wanted: Wanted) -> Iterator[Fault]:
     """Yield faults of the kind; who is slow is logged at least in part, of a link both ends."""
     topology, (first, past) = engine.topology, wanted.spans[0]
     when = f"from={first},to={past},shape={wanted.shape},excess={wanted.excess:.4f}"
     match wanted.kind:
         case "hang":
             rank, inside = rng.choice(np.flatnonzero(topology.is_logged)), rng.choice(["yes", "no", "no"])
-            yield f"hang:rank={rank},from={first},at={rng.uniform(0, 0.99):.3f},inside={inside}"
+            yield parse_fault(f"hang:rank={rank},from={first},at={rng.uniform(0, 0.99):.3f},inside={inside}")
         case "slow_stage":
             # A stage within one host works longer just as the host would.
             if topology.settings.pp > 1 and topology.stage_ranks > topology.settings.gpus_per_host:
-                yield f"slow_stage:stage={rng.integers(topology.settings.pp)},{when}"
+                yield parse_fault(f"slow_stage:stage={rng.integers(topology.settings.pp)},{when}")
         case "uneven_data":
-            yield f"uneven_data:{when}"
+            yield parse_fault(f"uneven_data:{when}")
         case _:
             for attempt in range(_PLACES_TRIED):
                 fault = draw_fault(wanted, engine, attempt)
@@ -157,21 +203,20 @@ def _faults(rng: np.random.Generator, engine: Engine, wanted: Wanted) -> Iterato
                     yield fault
 
 
-def _label(incident: Incident, wanted: Wanted | None) -> dict[str, Any]:
+def _label(label: dict[str, Any], job: SimulatorSettings, wanted: Wanted | None) -> dict[str, Any]:
     """Add to the simulator's label what those of the other makers say; hard by their rule, too."""
-    label = incident.label()
-    settings = incident.settings
-    job = f"{settings.world_size} ranks, {settings.gradient_sync}, pp {settings.pp}, tp {settings.tp}"
+    shape = f"{job.world_size} ranks, {job.gradient_sync}, pp {job.pp}, tp {job.tp}"
     if wanted is None:
-        return label | {"what": f"healthy: {job}"}
-    healthy_s = incident.healthy_times_s()
-    noise_ratio = float(1.05 * np.median(np.abs(np.diff(healthy_s))) / np.median(healthy_s))
-    faults = label["faults"]
-    excess = None if wanted.kind == "hang" else sum(one["excess_ratio"] for one in faults) / len(faults)
-    is_hard = label["hard"] or (excess is not None and excess < max(_LEAST_EXCESS, 2 * noise_ratio))
-    said = "" if excess is None else f" x{1 + excess:.2f}"
+        return label | {"what": f"healthy: {shape}"}
+    faults, is_hard, said = label["faults"], label["hard"], ""
+    if wanted.kind != "hang":
+        engine = Engine(replace(job, faults=()))
+        healthy_ns = np.array([engine.advance().elapsed_ns for _ in range(job.iterations)])
+        noise_ratio = float(1.05 * np.median(np.abs(np.diff(healthy_ns))) / np.median(healthy_ns))
+        excess = sum(one["excess_ratio"] for one in faults) / len(faults)
+        is_hard, said = is_hard or excess < max(_LEAST_EXCESS, 2 * noise_ratio), f" x{1 + excess:.2f}"
     spans = [list(one["iterations"]) for one in faults]
     return label | {
         "device": FAULT_KINDS[wanted.kind].device, "spans": spans, "hard": is_hard,
-        "what": f"{wanted.kind}{said}, {'recurring' if len(spans) > 1 else wanted.shape}; {job}",
+        "what": f"{wanted.kind}{said}, {'recurring' if len(spans) > 1 else wanted.shape}; {shape}",
     }  # fmt: skip

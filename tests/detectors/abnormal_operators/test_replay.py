@@ -24,8 +24,8 @@ from irregulars.detectors.abnormal_operators.usual_pieces import (
     spread_of_pieces,
 )
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
+from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.benchmarks.incidents import Incident, Incidents
 from tests.detectors.known_operators import ABNORMAL_RATIO, graph_of_iterations, read_operators
 from tests.detectors.operator_graphs import at, graph_of, logged_graph, row
 from tests.present import present
@@ -40,20 +40,17 @@ def pieces(graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
     return graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
 
 
-@pytest.fixture(scope="module")
-def jobs() -> dict[str, Incidents]:
-    """The same job, plain; and with batched and buffered p2p, overlapped gradients and unequal ranks."""
-    untidy = replace(
-        SETTINGS, is_gradient_overlapped=True, gradient_buckets=3, is_send_buffered=True, has_loss_reduction=True,
-        rank_spread_ratio=0.02, micro_batch_spread_ratio=0.03, has_data_broadcast=True,
-    )  # fmt: skip
-    return {"plain": Incidents(SETTINGS), "untidy": Incidents(untidy)}
+UNTIDY = replace(
+    SETTINGS, is_gradient_overlapped=True, gradient_buckets=3, is_send_buffered=True, has_loss_reduction=True,
+    rank_spread_ratio=0.02, micro_batch_spread_ratio=0.03, has_data_broadcast=True,
+)  # fmt: skip
+each_job = pytest.mark.parametrize("job", [SETTINGS, UNTIDY], ids=["plain", "untidy"])
 
 
-def judged(incident: Incident) -> tuple[np.ndarray, np.ndarray]:
+def judged(job: SimulatorSettings) -> tuple[np.ndarray, np.ndarray]:
     """Which operators of the faulty iteration are abnormal, and their ratios."""
-    reference, _ = graph_of_iterations(incident, range(4, 14))
-    graph, is_abnormal = graph_of_iterations(incident, [FAULTY])
+    reference, _ = graph_of_iterations(job, range(4, 14))
+    graph, is_abnormal = graph_of_iterations(job, [FAULTY])
     usual = present(learn_usual_pieces(reference))
     return is_abnormal, abnormal_ratios(graph, usual)
 
@@ -62,9 +59,9 @@ def f1(is_abnormal: np.ndarray, called: np.ndarray) -> float:
     return float(2 * (is_abnormal & called).sum() / (is_abnormal.sum() + called.sum()))
 
 
-@pytest.mark.parametrize("job", ["plain", "untidy"])
-def test_with_the_same_pieces_everything_happens_when_it_did(jobs: dict[str, Incidents], job: str) -> None:
-    graph, _ = graph_of_iterations(jobs[job].run(), [3, 4])
+@each_job
+def test_with_the_same_pieces_everything_happens_when_it_did(job: SimulatorSettings) -> None:
+    graph, _ = graph_of_iterations(job, [3, 4])
     again = replay(graph, *pieces(graph))
     np.testing.assert_allclose(again.start_ns, graph.start_ns, atol=2)
     np.testing.assert_allclose(again.end_ns, graph.end_ns, atol=2)
@@ -124,35 +121,34 @@ def test_rows_that_wait_for_each_other_in_a_circle_have_no_times() -> None:
     assert np.isnan(abnormal_ratios(graph, usual)).all()
 
 
-@pytest.mark.parametrize("job", ["plain", "untidy"])
+@each_job
 @pytest.mark.parametrize("fault", [
     "slow_rank:rank=5,factor=1.5", "slow_rank:rank=1,add_ms=60", "slow_nic:rank=3,factor=20",
     "slow_host:host=1,factor=1.3",
 ])  # fmt: skip
-def test_abnormal_operators_are_found(jobs: dict[str, Incidents], job: str, fault: str) -> None:
-    is_abnormal, ratios = judged(jobs[job].run(f"{fault},from={FAULTY}"))
+def test_abnormal_operators_are_found(job: SimulatorSettings, fault: str) -> None:
+    is_abnormal, ratios = judged(replace(job, faults=(parse_fault(f"{fault},from={FAULTY}"),)))
     assert is_abnormal.any()
     assert f1(is_abnormal, ratios > ABNORMAL_RATIO) > 0.75
 
 
-@pytest.mark.parametrize("job", ["plain", "untidy"])
-def test_in_a_healthy_iteration_hardly_any_operator_is_abnormal(jobs: dict[str, Incidents], job: str) -> None:
-    _, ratios = judged(jobs[job].run())
+@each_job
+def test_in_a_healthy_iteration_hardly_any_operator_is_abnormal(job: SimulatorSettings) -> None:
+    _, ratios = judged(job)
     assert (ratios > ABNORMAL_RATIO).mean() < 0.02
 
 
 def test_a_job_that_works_longer_as_a_whole_has_no_abnormal_rank() -> None:
-    job = Incidents(replace(SETTINGS, workload_changes=((FAULTY, 1.3),)))
-    _, ratios = judged(job.run())
+    _, ratios = judged(replace(SETTINGS, workload_changes=((FAULTY, 1.3),)))
     assert (ratios > ABNORMAL_RATIO).mean() < 0.05
 
 
-def test_other_names_of_ranks_and_another_time_change_nothing(jobs: dict[str, Incidents]) -> None:
-    incident = jobs["plain"].run(f"slow_rank:rank=5,factor=1.5,from={FAULTY}")
+def test_other_names_of_ranks_and_another_time_change_nothing() -> None:
+    job = replace(SETTINGS, faults=(parse_fault(f"slow_rank:rank=5,factor=1.5,from={FAULTY}"),))
     found = []
     for by, later_ns in ((0, 0), (700, 86_400_000_000_000)):
-        reference, _ = graph_of_iterations(incident, range(4, 14), rank_by=by, later_ns=later_ns)
-        graph, _ = graph_of_iterations(incident, [FAULTY], rank_by=by, later_ns=later_ns)
+        reference, _ = graph_of_iterations(job, range(4, 14), rank_by=by, later_ns=later_ns)
+        graph, _ = graph_of_iterations(job, [FAULTY], rank_by=by, later_ns=later_ns)
         usual = present(learn_usual_pieces(reference))
         found.append(abnormal_ratios(graph, usual))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)

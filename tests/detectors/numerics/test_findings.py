@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -156,6 +156,17 @@ def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
     assert found == []
 
 
+def overflowing(at: Mapping[int, Collection[int]], ranks: int = 4) -> list[tuple[int, tuple[int, ...]]]:
+    """Whom steps name in some of which the gradients of some ranks overflow, as loss scaling lets them."""
+    judge, rank, found = Findings(), np.arange(ranks), []
+    for step in range(60):
+        is_bad = np.isin(rank, list(at.get(step, ())))
+        columns = {"loss": np.full(ranks, 2.0), "local_grad_norm": np.where(is_bad, math.inf, 1.0),
+                   "grad_norm": np.full(ranks, math.inf if is_bad.any() else 1.0)}  # fmt: skip
+        found += [(step, one.ranks) for one in judge.observe(rank, columns, None, np.full(ranks, -1))]
+    return found
+
+
 @pytest.mark.parametrize(("at", "named"), [
     ({0: range(4), 30: [2], 40: [1]}, []),
     ({30: [2], 40: [1], 50: [3]}, [(30, (2,))]),  # of the first nothing else is known
@@ -164,13 +175,20 @@ def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
 def test_a_gradient_that_loss_scaling_lets_overflow_on_one_rank_accuses_it_only_if_others_never_did(
     at: dict[int, Sequence[int]], named: list[tuple[int, tuple[int, ...]]]
 ) -> None:
-    judge, found = Findings(), []
-    for step in range(60):
-        is_bad = np.isin(RANK, at.get(step, []))
-        columns = {"loss": np.full(4, 2.0), "local_grad_norm": np.where(is_bad, math.inf, 1.0),
-                   "grad_norm": np.full(4, math.inf if is_bad.any() else 1.0)}  # fmt: skip
-        found += [(step, one.ranks) for one in judge.observe(RANK, columns, None, np.full(4, -1))]
-    assert found == named
+    assert overflowing(at) == named
+
+
+@pytest.mark.parametrize(
+    "first", [range(8), [2], []], ids=["all overflowed", "another overflowed", "none overflowed"]
+)
+def test_a_rank_whose_gradient_stays_infinite_is_named_whoever_overflowed_before(first: Sequence[int]) -> None:
+    named = overflowing({0: first} | dict.fromkeys(range(30, 60), (5,)), ranks=8)
+    assert {ranks for _, ranks in named if ranks} == {(5,)}
+
+
+def test_the_search_for_a_loss_scale_accuses_nobody() -> None:
+    named = overflowing(dict.fromkeys((0, *range(30, 36)), range(8)) | {36: [3]}, ranks=8)
+    assert [ranks for _, ranks in named if ranks] == []
 
 
 def test_ranks_without_a_norm_do_not_keep_the_others_from_being_compared() -> None:
@@ -237,35 +255,6 @@ def test_audits_that_never_agreed_are_of_kernels_that_are_not_deterministic() ->
         audits = Ragged(np.ones(4, dtype=np.int64), {"of_rank": np.zeros(4, dtype=np.int64), "checksum": checksum})
         found += [(step, one.ranks) for one in judge.observe(RANK, {}, audits, np.full(4, -1))]
     assert found == [(6, ()), (7, ())]
-
-
-@pytest.mark.parametrize(
-    "first", [range(8), [2], []], ids=["all overflowed", "another overflowed", "none overflowed"]
-)
-def test_a_rank_whose_gradient_stays_infinite_is_named_whoever_overflowed_before(first: Sequence[int]) -> None:
-    judge, ranks, told = Findings(), np.arange(8), list[Finding]()
-    for step in range(45):
-        bad = np.isin(ranks, first if step == 0 else [5] if step >= 30 else [])
-        columns = {
-            "loss": np.full(8, 2.0),
-            "local_grad_norm": np.where(bad, math.inf, 1.0),
-            "grad_norm": np.full(8, math.inf if bad.any() else 1.0),
-        }
-        told += judge.observe(ranks, columns, None, np.full(8, UNKNOWN))
-    assert {one.ranks for one in told if one.ranks} == {(5,)}
-
-
-def test_the_search_for_a_loss_scale_accuses_nobody() -> None:
-    judge, ranks, told = Findings(), np.arange(8), list[Finding]()
-    for step in range(60):
-        bad = np.isin(ranks, range(8) if step == 0 or 30 <= step < 36 else [3] if step == 36 else [])
-        columns = {
-            "loss": np.full(8, 2.0),
-            "local_grad_norm": np.where(bad, math.inf, 1.0),
-            "grad_norm": np.full(8, math.inf if bad.any() else 1.0),
-        }
-        told += judge.observe(ranks, columns, None, np.full(8, UNKNOWN))
-    assert [one for one in told if one.ranks] == []
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,14 @@ def test_a_detector_that_is_never_strange_finds_nothing() -> None:
     ("bench/tp2pp2dp2-nic-spikes", (Fault((4,), ((28, 30), (39, 40), (51, 53))),)),
     ("bench/ddp8-imbalance", ()),
     ("bench/ddp8-pauses", ()),
+    ("causes/clean", ()),
 ])  # fmt: skip
 def test_the_truth_is_that_of_the_label(name: str, faults: tuple[Fault, ...]) -> None:
     assert read_faults(RECORDINGS / name) == faults
+
+
+def test_the_folder_that_the_page_names_has_usable_labels_alone() -> None:
+    assert len([*map(read_faults, find_recordings([RECORDINGS / "bench"]))]) == 69
 
 
 def test_all_faults_of_a_simulated_job_count(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from irregulars.producers.importers.ras_records import JobRun
 from irregulars.producers.importers.ras_source import RasSettings, RasSource, RasWatch, is_this_host
 from irregulars.producers.publishing.sources import Record
 from tests.producers.importers.played_server import PlayedJob, PlayedServer
+from tests.waiting import gather
 
 S = 1_000_000_000
 START_NS = 1_790_000_000 * S
@@ -193,13 +193,7 @@ def test_a_job_is_spoken_for_beside_rank_0_alone_and_with_a_communicator_of_all_
 
 
 def take(source: RasSource, wanted: Callable[[list[Record]], bool]) -> list[Record]:
-    records: list[Record] = []
-    until_s = time.monotonic() + 60
-    while not wanted(records):
-        assert time.monotonic() < until_s, records
-        records += source.poll(3)
-        time.sleep(0.005)
-    return records
+    return gather(lambda: source.poll(3), wanted)
 
 
 def open_source(server: PlayedServer, folder: Path, standing_s: float = 0.2, within_s: float = 1.0) -> RasSource:

@@ -28,7 +28,7 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
 from irregulars.producers.trace.source import TraceSource
 from irregulars.state_codec import encode_state
-from tests.producers.given_source import GivenSource
+from tests.producers.given_source import one_by_one
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.torch_hook.sources import Rank
@@ -166,10 +166,6 @@ def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
         source = InferringSource(followed(unmarked("gloo-clean")), state_path=path)
     assert "event=inference_not_restored" in caplog.text
     assert errors("gloo-clean", numbers(drain(source))).max() <= 1
-
-
-def one_by_one(records: Sequence[Record]) -> GivenSource:
-    return GivenSource(*([one] for one in records), is_endless=True)
 
 
 def records_of(name: str) -> list[Record]:

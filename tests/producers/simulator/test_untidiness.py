@@ -12,7 +12,7 @@ from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.settings import SHAPES, SimulatorSettings, with_shape
 from irregulars.producers.simulator.topology import Topology
 from irregulars.producers.simulator.untidiness import Untidiness
-from tests.benchmarks.incidents import field_case
+from tests.benchmarks.makers.simulated import field_case
 from tests.producers.simulator.conftest import Tidy, faulty, record, times_s
 
 

@@ -592,16 +592,6 @@ def test_a_rank_that_announced_no_times_is_not_in_the_way(sources: tuple[str, ..
     assert made.is_ended
 
 
-def test_operators_that_no_iteration_takes_do_not_pile_up() -> None:
-    """NCCL Inspector without the training hook: operators without an iteration, and no iteration rows."""
-    made = monitor(OPERATORS_ONLY)
-    for at in range(50):
-        made.add(operators(*[operator(UNKNOWN, 10.0 * at + n) for n in range(100)], rows_before=100 * at), at)
-    attempt = made.state().attempt
-    assert attempt is not None
-    assert len(attempt.pending.operators["iteration"]) <= 1000
-
-
 def test_announced_iteration_rows_that_never_come_do_not_hold_the_operators_for_ever() -> None:
     made = monitor(grace_s=30.0)
     for number in range(100):

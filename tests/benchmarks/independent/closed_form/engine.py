@@ -223,24 +223,16 @@ class Engine:
         self.layout, self.fabric, self.scenario, self.seed = layout, fabric, scenario, seed
         jitter: Floats = np.random.default_rng([seed, 99]).normal(0, 1.5e-6, (JITTERS, layout.lanes))
         self.jitter: Floats = np.abs(jitter)
-        self._groups: dict[tuple[str, int, bool], Floats] = {}
-        self._pairs: dict[tuple[int, int, bool], Floats] = {}
+        self._rates: dict[tuple[str | int, int, bool], Floats] = {}
 
-    def inverse_group_rate(self, kind: str, stage: int, fault: Fault | None) -> Floats:
-        """Seconds a byte takes on the ring of every group of a kind, with a fault of the network or without."""
-        key = (kind, stage, fault is not None)
-        if key not in self._groups:
-            health = _health(self.fabric, fault)
-            self._groups[key] = 1 / self.fabric.group_rate(kind, stage, health)
-        return self._groups[key]
-
-    def inverse_pair_rate(self, source: int, target: int, fault: Fault | None) -> Floats:
-        """Seconds a byte takes between every lane of two stages."""
-        key = (source, target, fault is not None)
-        if key not in self._pairs:
-            health = _health(self.fabric, fault)
-            self._pairs[key] = 1 / self.fabric.pair_rate(source, target, health)
-        return self._pairs[key]
+    def inverse_rate(self, one: str | int, stage: int, fault: Fault | None) -> Floats:
+        """Seconds a byte takes on the ring of every group of a kind, or from every lane of a stage to another's."""
+        key = (one, stage, fault is not None)
+        if key not in self._rates:
+            of, health = self.fabric, _health(self.fabric, fault)
+            rate = of.group_rate(one, stage, health) if isinstance(one, str) else of.pair_rate(one, stage, health)
+            self._rates[key] = 1 / rate
+        return self._rates[key]
 
     def inverse_world_rate(self, fault: Fault | None) -> float:
         """Seconds a byte takes on the ring of all ranks."""
@@ -248,8 +240,7 @@ class Engine:
 
     def forget_fault(self) -> None:
         """Drop remembered rates of the faulty network (its strength changed)."""
-        self._groups = {k: v for k, v in self._groups.items() if not k[-1]}
-        self._pairs = {k: v for k, v in self._pairs.items() if not k[-1]}
+        self._rates = {k: v for k, v in self._rates.items() if not k[-1]}
 
     def run(self, program: Program, iteration: int, clock: Floats, fault: Fault | None = None) -> Outcome:
         state = _Iteration(self, program, iteration, clock, fault)
@@ -331,7 +322,7 @@ class _Iteration:
         members = self.layout.groups[op.kind]
         arrive = np.maximum(self.t[s], self.comm[s]) if op.handle else self.t[s]
         n = members.shape[1]
-        inverse = self.engine.inverse_group_rate(op.kind, s, self.fault)
+        inverse = self.engine.inverse_rate(op.kind, s, self.fault)
         ideal = self.latency * (1 + 0.15 * np.log2(n)) + op.size * ring_traffic(op.operator, n) * inverse
         moved = ideal * self.noise[op.index, : len(members)]
         delay = self._stall(op.index)
@@ -376,7 +367,7 @@ class _Iteration:
         message, sent, received = self.program.messages[key], self.sent[key], self.received[key]
         direction = (message.source, message.target)
         ready = np.maximum(sent, self.free[direction]) if direction in self.free else sent
-        inverse = self.engine.inverse_pair_rate(*direction, self.fault)
+        inverse = self.engine.inverse_rate(*direction, self.fault)
         noise = self.noise[self.program.collectives + message.index, : self.layout.lanes]
         moved = (self.latency + message.size * inverse) * noise
         finish = np.maximum(ready, received) + moved

@@ -86,7 +86,7 @@ def _gradients(layout: Layout, shape: Shape) -> tuple[list[Transfer], list[Trans
     return reduce, gather
 
 
-def _schedule(pp: int, stage: int, micros: int, chunks: int) -> tuple[list[Pass], int]:
+def _schedule(pp: int, stage: int, micros: int, chunks: int, forward_only: bool) -> tuple[list[Pass], int]:
     """The passes of a stage, 1F1B or Megatron's interleaved order, and how many forward ones come first."""
     total = micros * chunks
 
@@ -95,21 +95,14 @@ def _schedule(pp: int, stage: int, micros: int, chunks: int) -> tuple[list[Pass]
         micro = k // (pp * chunks) * pp + k % pp if chunks > 1 else k
         return what, micro, chunk if what == "F" else chunks - 1 - chunk
 
+    if forward_only:
+        return [unit("F", k) for k in range(total)], 0
     warm = pp - stage - 1 if chunks == 1 else (pp - stage - 1) * 2 + (chunks - 1) * pp
     warm = min(warm, total)
     steps = [unit("F", k) for k in range(warm)]
     for k in range(total - warm):
         steps += [unit("F", k + warm), unit("B", k)]
     return steps + [unit("B", k) for k in range(total - warm, total)], warm
-
-
-def _forward_schedule(pp: int, micros: int, chunks: int) -> list[Pass]:
-    """The forward passes of a stage, pp micro-batches through a chunk at a time."""
-    if chunks == 1:
-        return [("F", m, 0) for m in range(micros)]
-    return [
-        ("F", m, c) for m0 in range(0, micros, pp) for c in range(chunks) for m in range(m0, min(m0 + pp, micros))
-    ]
 
 
 class _Pipeline:
@@ -122,10 +115,7 @@ class _Pipeline:
 
     def stage(self, stage: int) -> list[Operation]:
         shape, pp = self.shape, self.layout.pp
-        if self.forward_only:
-            steps, warm = _forward_schedule(pp, shape.micros, shape.chunks), 0
-        else:
-            steps, warm = _schedule(pp, stage, shape.micros, shape.chunks)
+        steps, warm = _schedule(pp, stage, shape.micros, shape.chunks, self.forward_only)
         ops: list[Operation] = []
         handles: list[str] = []
         carried: list[MessageKey] = []
