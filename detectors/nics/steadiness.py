@@ -104,7 +104,7 @@ def steady_ends(
 
     steady = {end: swing <= 1 / NICS.flattened * middle and is_capped(end) for end, swing in known.items()}
     # Peaks vary by as much without a burst.
-    return steady if middle > 1 - JOB.nearly_all and 0 < sum(steady.values()) <= JOB.most * len(steady) else {}
+    return steady if middle > 1 - JOB.nearly_all and any(steady.values()) else {}
 
 
 def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swing]]) -> str | None:
