@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_there, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, settings_of
 from irregulars.printing import broken, json_text, printable, say
 
 _HANGING = " " * len("2026-11-22 20:37:14Z  ")  # below what an alert says, behind its time
@@ -36,7 +36,7 @@ def alerts(
     from irregulars.infra.runs.dead_letters import follow_alerts
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    feed = follow_alerts(*kafka_there(settings), is_from_start=is_from_start, is_ending=is_ending)
+    feed = follow_alerts(*kafka_of(settings), is_from_start=is_from_start, is_ending=is_ending)
     # With --end nothing is waited for, so there is no silence to explain.
     with nullcontext() if is_ending else watch(settings, group, say):
         for message in islice(feed, limit):

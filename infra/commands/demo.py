@@ -19,6 +19,7 @@ from irregulars import stopping
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.commands.options import Json, kafka_of, open_console, plain, print_json, program, settings_of
 from irregulars.printing import broken, printable, say
+from irregulars.words import blocks
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -46,7 +47,6 @@ SELECT
     (SELECT max(revision) FROM verdicts WHERE verdict_id = {id:String}) >= {revision:UInt32},
     (SELECT count() FROM suspects FINAL WHERE verdict_id = {id:String} AND revision = {revision:UInt32}),
     (SELECT max(iteration) FROM iterations WHERE job = {job:String}) >= {last:Int64}"""
-_BARS = " ▁▂▃▄▅▆▇█"
 _BARS_IN_FILES: Final = 60
 _BEHIND_LABELS: Final = " " * len("Evidence  ")
 _BEHIND_TIMES: Final = " " * len("2026-11-22 20:37:14Z  ")
@@ -286,7 +286,7 @@ def progress_line(times_s: list[float], iterations: int, width: int) -> str:
         return "the first iteration runs"
     each = -(-len(times_s) // width)
     shown = [max(times_s[at : at + each]) for at in range(0, len(times_s), each)]
-    bars = "".join(_BARS[round(value / max(times_s) * (len(_BARS) - 1))] for value in shown)
+    bars = blocks(shown, max(times_s))
     return f"iteration {len(times_s):3} of {iterations}  {bars}  {times_s[-1]:.3f} s"
 
 

@@ -72,7 +72,8 @@ def list_mutes(
 
     Example: irregulars mutes list --json | jq -r '.[].mute_id'
     """
-    from irregulars.sinks.notices.mutes import silences, utc
+    from irregulars.sinks.notices.mutes import silences
+    from irregulars.words import moment
 
     now_ns = time.time_ns()
     with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
@@ -81,7 +82,7 @@ def list_mutes(
     shown = [one for one in found if is_all or one.until_ns > now_ns]
     lines = []
     for one in shown:
-        later = " (over)" if one.until_ns <= now_ns else f" (from {utc(one.from_ns)} on)"
+        later = " (over)" if one.until_ns <= now_ns else f" (from {moment(one.from_ns)} on)"
         lines.append(f"{one.mute_id}: {one.what()} {one.describe()}{'' if one.is_active(now_ns) else later}")
     print_result(json, [asdict(one) for one in shown], lines or ["no mutes"])
 

@@ -80,22 +80,13 @@ def kafka_of(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
     return settings.kafka_bootstrap, settings.topics(), kafka_security(settings)
 
 
-def kafka_there(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
-    """Return the same; raises `ServiceError` at once where nobody listens, or the brokers do not let us in."""
-    from irregulars.kafka.broker import REFUSED_S, open_admin
-
-    bootstrap, topics, security = kafka_of(settings)
-    open_admin(bootstrap, security, refused_s=REFUSED_S)
-    return bootstrap, topics, security
-
-
 def state_log(
     context: typer.Context, bootstrap: str | None, topic_prefix: str | None, *needed: str
 ) -> AbstractContextManager[StateLog]:
     """Open mutes, opinions and thresholds on Kafka for one command; raises `ServiceError` where one is missing."""
     from irregulars.sinks.notices.state_log import opened
 
-    return opened(*kafka_there(settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)), *needed)
+    return opened(*kafka_of(settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)), *needed)
 
 
 def start_log(settings: Settings) -> None:

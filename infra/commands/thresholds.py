@@ -171,10 +171,10 @@ def _words(change: ThresholdChange) -> str:
 
 
 def _when(change: ThresholdChange) -> str:
-    from irregulars.sinks.notices.mutes import utc
+    from irregulars.words import moment
 
-    begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {utc(change.begin_ns)} on"
-    return f"said {utc(change.time_ns)}{begin}"
+    begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {moment(change.begin_ns)} on"
+    return f"said {moment(change.time_ns)}{begin}"
 
 
 @dataclass(frozen=True, slots=True)

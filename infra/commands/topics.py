@@ -16,7 +16,6 @@ from irregulars.infra.commands.options import (
     Json,
     TopicPrefix,
     kafka_of,
-    kafka_there,
     print_result,
     settings_of,
 )
@@ -72,10 +71,11 @@ def check(
 
     Example: irregulars topics check --bootstrap kafka-0:9092
     """
+    from irregulars.kafka.broker import REFUSED_S
     from irregulars.kafka.topic_admin import check_topics
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    counts = check_topics(*kafka_there(settings))
+    counts = check_topics(*kafka_of(settings), refused_s=REFUSED_S)
     lines = [f"{settings.topics().name(name):<32} {count:>5} partitions" for name, count in counts.items()]
     print_result(json, counts, lines)
 
@@ -178,7 +178,7 @@ def forget_job(
     from irregulars.infra.runs.dead_letters import TOPICS, erase, kept_of_job
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    where = kafka_there(settings)
+    where = kafka_of(settings)
     kept = kept_of_job(*where, job)
     if is_doing:
         erase(*where, kept)
@@ -301,7 +301,7 @@ def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | Non
     from irregulars.infra.runs.dead_letters import DeadLetterBox
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    return DeadLetterBox(*kafka_there(settings))
+    return DeadLetterBox(*kafka_of(settings))
 
 
 def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Iterator[DeadLetter]:

@@ -21,7 +21,6 @@ from irregulars.infra.commands.options import (
     Bootstrap,
     Json,
     TopicPrefix,
-    kafka_there,
     open_console,
     print_json,
     program,
@@ -76,6 +75,7 @@ def replay(
     """
     from irregulars.infra.commands.analyze import rows_left_out
     from irregulars.infra.wiring import agent_settings
+    from irregulars.kafka.broker import REFUSED_S
     from irregulars.producers.publishing.agent import Agent
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
@@ -90,9 +90,10 @@ def replay(
         say(numbered.report)
     shifted = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
     source = TraceSource(shifted, speed)
-    kafka_there(settings)
     waiting = Acknowledged(settings.kafka_bootstrap)
-    agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
+    agent = Agent(
+        source, replace(agent_settings(settings), refused_s=REFUSED_S), waiting.note if json else waiting.show
+    )
     with stopping.on_stop(agent.stop), waiting:
         done = agent.run()
     if json:

@@ -14,27 +14,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from irregulars.errors import InputError, PluginError
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.private_files import read_secret
+from irregulars.sinks.notices.http_post import HttpOptions, Secret, TimeLimit, Url
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
 from irregulars.toml_tables import key, option_rows, read_table, read_toml
 from irregulars.validation import NotNegative, Text, one_of, shown
 
-if TYPE_CHECKING:
-    from irregulars.sinks.notices.http_post import HttpSettings, Secret
-
 OWN: Final = ("channel",)  # keys of the file that are no general settings
 
 ChannelName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z", description="a name of a-z 0-9 _ -")]
-Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z", description="http:// or https://, no credentials")]
 Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of a variable")]
-TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,21 +104,6 @@ def options_table(kind: type) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """Options of every channel over HTTP."""
-
-    timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for each part of the answer")
-    ca_file: Path | None = key(None, "Certificate authority of the other side (PEM); else the system's")
-    proxy: Url | None = key(None, "Proxy on the way there; variables of the environment are not asked")
-
-    def http(self) -> HttpSettings:
-        """Return these as the channels take them."""
-        from irregulars.sinks.notices.http_post import HttpSettings
-
-        return HttpSettings(timeout_s=self.timeout_s, ca_file=self.ca_file, proxy=self.proxy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions(HttpOptions):
     """Any receiver of JSON."""
 
@@ -142,7 +123,7 @@ def _open_webhook(name: str, options: WebhookOptions, where: str, _: NotifySetti
     url, hidden_url = options.url, secret("url")
     if (url is None) == (hidden_url is None):
         raise InputError(f"one of url, url_file and url_env must be given; got both or none ({where})")
-    return WebhookChannel(name, hidden_url or partial(str, url), options.http(), secret("token"), secret("key"),
+    return WebhookChannel(name, hidden_url or partial(str, url), options, secret("token"), secret("key"),
                           is_url_secret=hidden_url is not None)  # fmt: skip
 
 
@@ -162,7 +143,7 @@ class AlertmanagerOptions(HttpOptions):
 def _open_alertmanager(name: str, options: AlertmanagerOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 
-    return AlertmanagerChannel(name, options.url, options.http(), _secret(options, where, "token"),
+    return AlertmanagerChannel(name, options.url, options, _secret(options, where, "token"),
                                dict(options.labels), options.expires_s)  # fmt: skip
 
 
@@ -183,7 +164,7 @@ def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: NotifyS
     key_of = _secret(options, where, "routing_key")
     if key_of is None:
         raise InputError(f"one of routing_key_file and routing_key_env must be given; got none ({where})")
-    return PagerDutyChannel(name, key_of, options.url, options.http())
+    return PagerDutyChannel(name, key_of, options.url, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +187,9 @@ def _open_slack(name: str, options: SlackOptions, where: str, _: NotifySettings)
         rule = "a token and a channel, or the URL of an incoming webhook, must be given"
         raise InputError(f"{rule}; got another combination ({where})")
     if token is not None and options.channel is not None:
-        return SlackBotChannel(name, token, options.channel, options.api_url, options.http())
+        return SlackBotChannel(name, token, options.channel, options.api_url, options)
     assert url is not None
-    return SlackWebhookChannel(name, url, options.http())
+    return SlackWebhookChannel(name, url, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
 from irregulars.in_thread import run_in_thread
-from irregulars.kafka.broker import BrokerWatch, client_config, open_admin, service_error
+from irregulars.kafka.broker import BrokerWatch, client_config, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import partitions_there
@@ -70,7 +71,7 @@ class ActionFeed:
         self._security: Final = security
         name = topics.name("actions")
         self._partitions: Final = set(
-            partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"]
+            partitions_there(bootstrap, topics, security, ("actions",), timeout_s, math.inf)["actions"]
         )
         if len(self._partitions) != 1:
             raise TopicMismatch(f"topic {name} must have one partition; got {len(self._partitions)} (Kafka at "
@@ -167,17 +168,15 @@ def recent_verdicts(
     not all was read `within_s`; `TopicMismatch` if there is no topic ``alerts``.
     """
     deadline_s = time.monotonic() + within_s
-    _, metadata = open_admin(bootstrap, security, within_s)
+    partitions = partitions_there(bootstrap, topics, security, ("alerts",), within_s)["alerts"]
     name = topics.name("alerts")
-    if name not in metadata.topics:
-        raise TopicMismatch(f"topic must exist; got none named {name}")
     consumer = new_consumer(client_config(bootstrap, security) | {
         "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
     })  # fmt: skip
     try:
-        starts = [TopicPartition(name, number, since_ns // 1_000_000) for number in metadata.topics[name].partitions]
+        starts = [TopicPartition(name, number, since_ns // 1_000_000) for number in partitions]
         consumer.assign(consumer.offsets_for_times(starts, timeout=_left_s(deadline_s)))
-        yield from _read(consumer, set(metadata.topics[name].partitions), bootstrap, deadline_s)
+        yield from _read(consumer, set(partitions), bootstrap, deadline_s)
     except KafkaException as error:
         raise service_error(error.args[0], bootstrap, within_s, security) from error
     finally:
