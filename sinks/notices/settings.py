@@ -8,7 +8,6 @@ and the options, and returns a channel.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -18,13 +17,13 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from irregulars.errors import InputError, PluginError
+from irregulars.errors import InputError
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.private_files import read_secret
 from irregulars.sinks.notices.http_post import HttpOptions, Secret, TimeLimit, Url
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
-from irregulars.toml_tables import key, option_rows, read_table, read_toml
+from irregulars.toml_tables import key, open_plugin, option_rows, read_table, read_toml
 from irregulars.validation import NotNegative, Text, one_of, shown
 
 OWN: Final = ("channel",)  # keys of the file that are no general settings
@@ -261,14 +260,16 @@ def open_channel(entry: ChannelEntry, settings: NotifySettings) -> Channel:
     """
     kind, name = entry.table.kind, entry.table.name
     if kind in KINDS:
-        options, open_it = KINDS[kind]
-        read: Any = read_table(dict(entry.options), options, entry.where)
+        of_kind, open_it = KINDS[kind]
+        read: Any = read_table(dict(entry.options), of_kind, entry.where)
         try:
             return open_it(name, read, entry.where, settings)
         except InputError as error:
             raise InputError(str(error) if entry.where in str(error) else f"{error} ({entry.where})") from error
     if ":" in kind:
-        return _open_plugin(entry)
+        options = {"name": name, **entry.options}
+        channel: Channel = open_plugin(kind, options, "channel", ("name", "deliver", "close"), entry.where)
+        return channel
     rule = f"one of {', '.join(KINDS)}, or package.module:Name"
     raise InputError(f"kind must be {rule}; got {kind!r} ({entry.where}, key kind)")
 
@@ -285,20 +286,6 @@ def rules_of(entry: ChannelEntry, settings: NotifySettings, channel: Channel) ->
         gathers=getattr(channel, "gathers", True),
         withdraws=getattr(channel, "withdraws", False),
     )
-
-
-def _open_plugin(entry: ChannelEntry) -> Channel:
-    module, _, name = entry.table.kind.partition(":")
-    try:
-        channel: Channel = getattr(importlib.import_module(module), name)(name=entry.table.name, **entry.options)
-        missing = [one for one in ("name", "deliver", "close") if not hasattr(channel, one)]
-        if missing:
-            raise TypeError(f"a {type(channel).__name__} without {', '.join(missing)} is no channel")
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-        found = " ".join(f"{type(error).__name__}: {error}".split())
-        text = f"kind must be one that can be imported and called with its options; got {found} ({entry.where})"
-        raise PluginError(text) from error
-    return channel
 
 
 def _secret(options: object, where: str, name: str) -> Secret | None:
