@@ -17,15 +17,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import (
-    Bootstrap,
-    Json,
-    TopicPrefix,
-    open_console,
-    print_json,
-    program,
-    settings_of,
-)
+from irregulars.infra.commands.options import Json, asks, open_console, print_json, program, settings_of
 from irregulars.printing import counted, say
 
 if TYPE_CHECKING:
@@ -44,6 +36,7 @@ QUIET_S = 10.0
 _FIRST_ROWS = 16
 
 
+@asks("kafka")
 def replay(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*")],
@@ -60,8 +53,6 @@ def replay(
             show_default=False,
         ),
     ] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Publish a trace directory to Kafka, at the pace of the recorded job.
@@ -81,7 +72,7 @@ def replay(
     from irregulars.producers.trace.iterations import number_iterations
     from irregulars.producers.trace.source import TraceSource
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context)
     trace = read_trace(directory)
     if trace.rejected.count:
         say(rows_left_out(trace))

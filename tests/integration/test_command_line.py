@@ -134,7 +134,7 @@ def test_ctrl_c_ends_the_feed_without_a_word(terminal: Terminal, replayed: list[
 
 
 def test_the_database_answers_the_questions_that_ship(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
-    (blamed,) = json.loads(terminal.output("sql", "blamed", "job=gloo-slow-nic", "-p", "limit=1", "--json"))
+    (blamed,) = json.loads(terminal.output("sql", "blamed", "job=gloo-slow-nic", "limit=1", "--json"))
     assert (blamed["kind"], blamed["device"], blamed["host"]) == (
         "slow_nic", "NIC eth0 on node-1", "node-1",
     )  # fmt: skip
