@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from irregulars.errors import InputError
 from irregulars.producers.publishing.sources import Source
-from irregulars.toml_tables import key, open_plugin, option_rows, read_table, read_toml
+from irregulars.toml_tables import key, open_plugin, read_table, read_toml
 from irregulars.validation import Count, Text, checked, shown
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -179,13 +179,6 @@ def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, s
     if not isinstance(tables, list):
         raise InputError(f"{name} must be an array of tables, [[{name}]]; got a table ({path}, key {name})")
     return [(one, f"{path}, {name} {place + 1}") for place, one in enumerate(tables)]
-
-
-def agent_table() -> str:
-    """Return the Markdown table of ``infra/docs/agent.md``."""
-    tables = [*((f"[{name}]", table) for name, table in TABLES.items()), ("[[ranks]]", RankTable)]
-    rows = [f"| `{prefix}` {row}" for prefix, table in tables for row in option_rows(table)]
-    return "\n".join(["| table | key | value | default | meaning |", "|---|---|---|---|---|", *rows, ""])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

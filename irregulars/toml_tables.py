@@ -1,16 +1,16 @@
-"""TOML files that people write: read, or refused in one line; tables of theirs as dataclasses, and in Markdown."""
+"""TOML files that people write: read, or refused in one line; tables of theirs as dataclasses."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from irregulars.errors import InputError, PluginError
-from irregulars.validation import checked, describe, require_known, shown
+from irregulars.validation import checked, require_known, shown
 
 _Table = TypeVar("_Table")
 
@@ -53,16 +53,6 @@ def read_table(found: Any, table: type[_Table], where: str) -> _Table:
         if isinstance(value, str) and "\0" in value:
             raise InputError(f"{name} must be text without a null; got {shown(value)} ({where}, key {name})")
     return table(**values)
-
-
-def option_rows(table: type) -> Iterator[str]:
-    """Yield a row of Markdown for each key of a table: its name, rule, default and meaning."""
-    kinds = get_type_hints(table, include_extras=True)
-    for one in fields(table):
-        default = str(one.default).lower() if isinstance(one.default, bool) else one.default
-        shown_default = "must be given" if default is MISSING else "none" if default in (None, ()) else f"`{default}`"
-        rule = describe(kinds[one.name]).removesuffix(" or null")
-        yield f"| `{one.name}` | {rule} | {shown_default} | {one.metadata['about']} |"
 
 
 def open_plugin(kind: str, options: Mapping[str, Any], what: str, needed: Collection[str], where: str) -> Any:

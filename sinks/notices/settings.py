@@ -23,7 +23,7 @@ from irregulars.private_files import read_secret
 from irregulars.sinks.notices.http_post import HttpOptions, Secret, TimeLimit, Url
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
-from irregulars.toml_tables import key, open_plugin, option_rows, read_table, read_toml
+from irregulars.toml_tables import key, open_plugin, read_table, read_toml
 from irregulars.validation import NotNegative, Text, one_of, shown
 
 OWN: Final = ("channel",)  # keys of the file that are no general settings
@@ -95,11 +95,6 @@ def read_notify_file(path: Path) -> tuple[ChannelEntry, ...]:
         options = {name: value for name, value in one.items() if name not in own}
         entries[table.name] = ChannelEntry(table, options, where)
     return tuple(entries.values())
-
-
-def options_table(kind: type) -> str:
-    """Return the Markdown table of a kind's options, for ``infra/docs/notifying.md``."""
-    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *option_rows(kind), ""])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
