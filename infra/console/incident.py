@@ -182,7 +182,6 @@ class Look:
     rank: int
     host: str
     is_accused: bool
-    at_s: float
     threads: tuple[tuple[str, tuple[str, ...]], ...]  # name of each, and its lines
 
 
@@ -201,7 +200,7 @@ def looks_of(verdict: Verdict, rows: Iterable[Sequence[Any]]) -> list[Look]:
             share = f"{code / 10:.0f} % " if kind == "function" and code is not None else ""
             threads.setdefault(thread, []).append(share + detail)
         lines = tuple((thread, tuple(own_lines)) for thread, own_lines in threads.items())
-        found.append(Look(rank, host, rank in accused, newest[0][3] / 1e9, lines))
+        found.append(Look(rank, host, rank in accused, lines))
     return sorted(found, key=lambda one: (not one.is_accused, one.rank))
 
 
