@@ -203,7 +203,9 @@ def test_the_demo_names_what_was_broken_and_leaves_nothing(tmp_path: Path) -> No
     finally:
         run.kill()
     assert (run.returncode, err) == (0, ""), out
-    assert "Verdict   slow NIC in iterations 25 to 44: " in out
+    assert "Put in: slow_nic:rank=17,from=25,factor=12\n" in out
+    assert "Verdict   slow NIC in demo (closed" in out
+    assert "Since     iterations 25 to 44, " in out
     assert "rank 17" in out
     line = r"^NIC mlx5_1 on node-2 +nic +node-2 +- +mlx5_1 +- +1 +1 +0 "
     assert re.search(line, out, re.MULTILINE), "one verdict, stored as closed"
