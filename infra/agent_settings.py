@@ -6,7 +6,6 @@ are the agent's own. An unknown key, a wrong type or a value out of bounds is an
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
@@ -15,9 +14,9 @@ from urllib.parse import quote
 
 from msgspec import Meta
 
-from irregulars.errors import InputError, PluginError
+from irregulars.errors import InputError
 from irregulars.producers.publishing.sources import Source
-from irregulars.toml_tables import key, option_rows, read_table, read_toml
+from irregulars.toml_tables import key, open_plugin, read_table, read_toml
 from irregulars.validation import Count, Text, checked, shown
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -182,13 +181,6 @@ def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, s
     return [(one, f"{path}, {name} {place + 1}") for place, one in enumerate(tables)]
 
 
-def agent_table() -> str:
-    """Return the Markdown table of ``infra/docs/agent.md``."""
-    tables = [*((f"[{name}]", table) for name, table in TABLES.items()), ("[[ranks]]", RankTable)]
-    rows = [f"| `{prefix}` {row}" for prefix, table in tables for row in option_rows(table)]
-    return "\n".join(["| table | key | value | default | meaning |", "|---|---|---|---|---|", *rows, ""])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
     """A trace directory, published as its job would have."""
@@ -314,17 +306,8 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
             # The source does not know its place in the file, which the user must find.
             raise InputError(f"{error} ({table.where})") from error
     if ":" in table.kind:
-        module, _, name = table.kind.partition(":")
-        try:
-            source: Source = getattr(importlib.import_module(module), name)(**table.options)
-            # Checked here, where the place in the file is known: later it would end an agent that runs.
-            missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(source, name)]
-            if missing:
-                raise TypeError(f"a {type(source).__name__} without {', '.join(missing)} is no source")
-        except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
-            found = " ".join(f"{type(error).__name__}: {error}".split())
-            text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
-            raise PluginError(text) from error
+        needed = ("poll", "position", "is_exhausted", "close")
+        source: Source = open_plugin(table.kind, table.options, "source", needed, table.where)
         return source
     raise _unknown_kind(table)
 

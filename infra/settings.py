@@ -386,23 +386,6 @@ _PARSERS: Final[Mapping[Any, Callable[[str], Any]]] = {
 }  # fmt: skip
 
 
-def settings_table() -> str:
-    """Return the Markdown table of ``infra/docs/settings.md``."""
-    rows = [
-        f"| `{one.name}` | {describe(_KINDS[one.name])} | {_shown_default(one)} | {one.metadata['about']} |"
-        for one in FIELDS.values()
-    ]
-    return "\n".join(["| name | value | default | meaning |", "|---|---|---|---|", *rows, ""])
-
-
-def _shown_default(one: Field[Any]) -> str:
-    if one.default in (None, "", ()):
-        return "none"
-    if isinstance(one.default, bool):
-        return f"`{str(one.default).lower()}`"
-    return f"`{', '.join(one.default) if isinstance(one.default, tuple) else one.default}`"
-
-
 @dataclass(frozen=True, slots=True)
 class LenientSettings:
     """Settings that can be used, and the faults of the others."""

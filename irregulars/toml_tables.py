@@ -1,15 +1,16 @@
-"""TOML files that people write: read, or refused in one line; tables of theirs as dataclasses, and in Markdown."""
+"""TOML files that people write: read, or refused in one line; tables of theirs as dataclasses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
-from irregulars.errors import InputError
-from irregulars.validation import checked, describe, require_known, shown
+from irregulars.errors import InputError, PluginError
+from irregulars.validation import checked, require_known, shown
 
 _Table = TypeVar("_Table")
 
@@ -54,11 +55,20 @@ def read_table(found: Any, table: type[_Table], where: str) -> _Table:
     return table(**values)
 
 
-def option_rows(table: type) -> Iterator[str]:
-    """Yield a row of Markdown for each key of a table: its name, rule, default and meaning."""
-    kinds = get_type_hints(table, include_extras=True)
-    for one in fields(table):
-        default = str(one.default).lower() if isinstance(one.default, bool) else one.default
-        shown_default = "must be given" if default is MISSING else "none" if default in (None, ()) else f"`{default}`"
-        rule = describe(kinds[one.name]).removesuffix(" or null")
-        yield f"| `{one.name}` | {rule} | {shown_default} | {one.metadata['about']} |"
+def open_plugin(kind: str, options: Mapping[str, Any], what: str, needed: Collection[str], where: str) -> Any:
+    """Call ``package.module:Name``, which a table names as its kind, with the table's options.
+
+    `what`: a source, for example, which has the attributes `needed`: checked here, where the place in the file is
+    known. Raises `PluginError` if it can't be imported, does not take the options, or lacks one of these.
+    """
+    module, _, name = kind.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)(**options)
+        missing = [one for one in needed if not hasattr(made, one)]
+        if missing:
+            raise TypeError(f"a {type(made).__name__} without {', '.join(missing)} is no {what}")
+    except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        text = f"kind must be one that can be imported and called with its options; got {found} ({where})"
+        raise PluginError(text) from error
+    return made

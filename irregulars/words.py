@@ -72,10 +72,10 @@ def size(size_bytes: float) -> str:
     >>> size(576), size(218_112), size(4_194_304), size(5.45e8 * 2)
     ('576 B', '218 kB', '4.19 MB', '1.09 GB')
     """
-    for limit, unit in ((1e3, "B"), (1e6, "kB"), (1e9, "MB")):
+    for limit, unit in ((1e3, "B"), (1e6, "kB"), (1e9, "MB"), (1e12, "GB")):
         if size_bytes < 0.9995 * limit:
             return f"{size_bytes * 1e3 / limit:.3g} {unit}"
-    return f"{size_bytes / 1e9:.3g} GB"
+    return f"{size_bytes / 1e12:.3g} TB"
 
 
 def amount(value: float) -> str:
@@ -88,12 +88,27 @@ def amount(value: float) -> str:
 
 
 def moment(time_ns: int) -> str:
-    """Write a time in UTC.
+    """Write a time in UTC; one beyond the calendar, which a message may hold, as a number.
 
     >>> moment(1_795_234_590_000_000_000)
     '2026-11-21 04:16:30Z'
     """
-    return f"{datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
+    try:
+        return f"{datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns"
+
+
+def iso_time(time_ns: float) -> str:
+    """Write a time as machines read it, to the millisecond; raises `ValueError` for one beyond the calendar.
+
+    >>> iso_time(1_795_234_590_123_000_000)
+    '2026-11-21T04:16:30.123+00:00'
+    """
+    try:
+        return datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"time must be within the calendar; got {time_ns} ns") from error
 
 
 def ordinal(number: int) -> str:

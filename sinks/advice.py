@@ -459,6 +459,15 @@ def usual_of(verdict: Verdict) -> str:
     return "the usual time" if verdict.has_healthy_past else "the time without it"
 
 
+def least_text(kind: str, *, is_closed: bool) -> str:
+    """Return the word before a loss that is not all counted: for how long a job had stood before it was noticed.
+
+    >>> least_text("hang", is_closed=False), least_text("hang", is_closed=True)
+    ('at least ', '')
+    """
+    return "at least " if kind in STANDSTILLS and not is_closed else ""
+
+
 def unended_text(verdict: Verdict) -> str:
     """Return which iteration does not end, of a job that stands still; or had not, where the verdict is closed.
 

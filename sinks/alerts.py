@@ -7,7 +7,6 @@ import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.errors import RecordError
@@ -20,6 +19,7 @@ from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
     gpu_hours_per_hour,
+    least_text,
     name_cause,
     name_device,
     unended_text,
@@ -27,7 +27,7 @@ from irregulars.sinks.advice import (
     where_to_look,
 )
 from irregulars.validation import NotNegative, Text, checked
-from irregulars.words import percent
+from irregulars.words import amount, moment, percent
 
 # Events that give an alert. ``continued`` is left out: it only says that the same goes on.
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
@@ -117,7 +117,7 @@ def alert_line(message: bytes | Mapping[str, Any]) -> str:
     values = decode_alert(message) if isinstance(message, bytes) else message
     try:
         seen, summary, verdict_id = seen_ns(values), str(values["summary"]), str(values["verdict_id"])
-        at = "time not known" if seen is None else f"{datetime.fromtimestamp(seen // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
+        at = "time not known" if seen is None else moment(seen)
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise RecordError(f"alert must follow its schema; got {type(error).__name__}: {error}") from error
     return one_line(f"{at}  {summary} See: irregulars show {shlex.quote(verdict_id)}")
@@ -163,17 +163,16 @@ def _cost(verdict: Verdict) -> str:
     if verdict.kind in OF_NUMBERS and not verdict.lost_s:
         return f"it cost{'' if is_closed else 's'} no time, and may have spoiled the model"
     so_far = "" if is_closed else " so far"
-    # For how long a job had stood still before it was told is known to the silence that was waited for.
-    least = "at least " if verdict.kind in STANDSTILLS and not is_closed else ""
+    least = least_text(verdict.kind, is_closed=is_closed)
     hours, hourly = gpu_hours_lost(verdict), None if is_closed else gpu_hours_per_hour(verdict)
     if hours is None:
-        lost = f"{least}{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}"
+        lost = f"{least}{amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}"
         return lost if math.isfinite(verdict.lost_s) else ""
     on = f"on {verdict.world_size:,} GPUs"
     if hourly is None:
-        return f"{_amount(hours)} GPU-hours lost{so_far} {on}{_recovers(verdict)}"
+        return f"{amount(hours)} GPU-hours lost{so_far} {on}{_recovers(verdict)}"
     # An opening comes within seconds, when little was lost: how much it costs is the loss of an hour.
-    return f"{_amount(hourly)} GPU-hours an hour lost {on}, {least}{_amount(hours)}{so_far}{_recovers(verdict)}"
+    return f"{amount(hourly)} GPU-hours an hour lost {on}, {least}{amount(hours)}{so_far}{_recovers(verdict)}"
 
 
 def _recovers(verdict: Verdict) -> str:
@@ -181,9 +180,3 @@ def _recovers(verdict: Verdict) -> str:
     if verdict.recovers_ratio is None or not verdict.suspects:
         return ""
     return f", {verdict.recovers_ratio:.0%} of it through that device"
-
-
-def _amount(value: float) -> str:
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"

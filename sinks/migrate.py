@@ -21,8 +21,6 @@ from irregulars.errors import InputError
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-_NAME: Final = re.compile(r"(?P<version>\d{4})_(?P<title>[a-z0-9_]+)\.sql")
-
 _REGISTER: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations
 (
@@ -68,24 +66,8 @@ def shipped_migrations() -> tuple[Migration, ...]:
     '0001_tables.sql'
     """
     folder = files("irregulars.sinks").joinpath("sql", "migrations")
-    return read_migrations({path.name: path.read_text("utf-8") for path in folder.iterdir()})
-
-
-def read_migrations(texts: dict[str, str]) -> tuple[Migration, ...]:
-    """Make migrations of file names and texts.
-
-    Raises `InputError` if a name is not ``NNNN_title.sql``, or the numbers are not 1, 2, 3, ….
-    """
-    found = []
-    for name, text in sorted(texts.items()):
-        match = _NAME.fullmatch(name)
-        if match is None:
-            raise InputError(f"migration name must be NNNN_title.sql; got {name!r} (sinks/sql/migrations)")
-        found.append(Migration(int(match["version"]), name, text))
-    versions = [migration.version for migration in found]
-    if versions != list(range(1, len(found) + 1)):
-        raise InputError(f"migration numbers must be 1, 2, 3 and on; got {versions} (sinks/sql/migrations)")
-    return tuple(found)
+    shipped = sorted((path.name, path.read_text("utf-8")) for path in folder.iterdir())
+    return tuple(Migration(int(name[:4]), name, text) for name, text in shipped)  # NNNN_title.sql
 
 
 def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> list[int]:

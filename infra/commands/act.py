@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, TopicPrefix, kafka_of, settings_of
+from irregulars.infra.commands.options import asks, kafka_of, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ Group = Annotated[
 
 
 @act.command()
+@asks("kafka")
 def slurm(
     context: typer.Context,
     is_acting: DoIt = False,
@@ -50,8 +51,6 @@ def slurm(
         Path | None, typer.Option("--slurm-bin", metavar="DIR", help="Where scontrol and sinfo are; default: PATH.")
     ] = None,
     group: Group = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """Drain the node of an accused device, with a reason, and take the drain off when the proposal is withdrawn.
 
@@ -61,11 +60,12 @@ def slurm(
     """
     from irregulars.sinks.notices.actions.slurm import SlurmNodes
 
-    feed = _open(context, bootstrap, topic_prefix, group, "slurm", is_acting)
+    feed = _open(context, group, "slurm", is_acting)
     _run(feed, SlurmNodes(folder), most_nodes, least_probability, is_acting, is_ending)
 
 
 @act.command()
+@asks("kafka")
 def kubernetes(
     context: typer.Context,
     is_acting: DoIt = False,
@@ -80,8 +80,6 @@ def kubernetes(
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authority of the server.")] = None,
     group: Group = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """Cordon the node of an accused device, show it as a condition, and undo both when the proposal is withdrawn.
 
@@ -93,11 +91,12 @@ def kubernetes(
     from irregulars.sinks.notices.actions.kubernetes import KubernetesApi, KubernetesNodes, api_access
 
     access = api_access(os.environ, server, token_file, ca_file)
-    feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
+    feed = _open(context, group, "kubernetes", is_acting)
     _run(feed, KubernetesNodes(KubernetesApi(access)), most_nodes, least_probability, is_acting, is_ending)
 
 
 @act.command()
+@asks("kafka")
 def nvsentinel(
     context: typer.Context,
     output: Annotated[
@@ -111,8 +110,6 @@ def nvsentinel(
     least_probability: LeastProbability = 0.9,
     is_ending: End = False,
     group: Group = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """Give NVSentinel's health events, as CloudEvents in JSON: a device is unhealthy, and healthy again.
 
@@ -121,19 +118,19 @@ def nvsentinel(
     from irregulars.sinks.notices.actions.nvsentinel import open_output, run_health_events
 
     with open_output(output) as write:
-        feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", True)
+        feed = _open(context, group, "nvsentinel", True)
         with closing(feed):
             run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
 
 
 def _open(
-    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str | None, orchestrator: str,
+    context: typer.Context, group: str | None, orchestrator: str,
     is_member: bool,
 ) -> ActionFeed:  # fmt: skip
     """Open the topic at its beginning."""
     from irregulars.sinks.notices.actions.feed import ActionFeed
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context)
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
     # A dry run is no member: it would take the topic from the member that acts.
     return ActionFeed(
@@ -158,6 +155,7 @@ def _say(line: str) -> None:
     print(printable(line), flush=True)
 
 
+@asks("kafka")
 def node_check(
     context: typer.Context,
     host: Annotated[
@@ -165,8 +163,6 @@ def node_check(
     ] = None,
     within_s: Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds that it may take.")] = 5.0,
     days: Annotated[float, typer.Option(min=0.01, max=36_500, help="Alerts of so many days are read.")] = 7.0,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """Check whether an open verdict accuses this host, in the form that node-problem-detector reads.
 
@@ -179,7 +175,7 @@ def node_check(
 
     name = host or os.environ.get("NODE_NAME") or socket.gethostname()
     try:
-        settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+        settings = settings_of(context)
         since_ns = time.time_ns() - int(days * 86_400 * 10**9)
         found = recent_verdicts(*kafka_of(settings), since_ns, within_s)
         status, line = check_host(found, name)

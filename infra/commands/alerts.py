@@ -9,20 +9,19 @@ from typing import Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_there, settings_of
+from irregulars.infra.commands.options import Json, asks, kafka_of, settings_of
 from irregulars.printing import broken, json_text, printable, say
 
 _HANGING = " " * len("2026-11-22 20:37:14Z  ")  # below what an alert says, behind its time
 
 
+@asks("kafka")
 def alerts(
     context: typer.Context,
     is_from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest alert kept.")] = False,
     is_ending: Annotated[bool, typer.Option("--end", help="Stop at the newest instead of waiting for more.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many alerts.")] = None,
     group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Follow the alerts: one line each, for people; with --json one object per line, for scripts.
@@ -33,10 +32,10 @@ def alerts(
     """
     from irregulars.errors import RecordError
     from irregulars.infra.doctor.diagnosis import watch
-    from irregulars.infra.runs.dead_letters import follow_alerts
+    from irregulars.kafka.alert_feed import follow_alerts
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    feed = follow_alerts(*kafka_there(settings), is_from_start=is_from_start, is_ending=is_ending)
+    settings = settings_of(context)
+    feed = follow_alerts(*kafka_of(settings), is_from_start=is_from_start, is_ending=is_ending)
     # With --end nothing is waited for, so there is no silence to explain.
     with nullcontext() if is_ending else watch(settings, group, say):
         for message in islice(feed, limit):

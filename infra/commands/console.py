@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars import stopping
-from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of, start_log
+from irregulars.infra.commands.options import asks, settings_of, start_log
 from irregulars.printing import say
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from irregulars.infra.settings import Settings
 
 
+@asks("kafka", "database")
 def console(
     context: typer.Context,
     listen: Annotated[
@@ -58,10 +59,6 @@ def console(
     reads_kafka: Annotated[
         bool, typer.Option("--kafka/--no-kafka", help="Read alerts and dead letters from Kafka.")
     ] = True,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
-    clickhouse_url: ClickHouseUrl = None,
-    database: Database = None,
 ) -> None:
     """Serve the web console: jobs now, incidents, devices by time lost, the pipeline's health; until Ctrl-C.
 
@@ -77,8 +74,7 @@ def console(
         context, console_listen=listen, console_token_file=token_file, console_user_header=user_header,
         console_proxies=proxies or None, console_proxy_secret_file=proxy_secret_file, console_hosts=names or None,
         console_certificate_file=certificate_file, console_key_file=key_file, console_plain_http=takes_plain,
-        console_feedback=takes_feedback, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
-        clickhouse_url=clickhouse_url, clickhouse_database=database,
+        console_feedback=takes_feedback,
     )  # fmt: skip
     from irregulars.infra.console.server import (
         address_of,

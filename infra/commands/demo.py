@@ -19,6 +19,7 @@ from irregulars import stopping
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.commands.options import Json, kafka_of, open_console, plain, print_json, program, settings_of
 from irregulars.printing import broken, printable, say
+from irregulars.words import blocks
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -46,9 +47,7 @@ SELECT
     (SELECT max(revision) FROM verdicts WHERE verdict_id = {id:String}) >= {revision:UInt32},
     (SELECT count() FROM suspects FINAL WHERE verdict_id = {id:String} AND revision = {revision:UInt32}),
     (SELECT max(iteration) FROM iterations WHERE job = {job:String}) >= {last:Int64}"""
-_BARS = " ▁▂▃▄▅▆▇█"
 _BARS_IN_FILES: Final = 60
-_BEHIND_LABELS: Final = " " * len("Evidence  ")
 _BEHIND_TIMES: Final = " " * len("2026-11-22 20:37:14Z  ")
 
 
@@ -195,7 +194,7 @@ class _Alerts:
             console.print(line, style=style, markup=False)
 
     def _follow(self) -> None:
-        from irregulars.infra.runs.dead_letters import follow_alerts
+        from irregulars.kafka.alert_feed import follow_alerts
 
         try:
             for message in follow_alerts(*kafka_of(self._settings), is_from_start=True):
@@ -286,22 +285,12 @@ def progress_line(times_s: list[float], iterations: int, width: int) -> str:
         return "the first iteration runs"
     each = -(-len(times_s) // width)
     shown = [max(times_s[at : at + each]) for at in range(0, len(times_s), each)]
-    bars = "".join(_BARS[round(value / max(times_s) * (len(_BARS) - 1))] for value in shown)
+    bars = blocks(shown, max(times_s))
     return f"iteration {len(times_s):3} of {iterations}  {bars}  {times_s[-1]:.3f} s"
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
-    from irregulars.sinks.advice import advise, name_cause, name_device
-    from irregulars.words import percent, span
-
-    lines = [f"Verdict   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}"]
-    lines += [f"          {percent(one.probability):>4}  {name_device(one)}" for one in verdict.suspects[:3]]
-    lines += [f"Evidence  {verdict.evidence}", f"Next      {advise(verdict)}", f"Put in    {fault}"]
-    console.print()
-    for line in lines:
-        console.print(broken(printable(line), sys.stdout, _BEHIND_LABELS), markup=False, soft_wrap=True)
-    console.print()
-    # Print commands that ask ClickHouse for more, each with its answer.
+    """Print commands that ask ClickHouse for more, each with its answer."""
     from irregulars.infra.commands.sql import show_answer
     from irregulars.infra.showing.found import gather
     from irregulars.infra.showing.from_database import found_in_database
@@ -313,23 +302,12 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
     target = database_settings(services.settings)
     with connected(target) as client:
         _wait_until_stored(client, verdict)
-        console.print(f"$ {program()} show {verdict.verdict_id}", style="bold", markup=False)
+        console.print(f"\nPut in: {plain(fault)}\n\n[bold]$ {program()} show {plain(verdict.verdict_id)}[/bold]")
         found = found_in_database(client, verdict, target.database, time.time_ns())
         console.print("\n".join(lines_of(gather(found))), markup=False)
         console.print(f"\n$ {program()} sql time_lost_by_device", style="bold")
         show_answer(run(client, "time_lost_by_device"))
     console.print(f"\nMore questions: {program()} sql --list")
-
-
-def _cost(verdict: Verdict) -> str:
-    """Return cost and severity of a verdict; the loss of a hang is not counted."""
-    from irregulars.messages.kinds import STANDSTILLS
-    from irregulars.sinks.advice import usual_of
-
-    if verdict.kind in STANDSTILLS:
-        return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
-    times = f"{verdict.delta:.2f} times {usual_of(verdict)}, " if math.isfinite(verdict.delta) else ""
-    return f"{times}{verdict.lost_s:.1f} s lost ({verdict.severity})"
 
 
 def _wait_until_stored(client: Client, verdict: Verdict) -> None:

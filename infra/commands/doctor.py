@@ -10,20 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import (
-    Bootstrap,
-    ClickHouseUrl,
-    Database,
-    Json,
-    TopicPrefix,
-    call_of,
-    open_console,
-    print_json,
-    print_result,
-    settings_of,
-)
+from irregulars.infra.commands.options import Json, asks, call_of, open_console, print_json, print_result, settings_of
 
 
+@asks("kafka", "database")
 def doctor(
     context: typer.Context,
     only: Annotated[
@@ -35,10 +25,6 @@ def doctor(
     role: Annotated[
         str | None, typer.Option(help="Judge only what a role's work needs: worker, agent, …; default: all.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
-    clickhouse_url: ClickHouseUrl = None,
-    database: Database = None,
     json: Json = False,
 ) -> None:
     """Say what is wrong with this installation, and what to do: broker, topics, rights, database, workers, jobs.
@@ -60,8 +46,7 @@ def doctor(
         require_known(role, ROLES, "role", "flag --role", f"One of {', '.join(ROLES)}")
     question = Question(group, role, only or (), within_s)
     others = (*TABLES, *ARRAYS) if role == "agent" else ()  # of the agent's own file
-    config, flags = call_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
-                            clickhouse_url=clickhouse_url, clickhouse_database=database)  # fmt: skip
+    config, flags = call_of(context)
     found = load_leniently(flags, config, others=others)
     begin_s = time.monotonic()
     with open_console(is_error=True).status("looking") as status:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_result, state_log
+from irregulars.infra.commands.options import Json, asks, print_result, state_log
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ mutes = typer.Typer(
 
 
 @mutes.command()
+@asks("kafka")
 def add(
     context: typer.Context,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is told when the mute is over.")],
@@ -39,8 +40,6 @@ def add(
     ] = None,
     end: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Instead of --for.")] = None,
     who: Annotated[str | None, typer.Option(metavar="NAME", help="Who says so; default: user and host.")] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Tell nobody of incidents that all given patterns match (shell patterns), while the mute holds.
@@ -53,17 +52,16 @@ def add(
 
     span = mute_span(time.time_ns(), lasting, begin, end)
     mute = new_mute(span, reason, who, host=host, job=job, device=device, kind=kind)
-    with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
+    with state_log(context, "mutes", "feedback") as log:
         log.set_mute(mute)
     print_result(json, asdict(mute), [f"{mute.mute_id}: {mute.what()} {mute.describe()}"])
 
 
 @mutes.command("list")
+@asks("kafka")
 def list_mutes(
     context: typer.Context,
     is_all: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """List mutes that hold or will, by their end: id, what, until when, who and why.
@@ -72,26 +70,26 @@ def list_mutes(
 
     Example: irregulars mutes list --json | jq -r '.[].mute_id'
     """
-    from irregulars.sinks.notices.mutes import silences, utc
+    from irregulars.sinks.notices.mutes import silences
+    from irregulars.words import moment
 
     now_ns = time.time_ns()
-    with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
+    with state_log(context, "mutes", "feedback") as log:
         known = [*log.mutes(), *silences(log.opinions())]
     found = sorted(known, key=lambda one: (one.until_ns, one.mute_id))
     shown = [one for one in found if is_all or one.until_ns > now_ns]
     lines = []
     for one in shown:
-        later = " (over)" if one.until_ns <= now_ns else f" (from {utc(one.from_ns)} on)"
+        later = " (over)" if one.until_ns <= now_ns else f" (from {moment(one.from_ns)} on)"
         lines.append(f"{one.mute_id}: {one.what()} {one.describe()}{'' if one.is_active(now_ns) else later}")
     print_result(json, [asdict(one) for one in shown], lines or ["no mutes"])
 
 
 @mutes.command()
+@asks("kafka")
 def remove(
     context: typer.Context,
     mute_id: Annotated[str, typer.Argument(metavar="ID", help="Of the list.")],
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """End a mute now: what it held back and still goes on is told.
 
@@ -100,7 +98,7 @@ def remove(
     from irregulars.sinks.notices.mutes import KEPT_NS
 
     now_ns = time.time_ns()
-    with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
+    with state_log(context, "mutes", "feedback") as log:
         known = {one.mute_id: one for one in log.mutes()}
         if mute_id not in known:
             raise InputError(f"mute must be one that is kept; got {mute_id!r}. See: irregulars mutes list --all")
@@ -116,6 +114,7 @@ def remove(
     print(printable(f"{mute_id} is over"))
 
 
+@asks("kafka")
 def feedback(
     context: typer.Context,
     verdict_id: Annotated[
@@ -129,8 +128,6 @@ def feedback(
     is_listing: Annotated[
         bool, typer.Option("--list", help="What was said so far, and what follows from it.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Say whether a verdict was right: notices learn how sure they may be here.
@@ -145,7 +142,7 @@ def feedback(
     if not is_listing and (verdict_id is None or word not in WORDS):
         got = " ".join(one for one in (verdict_id, word) if one) or "nothing"
         raise InputError(f"feedback must be a verdict's id and one of {', '.join(WORDS)}; got {printable(got)}")
-    with state_log(context, bootstrap, topic_prefix, "verdicts", "feedback") as log:
+    with state_log(context, "verdicts", "feedback") as log:
         if not is_listing:
             verdict = log.verdict(str(verdict_id))
             if verdict is None:

@@ -6,15 +6,17 @@ Imports nothing heavy: all of it runs for ``irregulars --help``.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
@@ -30,26 +32,52 @@ if TYPE_CHECKING:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers to ask first (kafka_bootstrap).")
-]
-TopicPrefix = Annotated[
-    str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Stands before each topic's name (topic_prefix).")
-]
-ClickHouseUrl = Annotated[
-    str | None, typer.Option("--clickhouse-url", metavar="URL", help="ClickHouse over HTTP (clickhouse_url).")
-]
-Database = Annotated[
-    str | None, typer.Option("--database", metavar="NAME", help="ClickHouse database (clickhouse_database).")
-]
+F = TypeVar("F", bound=Callable[..., None])
+
+# Flags of the commands that ask a service, by the settings that they set
+SERVICES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "kafka": {
+        "kafka_bootstrap": typer.Option("--bootstrap", metavar="HOST:PORT",
+                                        help="Kafka brokers to ask first (kafka_bootstrap)."),
+        "topic_prefix": typer.Option("--topic-prefix", metavar="TEXT",
+                                     help="Stands before each topic's name (topic_prefix)."),
+    },
+    "database": {
+        "clickhouse_url": typer.Option("--clickhouse-url", metavar="URL",
+                                       help="ClickHouse over HTTP (clickhouse_url)."),
+        "clickhouse_database": typer.Option("--database", metavar="NAME",
+                                            help="ClickHouse database (clickhouse_database)."),
+    },
+}  # fmt: skip
+
+
+def asks(*services: str) -> Callable[[F], F]:
+    """Give a command the flags of the services that it asks; `settings_of` finds their values in its context."""
+    flags = {name: option for service in services for name, option in SERVICES[service].items()}
+
+    def with_flags(command: F) -> F:
+        @wraps(command)
+        def run(*, context: typer.Context, **values: Any) -> None:
+            config, given = call_of(context, **{name: values.pop(name) for name in flags})
+            context.obj = Invocation(config, given)
+            command(context, **values)
+
+        signature, kind = inspect.signature(command, eval_str=True), inspect.Parameter.KEYWORD_ONLY
+        more = [inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, one])
+                for name, one in flags.items()]  # fmt: skip
+        # Typer reads the flags from it.
+        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
+        return cast("F", run)
+
+    return with_flags
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Options before the command's name: the settings file, and ``--set`` assignments."""
+    """The settings file of this call, and the values that ``--set`` and the flags of `asks` give."""
 
     config: Path | None = None
-    assignments: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[str, object] = field(default_factory=dict)
 
 
 def settings_of(
@@ -80,22 +108,11 @@ def kafka_of(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
     return settings.kafka_bootstrap, settings.topics(), kafka_security(settings)
 
 
-def kafka_there(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
-    """Return the same; raises `ServiceError` at once where nobody listens, or the brokers do not let us in."""
-    from irregulars.kafka.broker import REFUSED_S, open_admin
-
-    bootstrap, topics, security = kafka_of(settings)
-    open_admin(bootstrap, security, refused_s=REFUSED_S)
-    return bootstrap, topics, security
-
-
-def state_log(
-    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, *needed: str
-) -> AbstractContextManager[StateLog]:
+def state_log(context: typer.Context, *needed: str) -> AbstractContextManager[StateLog]:
     """Open mutes, opinions and thresholds on Kafka for one command; raises `ServiceError` where one is missing."""
     from irregulars.sinks.notices.state_log import opened
 
-    return opened(*kafka_there(settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)), *needed)
+    return opened(*kafka_of(settings_of(context)), *needed)
 
 
 def start_log(settings: Settings) -> None:

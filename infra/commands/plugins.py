@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import (
-    ClickHouseUrl,
-    Database,
-    Json,
-    print_json,
-    print_result,
-    program,
-    settings_of,
-    write_file,
-)
+from irregulars.infra.commands.options import Json, asks, print_json, print_result, program, settings_of, write_file
 from irregulars.printing import counted, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -123,6 +114,7 @@ def _described(name: str, target: str) -> dict[str, Any]:
     return {**known, "level": made.level, "against": made.against, "about": about}
 
 
+@asks("database")
 def backtest(
     context: typer.Context,
     detector: Annotated[
@@ -140,8 +132,6 @@ def backtest(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Write precision and recall as a picture (.svg).")
     ] = None,
-    clickhouse_url: ClickHouseUrl = None,
-    database: Database = None,
     json: Json = False,
 ) -> None:
     """Score a detector on jobs whose truth is known, beside the detectors of its level that ship.
@@ -166,7 +156,7 @@ def backtest(
     if plot is not None:
         # Before the backtest, which may take minutes.
         write_file("plot", plot, None)
-    settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
+    settings = settings_of(context)
     make = load_from_here(detector)  # checked, unless it ships, as a worker does
     level: FrameLevel = make().level
     detectors = {detector: make} if is_alone else {detector: make} | shipped_detectors(level)

@@ -10,7 +10,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of, start_log
+from irregulars.infra.commands.options import asks, settings_of, start_log
 from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from irregulars.sinks.notices.settings import NotifySettings
 
 
+@asks("kafka", "database")
 def worker(
     context: typer.Context,
     group: Annotated[str, typer.Option(help="Consumer group; workers of one group share the work.")] = "irregulars",
@@ -28,10 +29,6 @@ def worker(
         str | None, typer.Option(help="host:port of /metrics, /healthz and /readyz; port 0: any free one; or off.")
     ] = None,
     web_port: Annotated[int | None, typer.Option(help="Port of Faust's own pages on 127.0.0.1; 0: none.")] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
-    clickhouse_url: ClickHouseUrl = None,
-    database: Database = None,
 ) -> None:
     """Read what the ranks send, judge it, publish verdicts and alerts, and store the evidence.
 
@@ -43,10 +40,7 @@ def worker(
     from irregulars.sinks.clickhouse import ClickHouseSink
     from irregulars.streams.worker.running import run_worker
 
-    settings = settings_of(
-        context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, clickhouse_url=clickhouse_url,
-        clickhouse_database=database, metrics_listen=metrics_listen, web_port=web_port,
-    )  # fmt: skip
+    settings = settings_of(context, metrics_listen=metrics_listen, web_port=web_port)
     own = worker_settings(settings, group)  # first: a wrong plug-in shows before a broker or database is waited for
     # It asks once each time that it is opened: how long a database that is away is waited for, the worker decides.
     target = database_settings(settings, wait_s=0.0)
@@ -55,14 +49,13 @@ def worker(
         raise typer.Exit(run_worker(own, sink))
 
 
+@asks("kafka")
 def agent(
     context: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The agent's TOML file; infra/docs/agent.md tells all.")
     ],
     is_checking: Annotated[bool, typer.Option("--check", help="Read the file, and start nothing.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """Publish what a GPU node's sources give, and sample its GPUs and NICs, until SIGTERM.
 
@@ -74,7 +67,7 @@ def agent(
 
     tables = read_agent_file(file)
     own = (*TABLES, *ARRAYS)
-    settings = settings_of(context, file=file, others=own, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context, file=file, others=own)
     if is_checking:
         for source in tables.sources:
             check_source(source)
@@ -89,6 +82,7 @@ def agent(
     run_node_agent(settings, tables)
 
 
+@asks("kafka")
 def notify(
     context: typer.Context,
     file: Annotated[
@@ -99,8 +93,6 @@ def notify(
     tested: Annotated[
         str | None, typer.Option("--test", metavar="CHANNEL", help="Send a test notice and its end, and stop.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
 ) -> None:
     """Notify people of alerts over channels (Alertmanager, PagerDuty, Slack, …), until Ctrl-C or SIGTERM.
 
@@ -112,7 +104,7 @@ def notify(
     from irregulars.sinks.notices.settings import OWN, open_channel, read_notify_file, rules_of
 
     entries = read_notify_file(file)
-    settings = settings_of(context, file=file, others=OWN, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context, file=file, others=OWN)
     start_log(settings)
     own = notify_settings(settings)
     channels = {entry.table.name: open_channel(entry, own) for entry in entries}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.errors import InputError, ServiceError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of, write_file
+from irregulars.infra.commands.options import Json, asks, print_json, settings_of, write_file
 from irregulars.printing import say
 
 _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from irregulars.infra.showing.found import Found
 
 
+@asks("database")
 def show(
     context: typer.Context,
     pasted: Annotated[
@@ -39,8 +40,6 @@ def show(
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the screen as one HTML file.")] = None,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 2,
-    clickhouse_url: ClickHouseUrl = None,
-    database: Database = None,
     json: Json = False,
 ) -> None:
     """Show one verdict on one screen: device, cost, who waited for whom, what was ruled out, what to do.
@@ -50,7 +49,7 @@ def show(
 
     Example: irregulars show tests/recordings/gloo-slow-nic --html nic.html
     """
-    settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
+    settings = settings_of(context)
     which = named_by(pasted or ())
     if which is not None and (os.path.isdir(which) or which.startswith(_PATHS)):
         found = _of_recording(settings, Path(which), verdict_id, json, has_charts=html is not None)

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import (
-    ClickHouseUrl,
-    Database,
-    Json,
-    open_console,
-    print_json,
-    print_result,
-    settings_of,
-)
+from irregulars.infra.commands.options import Json, asks, open_console, print_json, print_result, settings_of
 from irregulars.printing import broken, counted, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -40,6 +32,7 @@ def _question_names(incomplete: str) -> list[tuple[str, str]]:
     return [(one.name, one.title) for one in shipped if one.name.startswith(incomplete)]
 
 
+@asks("database")
 def sql(
     context: typer.Context,
     question: Annotated[
@@ -49,9 +42,6 @@ def sql(
         ),
     ] = None,
     values: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")] = None,
-    parameters: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", metavar="KEY=VALUE", help="The same, as a flag.")
-    ] = None,
     is_listing: Annotated[bool, typer.Option("--list", help="List the questions and their parameters.")] = False,
     is_creating: Annotated[
         bool, typer.Option("--create-tables", help="Make missing tables as clickhouse_user, and set what they keep.")
@@ -70,8 +60,6 @@ def sql(
     is_table: Annotated[bool, typer.Option("--table", help="Print a table, however wide.")] = False,
     is_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 2,
-    clickhouse_url: ClickHouseUrl = None,
-    database: Database = None,
     json: Json = False,
 ) -> None:
     """Ask the database: any SQL that only reads, or one of the questions that ship.
@@ -80,12 +68,12 @@ def sql(
     out.
 
     Examples: irregulars sql --list;  irregulars sql open_now;  irregulars sql blamed job=llama-7b;
-    irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" -p kind=slow_nic --json
+    irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" kind=slow_nic --json
     """
     if is_listing:
         _list(json)
         return
-    settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
+    settings = settings_of(context)
     if is_printing:
         from irregulars.sinks.migrate import access_sql
 
@@ -104,7 +92,7 @@ def sql(
     given = [flag for flag, is_given in flags.items() if is_given]
     if len(given) > 1:
         raise InputError(f"form must be one of {', '.join(flags)}; got {' '.join(given)}")
-    answer = _ask(settings, wait_s, question, [*(values or []), *(parameters or [])], is_writing)
+    answer = _ask(settings, wait_s, question, values or (), is_writing)
     if json:
         print_json([dict(zip(answer.columns, map(plain_value, row), strict=True)) for row in answer.rows])
     elif is_csv:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_result, settings_of, state_log
+from irregulars.infra.commands.options import Json, asks, print_result, settings_of, state_log
 
 if TYPE_CHECKING:
     from irregulars.messages.threshold_changes import ThresholdChange
@@ -36,6 +36,7 @@ Begin = Annotated[
 
 
 @thresholds.command("set")
+@asks("kafka")
 def set_thresholds(
     context: typer.Context,
     assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Names are those of settings.")],
@@ -44,8 +45,6 @@ def set_thresholds(
     begin: Begin = None,
     who: Who = None,
     is_forced: Annotated[bool, typer.Option("--force", help="Even a silence_s that tells pauses as hangs.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Judge iterations by other thresholds, from a time on; nothing is judged again.
@@ -76,10 +75,11 @@ def set_thresholds(
         if silence_s is not None and silence_s < LEAST_SILENCE_S:
             rule = f"silence_s must be {LEAST_SILENCE_S:g} or more, since jobs pause for a checkpoint"
             raise InputError(f"{rule}; got {silence_s:g}. If you mean it: --force")
-    _change(context, values, reason, job, begin, who, bootstrap, topic_prefix, json)
+    _change(context, values, reason, job, begin, who, json)
 
 
 @thresholds.command()
+@asks("kafka")
 def unset(
     context: typer.Context,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the list.")],
@@ -87,8 +87,6 @@ def unset(
     job: Job = None,
     begin: Begin = None,
     who: Who = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Judge as before somebody changed these thresholds: one job as all, all as the settings say.
@@ -96,16 +94,15 @@ def unset(
     Example: irregulars thresholds unset delta --job llama-7b --reason "network repaired"
     """
     values = dict.fromkeys(names)
-    _change(context, values, reason, job, begin, who, bootstrap, topic_prefix, json)
+    _change(context, values, reason, job, begin, who, json)
 
 
 @thresholds.command("list")
+@asks("kafka")
 def list_thresholds(
     context: typer.Context,
     job: Annotated[str | None, typer.Option(metavar="NAME", help="All by which this job is judged.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every change that was ever made.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """List the thresholds that are in force now and not as set: value, who, when and why.
@@ -116,8 +113,8 @@ def list_thresholds(
     """
     from irregulars.messages.threshold_changes import LIVE
 
-    settings, now_ns = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix), time.time_ns()
-    with state_log(context, bootstrap, topic_prefix, "thresholds") as log:
+    settings, now_ns = settings_of(context), time.time_ns()
+    with state_log(context, "thresholds") as log:
         changes = log.changes()
     if is_all:
         own = [one for one in changes if job is None or one.job in (None, job)]
@@ -140,7 +137,7 @@ def list_thresholds(
 
 def _change(
     context: typer.Context, values: dict[str, Any], reason: str, job: str | None, begin: str | None, who: str | None,
-    bootstrap: str | None, topic_prefix: str | None, json: bool,
+    json: bool,
 ) -> None:  # fmt: skip
     import secrets
 
@@ -160,7 +157,7 @@ def _change(
         "from_ns": None if begin is None else time_ns_of(begin, "--from"),
     }
     change: ThresholdChange = checked(fields, ThresholdChange, "change")
-    with state_log(context, bootstrap, topic_prefix, "thresholds") as log:
+    with state_log(context, "thresholds") as log:
         log.change(change)
     print_result(json, asdict(change), [_words(change)])
 
@@ -171,10 +168,10 @@ def _words(change: ThresholdChange) -> str:
 
 
 def _when(change: ThresholdChange) -> str:
-    from irregulars.sinks.notices.mutes import utc
+    from irregulars.words import moment
 
-    begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {utc(change.begin_ns)} on"
-    return f"said {utc(change.time_ns)}{begin}"
+    begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {moment(change.begin_ns)} on"
+    return f"said {moment(change.time_ns)}{begin}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.errors import InputError, ServiceError
-from irregulars.infra.commands.options import (
-    Bootstrap,
-    Json,
-    TopicPrefix,
-    kafka_of,
-    kafka_there,
-    print_result,
-    settings_of,
-)
+from irregulars.infra.commands.options import Json, asks, kafka_of, print_result, settings_of
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.dead_letters import DeadLetter, DeadLetterBox
@@ -34,14 +26,13 @@ topics = typer.Typer(
 
 
 @topics.command()
+@asks("kafka")
 def create(
     context: typer.Context,
     partitions: Annotated[
         int | None, typer.Option(help="Of each topic that ranks write, of evidence and of snapshots.")
     ] = None,
     replicas: Annotated[int | None, typer.Option(help="Copies of each partition; 3 in production.")] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Create the topics that are missing, and set how existing topics of snapshots are cleaned.
@@ -50,9 +41,7 @@ def create(
     """
     from irregulars.kafka.topic_admin import check_topics, create_topics
 
-    settings = settings_of(
-        context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions, replicas=replicas
-    )
+    settings = settings_of(context, partitions=partitions, replicas=replicas)
     report = create_topics(*kafka_of(settings))
     # Existing topics keep their numbers of partitions, which may differ from each other.
     check_topics(*kafka_of(settings))
@@ -65,22 +54,26 @@ def create(
 
 
 @topics.command()
+@asks("kafka")
 def check(
-    context: typer.Context, bootstrap: Bootstrap = None, topic_prefix: TopicPrefix = None, json: Json = False
+    context: typer.Context,
+    json: Json = False,
 ) -> None:
     """Say how many partitions each topic has; status 2 where one is missing or they do not fit together.
 
     Example: irregulars topics check --bootstrap kafka-0:9092
     """
+    from irregulars.kafka.broker import REFUSED_S
     from irregulars.kafka.topic_admin import check_topics
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    counts = check_topics(*kafka_there(settings))
+    settings = settings_of(context)
+    counts = check_topics(*kafka_of(settings), refused_s=REFUSED_S)
     lines = [f"{settings.topics().name(name):<32} {count:>5} partitions" for name, count in counts.items()]
     print_result(json, counts, lines)
 
 
 @topics.command()
+@asks("kafka")
 def grant(
     context: typer.Context,
     role: Annotated[
@@ -91,8 +84,6 @@ def grant(
     is_printing: Annotated[
         bool, typer.Option("--print", help="Print the calls of kafka-acls.sh that do it, and do nothing.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Allow a principal what its role needs, and no more; infra/docs/access.md tells of the roles.
@@ -102,7 +93,7 @@ def grant(
     from irregulars.infra.wiring import kafka_security
     from irregulars.kafka import access_roles
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context)
     rights = access_roles.rights_of(role, settings.topics(), group)
     if is_printing:
         print("\n".join(access_roles.shell_commands(settings.kafka_bootstrap, principal, rights)))
@@ -112,13 +103,12 @@ def grant(
 
 
 @topics.command()
+@asks("kafka")
 def revoke(
     context: typer.Context,
     role: Annotated[str, typer.Argument(help="As it was granted.")],
     principal: Annotated[str, typer.Argument(help="As the broker knows it: User:NAME.")],
     group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Take from a principal what `topics grant` gave it; what it may by other rules stays.
@@ -128,18 +118,17 @@ def revoke(
     from irregulars.infra.wiring import kafka_security
     from irregulars.kafka import access_roles
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context)
     rights = access_roles.rights_of(role, settings.topics(), group)
     had = access_roles.revoke(settings.kafka_bootstrap, kafka_security(settings), principal, rights)
     _print_rights(had, f"{principal} may no longer", json)
 
 
 @topics.command()
+@asks("kafka")
 def delete(
     context: typer.Context,
     is_doing: Annotated[bool, typer.Option("--do-it", help="Delete them; else only say which ones.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Say which topics of ours there are; with --do-it delete them, with all that is in them. Stop the workers first.
@@ -149,7 +138,7 @@ def delete(
     from irregulars.infra.wiring import kafka_security
     from irregulars.kafka.topic_admin import delete_topics, topics_there
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context)
     security = kafka_security(settings)
     names = topics_there(settings.kafka_bootstrap, settings.topics(), security)
     if is_doing:
@@ -159,12 +148,11 @@ def delete(
 
 
 @topics.command("forget-job")
+@asks("kafka")
 def forget_job(
     context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="Name of a training job that has ended.")],
     is_doing: Annotated[bool, typer.Option("--do-it", help="Delete it; else only count.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Count what the topics jobs, notices and feedback keep of a job for ever; with --do-it delete it there.
@@ -177,8 +165,8 @@ def forget_job(
 
     from irregulars.infra.runs.dead_letters import TOPICS, erase, kept_of_job
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    where = kafka_there(settings)
+    settings = settings_of(context)
+    where = kafka_of(settings)
     kept = kept_of_job(*where, job)
     if is_doing:
         erase(*where, kept)
@@ -206,13 +194,12 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="On
 
 
 @deadletter.command("list")
+@asks("kafka")
 def list_letters(
     context: typer.Context,
     topic: Topic = None,
     reason: Reason = None,
     limit: Annotated[int, typer.Option(min=1, help="Only this many, the newest.")] = 100,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """List the newest letters, oldest first: number, time, topic/partition@offset, bytes, key, reason.
@@ -221,7 +208,7 @@ def list_letters(
 
     Example: irregulars deadletter list --json | jq -r '.[].reason' | sort | uniq -c
     """
-    with _open(context, bootstrap, topic_prefix) as box:
+    with _open(context) as box:
         # Letters come oldest first: a bounded deque keeps the newest.
         found: deque[dict[str, Any]] = deque((one.to_json() for one in _chosen(box, topic, reason)), maxlen=limit)
     lines = []
@@ -234,11 +221,10 @@ def list_letters(
 
 
 @deadletter.command()
+@asks("kafka")
 def show(
     context: typer.Context,
     letter: Annotated[str, typer.Argument(metavar="LETTER", help="Its number in the list.")],
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Show one letter: all that is known of it, and the beginning of its bytes; with --json all of them.
@@ -247,7 +233,7 @@ def show(
 
     Example: irregulars deadletter show 17 --json | jq -r .value_base64 | base64 -d > message.arrow
     """
-    with _open(context, bootstrap, topic_prefix) as box:
+    with _open(context) as box:
         found = box.letter(letter)
         try:
             value = box.original(found)[1]
@@ -264,6 +250,7 @@ def show(
 
 
 @deadletter.command()
+@asks("kafka")
 def replay(
     context: typer.Context,
     letters: Annotated[
@@ -275,8 +262,6 @@ def replay(
     topic: Topic = None,
     reason: Reason = None,
     is_dry: Annotated[bool, typer.Option("--dry-run", help="Say which, and send nothing.")] = False,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Send letters to the topics that they came from, as they were; what a worker still can't use comes back here.
@@ -290,18 +275,18 @@ def replay(
     """
     if bool(letters) == is_all:
         raise InputError("letters to replay must be named, or all of them with --all; got both or neither")
-    with _open(context, bootstrap, topic_prefix) as box:
+    with _open(context) as box:
         chosen = [box.letter(one) for one in letters] if letters else list(_chosen(box, topic, reason))
         sent = 0 if is_dry else box.replay(chosen)
     lines = [f"{'would send' if is_dry else 'sent'} {one.place} to {one.topic}" for one in chosen]
     print_result(json, {"chosen": [one.place for one in chosen], "sent": sent}, lines or ["no dead letters"])
 
 
-def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> DeadLetterBox:
+def _open(context: typer.Context) -> DeadLetterBox:
     from irregulars.infra.runs.dead_letters import DeadLetterBox
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    return DeadLetterBox(*kafka_there(settings))
+    settings = settings_of(context)
+    return DeadLetterBox(*kafka_of(settings))
 
 
 def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Iterator[DeadLetter]:

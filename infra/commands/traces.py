@@ -17,16 +17,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import (
-    Bootstrap,
-    Json,
-    TopicPrefix,
-    kafka_there,
-    open_console,
-    print_json,
-    program,
-    settings_of,
-)
+from irregulars.infra.commands.options import Json, asks, open_console, print_json, program, settings_of
 from irregulars.printing import counted, say
 
 if TYPE_CHECKING:
@@ -45,6 +36,7 @@ QUIET_S = 10.0
 _FIRST_ROWS = 16
 
 
+@asks("kafka")
 def replay(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*")],
@@ -61,8 +53,6 @@ def replay(
             show_default=False,
         ),
     ] = None,
-    bootstrap: Bootstrap = None,
-    topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Publish a trace directory to Kafka, at the pace of the recorded job.
@@ -76,12 +66,13 @@ def replay(
     """
     from irregulars.infra.commands.analyze import rows_left_out
     from irregulars.infra.wiring import agent_settings
+    from irregulars.kafka.broker import REFUSED_S
     from irregulars.producers.publishing.agent import Agent
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
     from irregulars.producers.trace.source import TraceSource
 
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = settings_of(context)
     trace = read_trace(directory)
     if trace.rejected.count:
         say(rows_left_out(trace))
@@ -90,9 +81,10 @@ def replay(
         say(numbered.report)
     shifted = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
     source = TraceSource(shifted, speed)
-    kafka_there(settings)
     waiting = Acknowledged(settings.kafka_bootstrap)
-    agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
+    agent = Agent(
+        source, replace(agent_settings(settings), refused_s=REFUSED_S), waiting.note if json else waiting.show
+    )
     with stopping.on_stop(agent.stop), waiting:
         done = agent.run()
     if json:

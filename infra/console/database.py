@@ -16,7 +16,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from irregulars.errors import RecordError, ServiceError, ServiceRefused, ServiceUnavailable
-from irregulars.infra.runs.dead_letters import DeadLetter, follow_alerts
+from irregulars.infra.runs.dead_letters import DeadLetter
+from irregulars.kafka.alert_feed import follow_alerts
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import escape
@@ -32,14 +32,15 @@ from irregulars.infra.console.rendering import (
     seconds,
     visitor_of,
 )
-from irregulars.infra.console.stacks import Look, read_looks
 from irregulars.infra.showing.found import Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.text_page import headline
+from irregulars.messages.device_events import ONE_LOOK_NS
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import LOOKS
+from irregulars.sinks.advice import least_text
 from irregulars.sinks.alerts import LEAST_SEVERITY, gives_alert
 from irregulars.sinks.investigations import Answer, run
 from irregulars.sinks.notices.incidents import device_of, host_of
@@ -118,7 +119,7 @@ def timeline_of(
         if (event, severity, facts[0]) == before:  # it goes on as before: the newest says it
             found.pop()
         before = event, severity, facts[0]
-        least = "at least " if verdict.kind in STANDSTILLS and event != "closed" else ""
+        least = least_text(verdict.kind, is_closed=event == "closed")
         facts += [] if lost is None else [f"{least}{amount(lost)} GPU-hours lost until then"]
         head = ", ".join(one for one in (event or f"revision {revision}", severity) if one)
         kind = "alert" if gives_alert(event, severity, least_severity) else "verdict"
@@ -161,6 +162,55 @@ def reported_on(client: Client, screen: Screen) -> Sequence[Sequence[Any]]:
         "begin": begin_ns - _BEFORE_NS, "end": end_ns + _AFTER_NS,
     }  # fmt: skip
     return client.query(_REPORTED, parameters=values).result_rows
+
+
+_SEEN: Final = """
+SELECT rank, host, kind, toUnixTimestamp64Nano(reported_at) AS time_ns, device, code, detail
+FROM events FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND kind IN {kinds:Array(String)}
+    AND reported_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
+    AND reported_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+ORDER BY rank NOT IN {accused:Array(UInt32)}, time_ns DESC
+LIMIT 400 BY rank, host, kind
+LIMIT 5000"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The newest look into one rank's process."""
+
+    rank: int
+    host: str
+    is_accused: bool
+    threads: tuple[tuple[str, tuple[str, ...]], ...]  # name of each, and its lines
+
+
+def looks_of(verdict: Verdict, rows: Iterable[Sequence[Any]]) -> list[Look]:
+    """Return the newest look at each rank, those at accused ranks first. Pure.
+
+    `rows`: as `_SEEN` answers: rank, host, kind, ns since the epoch, thread, code, detail.
+    """
+    accused = verdict.suspects[0].ranks if verdict.suspects else ()
+    found = []
+    for (rank, host, kind), own in groupby(sorted(rows, key=lambda row: (row[:3], row[3])), lambda row: row[:3]):
+        told = list(own)
+        newest = [row for row in told if row[3] > told[-1][3] - ONE_LOOK_NS]
+        threads: dict[str, list[str]] = {}
+        for *_, thread, code, detail in newest:
+            share = f"{code / 10:.0f} % " if kind == "function" and code is not None else ""
+            threads.setdefault(thread, []).append(share + detail)
+        lines = tuple((thread, tuple(own_lines)) for thread, own_lines in threads.items())
+        found.append(Look(rank, host, rank in accused, lines))
+    return sorted(found, key=lambda one: (not one.is_accused, one.rank))
+
+
+def read_looks(client: Client, verdict: Verdict, begin_ns: int, end_ns: int) -> list[Look]:
+    """Return the looks into processes of a verdict's job that were taken in a span of time."""
+    values = {
+        "job": verdict.job, "attempt": verdict.attempt, "kinds": list(LOOKS), "begin": begin_ns, "end": end_ns,
+        "accused": list(verdict.suspects[0].ranks[:1000]) if verdict.suspects else [],
+    }  # fmt: skip
+    return looks_of(verdict, client.query(_SEEN, parameters=values).result_rows)
 
 
 async def incident_page(request: Request) -> Response:

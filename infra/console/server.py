@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +26,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import irregulars
@@ -77,7 +75,8 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
         database.close()
 
     routes = [
-        Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
+        Route("/healthz", _healthz), Route("/metrics", metrics.page), Route("/static/charts.css", _charts_css),
+        Mount("/static", _StaticFiles(packages=_FOLDERS), name="static"),
         *Login(settings.policy, sessions, metrics.wrong_tokens.inc).routes(),
         *heat_map_routes(database), *jobs.ROUTES, *incident.ROUTES, *tables.ROUTES, *handbook.ROUTES,
     ]  # fmt: skip
@@ -243,64 +242,23 @@ def _answer(
 
 
 # Folders whose files stand under ``/static/``; of one name in several the first counts
-FOLDERS: Final = (("infra", "console", "static"), ("infra", "console", "heat_map", "static"))
-
-_TYPES: Final = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-    ".woff2": "font/woff2",
-}
+_FOLDERS: Final[list[str | tuple[str, str]]] = [
+    ("irregulars.infra.console", "static"),
+    ("irregulars.infra.console", "heat_map/static"),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class StaticFile:
-    """One file: its bytes, and the headers for browsers."""
+class _StaticFiles(StaticFiles):
+    """A browser asks for them each time, and gets 304 where it has the newest."""
 
-    body: bytes
-    content_type: str
-    tag: str
-
-
-def read_static_files() -> dict[str, StaticFile]:
-    """Return the files by name; one of a type that browsers do not need (Python, a licence) is left out."""
-    found = {"charts.css": _file(themed().encode(), _TYPES[".css"])}
-    for folder in FOLDERS:
-        place = files("irregulars").joinpath(*folder)
-        for name, file in _each(place) if place.is_dir() else ():
-            kind = _TYPES.get(f".{name.rpartition('.')[2]}")
-            if kind is not None and name not in found:
-                found[name] = _file(file.read_bytes(), kind)
-    return found
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        answer = super().file_response(*arguments, **options)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
 
 
-def _file(body: bytes, content_type: str) -> StaticFile:
-    return StaticFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
-
-
-def _each(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversable]]:
-    for one in sorted(folder.iterdir(), key=lambda one: one.name):
-        if one.is_dir():
-            yield from _each(one, f"{before}{one.name}/")
-        else:
-            yield f"{before}{one.name}", one
-
-
-def static_route(known: dict[str, StaticFile]) -> BaseRoute:
-    """Return the route of the files. A browser asks each time, and gets 304 where it has the newest."""
-
-    async def static(request: Request) -> Response:
-        one = known.get(request.path_params["name"])
-        if one is None:
-            raise HTTPException(404)
-        headers = {"ETag": one.tag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == one.tag:
-            return Response(status_code=304, headers=headers)
-        return Response(one.body, headers=headers, media_type=one.content_type)
-
-    return Route("/static/{name:path}", static, name="static")
+async def _charts_css(request: Request) -> Response:
+    return Response(themed(), headers={"Cache-Control": "no-cache"}, media_type="text/css")
 
 
 _STOP_S: Final = 3

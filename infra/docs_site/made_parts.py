@@ -16,18 +16,18 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import typer
 
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS as FRAMES
 from irregulars.infra import cli
-from irregulars.infra.agent_settings import agent_table
-from irregulars.infra.settings import FIELDS, settings_table
+from irregulars.infra.agent_settings import TABLES, RankTable
+from irregulars.infra.settings import FIELDS, Settings
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TopicSettings
@@ -38,7 +38,7 @@ from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.messages.threshold_changes import FIXED, LIVE
 from irregulars.producers.simulator.settings import described_keys
 from irregulars.sinks.investigations import THEMES, shipped_investigations
-from irregulars.sinks.notices.settings import KINDS, ChannelTable, options_table
+from irregulars.sinks.notices.settings import KINDS, ChannelTable
 from irregulars.streams.health.counters import Counters, metrics_table
 from irregulars.streams.health.observer import Hop, Observer
 from irregulars.streams.stages.partition_state import PartitionState
@@ -61,6 +61,26 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Return a table in Markdown whose first column is code."""
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     return "\n".join([*lines, *(f"| `{first}` | {' | '.join(others)} |" for first, *others in rows)]) + "\n"
+
+
+_HEADS: Final = ("value", "default", "meaning")
+
+
+def keys_of(kind: type) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, rule, default and meaning of each setting, or of each key of a table in a file."""
+    rules = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        default = ", ".join(one.default) if isinstance(one.default, tuple) else str(one.default)
+        default = f"`{default.lower() if isinstance(one.default, bool) else default}`" if default else "none"
+        default = "must be given" if one.default is MISSING else "none" if one.default is None else default
+        yield one.name, describe(rules[one.name]).removesuffix(" or null"), default, one.metadata["about"]
+
+
+def agent_keys() -> str:
+    """Return the keys of all tables of an agent's file."""
+    tables = {**{f"[{name}]": kind for name, kind in TABLES.items()}, "[[ranks]]": RankTable}
+    rows = [(name, f"`{key}`", *others) for name, kind in tables.items() for key, *others in keys_of(kind)]
+    return table(("table", "key", *_HEADS), rows)
 
 
 def columns(topic: str) -> str:
@@ -266,18 +286,21 @@ def _number(value: object) -> str:
 
 MAKERS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
-    "settings": settings_table,
+    "settings": lambda: table(("name", *_HEADS), keys_of(Settings)),
     "live thresholds": lambda: table(
         ("setting", "value", "meaning"),
         [(name, describe(kind), FIELDS[name].metadata["about"]) for name, kind in LIVE.items()],
     ),
     "fixed thresholds": lambda: table(("setting", "why not"), list(FIXED.items())),
     "thresholds": thresholds,
-    "settings of the agent": agent_table,
+    "settings of the agent": agent_keys,
     "metrics of a worker": worker_metrics,
     "log events": log_events,
-    "options of every channel": partial(options_table, ChannelTable),
-    **{f"options of {name}": partial(options_table, options) for name, (options, *_) in KINDS.items()},
+    "options of every channel": lambda: table(("key", *_HEADS), keys_of(ChannelTable)),
+    **{
+        f"options of {name}": lambda kind=kind: table(("key", *_HEADS), keys_of(kind))  # type: ignore[misc]
+        for name, (kind, _) in KINDS.items()
+    },
     **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
     "columns evidence": evidence_columns,
     "fields of notices": partial(fields_of, "notices"),

@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
 from irregulars.infra.doctor.broker import clock_finding
 from irregulars.infra.doctor.facts import Obstacle
-from irregulars.infra.doctor.findings import Finding, Level, Question, finding, names, ok, size, span, unread
+from irregulars.infra.doctor.findings import Finding, Level, Question, finding, names, ok, span, unread
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings, keep_days
 from irregulars.printing import counted
 from irregulars.sinks.connection import DatabaseSettings, connected, translated
 from irregulars.sinks.migrate import shipped_migrations
 from irregulars.sinks.tables import TABLES
+from irregulars.words import size
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

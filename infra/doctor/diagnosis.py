@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 from irregulars.infra.doctor.broker import check_broker, let_in, reason_of
 from irregulars.infra.doctor.database import check_database, read_database
 from irregulars.infra.doctor.facts import KafkaFacts, StreamFacts
-from irregulars.infra.doctor.findings import GROUPS, Finding, Question, finding, ok, size, unread
+from irregulars.infra.doctor.findings import GROUPS, Finding, Question, finding, ok, unread
 from irregulars.infra.doctor.stream import StreamReading, Tails
 from irregulars.infra.doctor.topics import Deadline, check_rights, check_topics, read_group, read_topics
 from irregulars.infra.doctor.workers import check_alerts, check_jobs, check_workers, read_page
@@ -29,6 +29,7 @@ from irregulars.infra.settings import FIELDS, LenientSettings, Settings
 from irregulars.printing import counted
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.version import VERSION
+from irregulars.words import size
 
 OF_KAFKA: Final = ("kafka", "topics", "rights", "workers", "jobs", "alerts")
 _ANSWER_S: Final = 8.0

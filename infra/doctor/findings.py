@@ -121,18 +121,6 @@ def numbers(found: Collection[int]) -> str:
     return names(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs if run)
 
 
-def size(count_bytes: float) -> str:
-    """Return a size of a disk or a message.
-
-    >>> size(1_048_576), size(3.2e12), size(500)
-    ('1.0 MB', '3.2 TB', '500 B')
-    """
-    for step, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count_bytes >= step:
-            return f"{count_bytes / step:.{0 if count_bytes >= 10 * step else 1}f} {unit}"
-    return f"{count_bytes:.0f} B"
-
-
 _OF_EACH_ROLE: Final = frozenset({"machine", "kafka", "topics", "rights"})
 _WITH_DATABASE: Final = frozenset({"worker", "console"})
 

@@ -1,21 +1,19 @@
-"""Topics read back: dead letters (and sent again), alerts as they come, and messages of a job to be forgotten."""
+"""Topics read back: dead letters (and sent again), and messages of a job to be forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message, TopicPartition
+from confluent_kafka import Message
 
-from irregulars.errors import InputError, RecordError, ServiceUnavailable
-from irregulars.kafka.broker import BrokerWatch, client_config, service_error
+from irregulars.errors import InputError, RecordError
+from irregulars.kafka.broker import client_config, service_error
 from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.kafka.log_reader import LogReader
-from irregulars.kafka.login_password import new_consumer
-from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import check_topics, partitions_there
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, RANK_TOPICS, WORKER_TOPICS, TopicSettings
 from irregulars.messages.records import decode_json
@@ -175,64 +173,6 @@ def _time(time_ns: int | None) -> str | None:
         return None if not time_ns else datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat()
     except (OverflowError, ValueError):
         return None
-
-
-_POLL_S: Final = 0.2
-_OFFSET_TAIL: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE: less n, n messages before the end
-
-
-def follow_alerts(
-    bootstrap: str,
-    topics: TopicSettings,
-    security: Mapping[str, Any],
-    *,
-    is_from_start: bool = False,
-    is_ending: bool = False,
-    newest: int = 0,
-    is_over: Callable[[], bool] = lambda: False,
-    tell: Callable[[str | None], object] = lambda _: None,
-) -> Iterator[bytes]:
-    """Yield the messages of the topic ``alerts`` as they come, for ever.
-
-    They begin with the next one; or, `is_from_start`, with the oldest that the topic keeps; or `newest` messages
-    before the end of each partition. `is_ending`: stop at the present end. `is_over` is asked several times a second
-    whether to stop. `tell` takes None when the topic begins to be read, a sentence when Kafka is away meanwhile, and
-    None again when it is back.
-
-    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, with `is_ending` also later on, or
-    refuses us; `TopicMismatch` if there is no such topic.
-    """
-    partitions = partitions_there(bootstrap, topics, security, ("alerts",), _ASK_S)["alerts"]
-    watch = BrokerWatch(bootstrap)
-    config = client_config(bootstrap, security) | {
-        "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,
-        "error_cb": watch.note_error,
-    }  # fmt: skip
-    consumer = new_consumer(config)
-    try:
-        start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
-        consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])
-        unread = set(partitions)
-        tell(None)
-        while (unread or not is_ending) and not is_over():
-            message = consumer.poll(_POLL_S)
-            if watch.check(consumer):
-                tell(watch.trouble)
-            if message is None:
-                # Without a broker the end that is asked for never comes, and the caller would wait for it in silence.
-                if is_ending and watch.trouble is not None:
-                    raise ServiceUnavailable(f"Kafka at {bootstrap} must answer until all is read; got no answer")
-                continue
-            error = message.error()
-            if error is None:
-                yield message.value() or b""
-            elif error.code() == KafkaError._PARTITION_EOF:
-                unread.discard(message.partition() or 0)
-            elif error.code() not in PASSING:
-                # Those pass: librdkafka connects again by itself.
-                raise service_error(error, bootstrap, security=security)
-    finally:
-        consumer.close()
 
 
 TOPICS: Final = ("jobs", "notices", "feedback")

@@ -24,7 +24,6 @@ from irregulars.infra.runs.child_process import (
     Service,
     answers,
     free_port,
-    require_free,
     start_on_free_ports,
 )
 
@@ -37,10 +36,9 @@ _QUIET.propagate = False
 
 
 class DemoBroker(Service):
-    """A broker on a port of 127.0.0.1, a free one unless it is given, that never lives longer than this process."""
+    """A broker on a free port of 127.0.0.1 that never lives longer than this process."""
 
-    def __init__(self, port: int | None = None, *, start_timeout_s: float = 60.0) -> None:
-        self._given_port = port
+    def __init__(self, start_timeout_s: float = 60.0) -> None:
         self._start_timeout_s = start_timeout_s
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._child: ChildProcess | None = None
@@ -54,19 +52,12 @@ class DemoBroker(Service):
     def start(self) -> None:
         """Start the broker and wait until it answers.
 
-        Raises `InputError` if the extra ``demo`` is not installed, or the given port is taken; `ServiceUnavailable`
-        if it does not come up in time.
+        Raises `InputError` if the extra ``demo`` is not installed; `ServiceUnavailable` if it is not up in time.
         """
         binary = _binary()
         self._directory = tempfile.TemporaryDirectory(prefix="irregulars-broker-")
         with self._stopped_if_it_fails():
-            if self._given_port is not None:
-                require_free(self._given_port, "the demo broker")
-                self._start_on(self._given_port, binary, self._start_timeout_s)
-            else:
-                start_on_free_ports(
-                    lambda within_s: self._start_on(free_port(), binary, within_s), self._start_timeout_s
-                )
+            start_on_free_ports(lambda within_s: self._start_on(free_port(), binary, within_s), self._start_timeout_s)
 
     def stop(self) -> None:
         """Stop the broker; the content of its topics is gone. Twice is fine."""

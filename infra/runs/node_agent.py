@@ -15,9 +15,9 @@ from irregulars import stopping
 from irregulars.errors import InputError
 from irregulars.infra.agent_settings import AgentFile, open_source
 from irregulars.infra.runs.data_directory import lock_directory
-from irregulars.infra.runs.dead_letters import follow_alerts
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings, kafka_security
+from irregulars.kafka.alert_feed import follow_alerts
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.importers.fabric import read_fabric

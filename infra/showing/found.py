@@ -77,14 +77,6 @@ class NicRates(NamedTuple):
     received_during: float
     interval_ns: float
 
-    def peaks(self, direction: str) -> tuple[float, float]:
-        """Return the peaks before and during, of ``sent`` or ``received``."""
-        return (
-            (self.sent_before, self.sent_during)
-            if direction == "sent"
-            else (self.received_before, self.received_during)
-        )
-
 
 class RateSample(NamedTuple):
     """Peaks in one stretch of time, bytes/s: the accused NIC's, and the least, median and largest of all others'.
@@ -370,34 +362,6 @@ def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
 
 
-class Peaks(NamedTuple):
-    """Peaks of the accused NIC in one direction, beside the median of all others meanwhile; bytes/s or NaN."""
-
-    direction: str
-    before: float
-    during: float
-    others: float
-
-
-def lowered_peaks(
-    rates: Sequence[NicRates], ranks: Sequence[int], directions: Sequence[str] = ("sent", "received")
-) -> Peaks | None:
-    """Return the direction in which the NIC of some ranks was held down most; None where nothing was sampled."""
-    own = next((one for one in rates if one.rank in ranks), None)
-    if own is None:
-        return None
-    found = []
-    for direction in directions:
-        others = median_of([one.peaks(direction)[1] for one in rates if one.rank not in ranks])
-        found.append(Peaks(direction, *own.peaks(direction), others))
-
-    def lowered(peaks: Peaks) -> float:  # against the lower one of before and others; infinite: not known
-        known = [value for value in (peaks.before, peaks.others) if value > 0]
-        return peaks.during / min(known) if known and math.isfinite(peaks.during) else math.inf
-
-    return min(found, key=lowered)
-
-
 def nic_text(found: Found) -> str:
     """Return the rates of the accused NIC in words, beside before and beside others; empty where that is not known.
 
@@ -407,14 +371,27 @@ def nic_text(found: Found) -> str:
         return ""
     suspect = found.verdict.suspects[0]
     ranks = suspect.traits.senders(suspect.ranks)
-    peaks = lowered_peaks(found.rates, ranks, ("sent",) if suspect.traits.is_way else ("sent", "received"))
-    if peaks is None or not any(value > 0 for value in peaks[1:]):
+    nic = next((one for one in found.rates if one.rank in ranks), None)
+    if nic is None:
+        return ""
+    others = [one for one in found.rates if one.rank not in ranks]
+    # Peaks before, with the cause, and of the median of all others meanwhile
+    peaks = {"sent": (nic.sent_before, nic.sent_during, median_of([one.sent_during for one in others]))}
+    if not suspect.traits.is_way:
+        beside = median_of([one.received_during for one in others])
+        peaks["received"] = (nic.received_before, nic.received_during, beside)
+
+    def lowered(direction: str) -> float:  # against the lower one of before and others; infinite: not known
+        known = [value for value in peaks[direction][::2] if value > 0]
+        return peaks[direction][1] / min(known) if known and math.isfinite(peaks[direction][1]) else math.inf
+
+    direction = min(peaks, key=lowered)
+    if not any(value > 0 for value in peaks[direction]):
         return ""  # nothing moved on any: the line would say nothing
-    nic = next(one for one in found.rates if one.rank in ranks)
     place = found.places.get(nic.rank)
     name = f"{nic.device} on {place.host}" if place is not None and place.host else f"{nic.device} of rank {nic.rank}"
-    text = f"{name} {peaks.direction} at most {rate(peaks.during)} (before {rate(peaks.before)}, "
-    text += f"others {rate(peaks.others)})"
+    before, during, usual = map(rate, peaks[direction])
+    text = f"{name} {direction} at most {during} (before {before}, others {usual})"
     return f"{text}, sampled each {duration(nic.interval_ns)}" if math.isfinite(nic.interval_ns) else text
 
 

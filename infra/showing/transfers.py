@@ -51,18 +51,13 @@ GROUP BY communicator"""
 Members = Mapping[str, tuple[str, Sequence[int]]]  # of a communicator: its kind, and its ranks
 
 
-# How long some ranks paused in each iteration, by cause; of several ranks, the one that did longest
+# How long some ranks paused in each iteration, by cause: a row for each of these ranks
 PAUSES: Final = """
-SELECT cause, iteration, max(own_ns)
-FROM
-(
-    SELECT cause, iteration, rank, toFloat64(sum(elapsed_ns)) AS own_ns
-    FROM pauses FINAL
-    WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-        AND rank IN {ranks:Array(UInt32)}
-    GROUP BY cause, iteration, rank
-)
-GROUP BY cause, iteration"""
+SELECT cause, iteration, toFloat64(sum(elapsed_ns))
+FROM pauses FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+    AND rank IN {ranks:Array(UInt32)}
+GROUP BY cause, iteration, rank"""
 
 
 class Way(NamedTuple):
@@ -157,11 +152,13 @@ def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None)
 def pauses_by_cause(pauses: Iterable[Sequence[Any]], wanted: Sequence[int], first: int) -> list[Way]:
     """Return a row for each cause of pauses, the one that grew most first; its usual time is that before the verdict.
 
+    Of several ranks, the one that paused longest in an iteration counts.
+
     `pauses`: as `PAUSES` answers; `wanted`: iterations of the map; `first`: the first one of the verdict.
     """
     times: defaultdict[str, dict[int, float]] = defaultdict(lambda: dict.fromkeys(wanted, 0.0))
     for cause, iteration, own_ns in pauses:
-        times[cause][int(iteration)] = float(own_ns)
+        times[cause][int(iteration)] = max(times[cause][int(iteration)], float(own_ns))
 
     def median(took: Mapping[int, float], *, is_before: bool) -> float:
         return float(np.median([ns for at, ns in took.items() if (at < first) is is_before] or [0.0]))
@@ -177,8 +174,7 @@ def pauses_in(pauses: Columns, wanted: Iterable[int], ranks: Iterable[int]) -> I
     kept = np.isin(pauses["iteration"], list(wanted)) & np.isin(pauses["rank"], list(ranks))
     table = pa.table({name: pauses[name][kept] for name in ("cause", "iteration", "rank", "elapsed_ns")})
     own = table.group_by(["cause", "iteration", "rank"]).aggregate([("elapsed_ns", "sum")])
-    most = own.group_by(["cause", "iteration"]).aggregate([("elapsed_ns_sum", "max")])
-    yield from zip(*(most[name].to_pylist() for name in ("cause", "iteration", "elapsed_ns_sum_max")), strict=True)
+    yield from zip(*(own[name].to_pylist() for name in ("cause", "iteration", "elapsed_ns_sum")), strict=True)
 
 
 def transfers_in(operators: Columns, wanted: Iterable[int]) -> Iterator[Sequence[Any]]:

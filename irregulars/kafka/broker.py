@@ -93,7 +93,7 @@ def open_admin(
         except KafkaException as error:
             admin.poll(_PAUSE_S)  # delivers errors of the background thread
             refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
-            if not refusals and past_s + _TRY_S >= refused_s and _is_nobody_there(errors):
+            if not refusals and past_s + _TRY_S >= refused_s and is_nobody_there(errors):
                 raise service_error(errors[0], bootstrap, refused_s, security) from error
             if refusals or left_s <= _TRY_S:
                 # The time-out of the call itself tells least: errors from the background come before it.
@@ -107,7 +107,8 @@ def open_admin(
             return admin, metadata
 
 
-def _is_nobody_there(errors: Sequence[KafkaError]) -> bool:
+def is_nobody_there(errors: Sequence[KafkaError]) -> bool:
+    """Return whether each broker that was tried refused the connection, from the errors in a client's background."""
     # librdkafka sums up that all are down, which it does not while one of them is still to answer
     own = [one.str() for one in errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
     return len(errors) > len(own) > 0 and all("Connection refused" in one for one in own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 )
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.kafka.broker import answering, open_admin, service_error, wait_for_none
+from irregulars.kafka.broker import REFUSED_S, answering, open_admin, service_error, wait_for_none
 from irregulars.kafka.topics import (
     CLEANING,
     HEADER_BYTES,
@@ -91,17 +92,20 @@ def partitions_there(
     security: Mapping[str, Any],
     names: Collection[str],
     timeout_s: float = 10.0,
+    refused_s: float = REFUSED_S,
 ) -> dict[str, list[int]]:
-    """Return the partitions of some topics, by name (without prefix).
+    """Return the partitions of some topics, by name (without prefix); see `open_admin` for `refused_s`.
 
     Raises `TopicMismatch` if one is missing, or we may not see it; `ServiceUnavailable` or `ServiceRefused` if the
     broker does not answer within `timeout_s`, or refuses us.
     """
-    _, metadata = open_admin(bootstrap, security, timeout_s)
+    _, metadata = open_admin(bootstrap, security, timeout_s, refused_s)
     missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
     if missing:
-        raise TopicMismatch(f"topic must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
-                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
+        raise TopicMismatch(
+            f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
+            "Run: irregulars topics create; or, where they are there, irregulars topics grant"
+        )
     return {name: list(metadata.topics[settings.name(name)].partitions) for name in names}
 
 
@@ -111,6 +115,7 @@ def check_topics(
     extra_config: Mapping[str, Any] | None = None,
     timeout_s: float = 10.0,
     names: Collection[str] = tuple(TOPICS),
+    refused_s: float = math.inf,
 ) -> dict[str, int]:
     """Return the number of partitions by name (without prefix), if the topics fit together.
 
@@ -118,14 +123,8 @@ def check_topics(
     ``job_snapshots``, differ in their numbers of partitions: the messages of one rank or job would meet in no worker;
     `ServiceUnavailable` or `ServiceRefused` if the broker does not answer within `timeout_s`, or refuses us.
     """
-    _, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
-    missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
-    if missing:
-        raise TopicMismatch(
-            f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
-            "Run: irregulars topics create; or, where they are there, irregulars topics grant"
-        )
-    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
+    there = partitions_there(bootstrap, settings, extra_config or {}, names, timeout_s, refused_s)
+    counts = {name: len(partitions) for name, partitions in there.items()}
     for together in TOGETHER:
         own = {name: counts[name] for name in together if name in counts}
         if len(set(own.values())) > 1:

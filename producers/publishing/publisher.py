@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
-from irregulars.kafka.broker import is_refusal, service_error
+from irregulars.kafka.broker import is_nobody_there, is_refusal, service_error
 from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer
 from irregulars.kafka.login_password import is_login_refusal, password_of
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
@@ -46,6 +47,7 @@ class AgentSettings:
     queue_bytes: int = 64 << 20
     heartbeat_s: float = 1.0  # seconds between heartbeats of a rank, and between reports of progress
     broker_wait_s: float = 60.0  # seconds for which a broker that does not answer is waited for
+    refused_s: float = math.inf  # the same at the start, where each connection is refused
     poll_records: int = 15_000  # announcements and rows of one poll of the source
     bundle_s: float = 0.25  # seconds for which a batch of a rank may wait for those of the other ranks of its host
 
@@ -85,6 +87,7 @@ class Publisher:
         self.delivered = Delivered()
         self._failure: KafkaError | None = None
         self._last_trouble: KafkaError | None = None
+        self._troubles: list[KafkaError] = []  # until the broker has answered for the first time
         self._is_connected = False  # before, trouble is not logged but raised: once is enough
         self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
         self._made: LastingProducer | None = None
@@ -112,19 +115,24 @@ class Publisher:
         Raises ServiceUnavailable, ServiceRefused if no broker answers within ``broker_wait_s``, or one refuses us;
         TopicMismatch if a topic is missing, or numbers of partitions differ.
         """
-        deadline_s = time.monotonic() + self._settings.broker_wait_s
+        begin_s = time.monotonic()
         existing = None
         while existing is None:
-            left_s = deadline_s - time.monotonic()
+            left_s = begin_s + self._settings.broker_wait_s - time.monotonic()
             try:
                 # In short turns: between them `serve` raises where a broker refuses us; only absence is waited for.
                 existing = self._producer.list_topics(timeout_s=min(1.0, max(left_s, 0.01))).topics
             except KafkaException as error:
                 self.serve()
-                if time.monotonic() > deadline_s:
+                past_s = time.monotonic() - begin_s
+                refused_s, security = self._settings.refused_s, self._settings.kafka
+                if past_s > refused_s and is_nobody_there(self._troubles):
+                    raise service_error(self._troubles[0], self._settings.bootstrap, refused_s, security) from None
+                if past_s > self._settings.broker_wait_s:
                     raise self._service_error(self._last_trouble or error.args[0]) from None
                 self.serve(_TICK_S)
         self._is_connected = True
+        self._troubles.clear()
         self._require_topics(existing, topics)
 
     def _require_topics(self, existing: Mapping[str, Any], topics: Iterable[str]) -> None:
@@ -239,6 +247,7 @@ class Publisher:
             self._failure = self._failure or error
 
     def _on_trouble(self, error: KafkaError) -> None:
+        self._troubles += [] if self._is_connected else [error]
         if error.fatal() or self._refuses(error):
             self._failure = self._failure or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:

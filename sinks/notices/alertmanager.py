@@ -12,13 +12,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.errors import InputError
-from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpOptions, HttpPost, Secret
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.notice import Notice, summary_of, written
+from irregulars.words import iso_time
 
 ALERT_NAME: Final = "TrainingSlowed"
 PATH: Final = "/api/v2/alerts"
@@ -37,7 +37,7 @@ class AlertmanagerChannel(HttpChannel):
     """
 
     def __init__(
-        self, name: str, url: str, settings: HttpSettings | None = None, token: Secret | None = None,
+        self, name: str, url: str, settings: HttpOptions | None = None, token: Secret | None = None,
         labels: Mapping[str, str] | None = None, expires_s: float = 600.0, *, now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.name: Final = name
@@ -86,8 +86,8 @@ class AlertmanagerChannel(HttpChannel):
             "labels": dict(labels),
             "annotations": annotations_of(notice),
             # Our clock may have been set back since the start, and Alertmanager refuses an end before it.
-            "startsAt": _rfc3339(min(start_s, end_s)),
-            "endsAt": _rfc3339(end_s),
+            "startsAt": iso_time(1e9 * min(start_s, end_s)),
+            "endsAt": iso_time(1e9 * end_s),
         }
         return alert if notice.link is None else {**alert, "generatorURL": notice.link}
 
@@ -112,7 +112,3 @@ def annotations_of(notice: Notice) -> dict[str, str]:
         "runbook_url": notice.runbook,  # the name that Prometheus's own rules use
     }
     return {name: str(value) for name, value in facts.items() if value is not None}
-
-
-def _rfc3339(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")

@@ -156,11 +156,6 @@ class Retries:
         self._failed.pop(notice, None)
         self._failures = 0
 
-    @property
-    def waiting(self) -> int:
-        """Notices that were tried and are tried again."""
-        return len(self._failed)
-
 
 def _pause_ns(failures: int) -> int:
     # 30: the pause is at its longest long before, and a power without a bound overflows a float.

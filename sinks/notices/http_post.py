@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import urllib3
+from msgspec import Meta
 from urllib3.util import Timeout
 
 from irregulars.errors import InputError, SinkBusy, SinkRejected
 from irregulars.printing import printable
 from irregulars.sinks.notices.notice import AWAY_S, NotArrived
+from irregulars.toml_tables import key
 
 Secret = Callable[[], str]  # gives a secret each time that it is needed: a file that holds it may change while we run
 LONGEST_WAIT_S: Final = 3600.0  # most seconds that another side can make us wait by ``Retry-After``
@@ -47,13 +49,17 @@ _LONG: Final = 8  # characters from which on a piece of a URL may be a secret
 _MOST_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
-    """How to reach the other side."""
+Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z", description="http:// or https://, no credentials")]
+TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
 
-    timeout_s: float = 10.0  # seconds for connecting, and again for each part of the answer
-    ca_file: Path | None = None  # certificate authority of the other side (PEM); None: the system's
-    proxy: str | None = None  # ``http://host:port`` of a proxy; None: none
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Options of every channel over HTTP."""
+
+    timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for each part of the answer")
+    ca_file: Path | None = key(None, "Certificate authority of the other side (PEM); else the system's")
+    proxy: Url | None = key(None, "Proxy on the way there; variables of the environment are not asked")
 
 
 class HttpChannel:
@@ -75,10 +81,10 @@ class HttpPost:
     """
 
     def __init__(
-        self, url: Secret, settings: HttpSettings | None = None, secrets: Collection[Secret] = (), *,
+        self, url: Secret, settings: HttpOptions | None = None, secrets: Collection[Secret] = (), *,
         is_url_secret: bool = False,
     ) -> None:  # fmt: skip
-        settings = settings or HttpSettings()
+        settings = settings or HttpOptions()
         self._url, self._secrets, self._is_url_secret = url, tuple(secrets), is_url_secret
         self._must_be_safe: Final = bool(secrets) or is_url_secret
         self._has_proxy: Final = settings.proxy is not None
@@ -166,7 +172,7 @@ def retry_after_s(text: str | None) -> float:
     return min(max(wait_s, 0.0), LONGEST_WAIT_S)
 
 
-def _pool(settings: HttpSettings) -> urllib3.PoolManager:
+def _pool(settings: HttpOptions) -> urllib3.PoolManager:
     if settings.ca_file is not None and not settings.ca_file.is_file():
         raise InputError(f"ca_file must be a readable file; got none ({settings.ca_file})")
     try:

@@ -54,9 +54,6 @@ class Incidents:
         # A copy: `Ledger.forget_old` drops incidents while it goes over them.
         return iter(tuple(self._known.values()))
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def get(self, verdict_id: str) -> Incident | None:
         """Return an incident; None where no alert of it came."""
         return self._known.get(verdict_id)

@@ -25,6 +25,7 @@ from irregulars.messages.opinions import Opinion, newest_opinions
 from irregulars.messages.records import decode_as, encode_json
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.validation import Integer, checked
+from irregulars.words import moment
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=300)]
 Words = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -62,7 +63,7 @@ class Mute:
         if not self.patterns:
             raise InputError("mute must name a host, a job, a device or a kind; got none of them")
         if self.until_ns < self.from_ns:
-            raise InputError(f"mute must end after it begins; got {utc(self.from_ns)} to {utc(self.until_ns)}")
+            raise InputError(f"mute must end after it begins; got {moment(self.from_ns)} to {moment(self.until_ns)}")
 
     @property
     def patterns(self) -> dict[str, str]:
@@ -88,7 +89,7 @@ class Mute:
 
     def describe(self) -> str:
         """Return end, author and reason for people."""
-        return f"muted until {utc(self.until_ns)} by {self.who}: {self.reason}"
+        return f"muted until {moment(self.until_ns)} by {self.who}: {self.reason}"
 
 
 def mute_of(alert: Mapping[str, Any], mutes: Iterable[Mute], now_ns: int) -> Mute | None:
@@ -175,14 +176,6 @@ def time_ns_of(text: str, flag: str) -> int:
         return (known - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     except (ValueError, OverflowError) as error:
         raise InputError(f"{flag} must be a time like 2026-11-25T22:00Z; got {text!r}") from error
-
-
-def utc(time_ns: int) -> str:
-    """Return a time for people, UTC; one beyond the calendar as a number."""
-    try:
-        return f"{datetime.fromtimestamp(time_ns // _NS, UTC):%Y-%m-%d %H:%M:%SZ}"
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ns} ns"
 
 
 WORDS: Final = ("right", "wrong", "withdraw")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpOptions, HttpPost, Secret
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.notice import Notice, summary_of, written
+from irregulars.words import iso_time
 
 URL: Final = "https://events.pagerduty.com/v2/enqueue"
 LONGEST_KEY: Final = 255
@@ -26,7 +26,7 @@ _LONGEST: Final = 2000
 class PagerDutyChannel(HttpChannel):
     """Triggers and resolves. An update triggers the same `dedup_key` again, which wakes nobody anew."""
 
-    def __init__(self, name: str, routing_key: Secret, url: str = URL, settings: HttpSettings | None = None) -> None:
+    def __init__(self, name: str, routing_key: Secret, url: str = URL, settings: HttpOptions | None = None) -> None:
         self.name: Final = name
         self._routing_key: Final = routing_key
         self._http = HttpPost(lambda: url, settings, [routing_key])
@@ -105,9 +105,7 @@ def _payload(notice: Notice) -> dict[str, Any]:
 
 def _timestamp(time_ns: int | None) -> str | None:
     try:
-        return (
-            None if time_ns is None else datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")
-        )
+        return None if time_ns is None else iso_time(time_ns)
     # A time beyond the calendar: the field is left out, which PagerDuty allows.
-    except (OverflowError, ValueError, OSError):
+    except ValueError:
         return None

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from irregulars.errors import ServiceUnavailable, SinkError, TopicMismatch
+from irregulars.errors import ServiceUnavailable, SinkError
 from irregulars.in_thread import run_in_thread
-from irregulars.kafka.broker import client_config, is_refusal, open_admin, service_error
+from irregulars.kafka.broker import client_config, is_refusal, service_error
 from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.topic_admin import partitions_there
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
 from irregulars.sinks.notices.delivery import Courier, Outcome
 from irregulars.sinks.notices.ledger import Ledger
@@ -30,6 +31,7 @@ from irregulars.sinks.notices.notice import Channel, Notice, summary_of
 from irregulars.sinks.notices.policy import GATHER_NS, Rules
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.sinks.notices.state_log import StateLog, apply_message, load
+from irregulars.words import moment
 
 LOG: Final = logging.getLogger("irregulars.notify")
 TOPICS: Final = ("alerts", "notices", "mutes", "feedback", "deadletter")
@@ -128,7 +130,8 @@ class Notifier:
         topics, or does not answer at the start.
         """
         settings = self._settings
-        require_topics(settings)
+        # A broker that is starting is waited for, as by each process that runs on.
+        partitions_there(settings.bootstrap, settings.topics, settings.security, TOPICS, refused_s=math.inf)
         with ExitStack() as stack:
             listen, url = parse_listen(settings.listen), "off"
             if listen is not None:
@@ -383,17 +386,6 @@ def lag_of(consumer: Consumer, topic: str, positions: Mapping[int, int]) -> int:
     return sum(max(0, ends[one][1] - position) for one, position in positions.items() if ends[one])
 
 
-def require_topics(settings: NotifySettings) -> None:
-    """Raise `ServiceError` unless Kafka answers and has the topics that we need."""
-    _, metadata = open_admin(settings.bootstrap, settings.security)
-    missing = [name for name in map(settings.topics.name, TOPICS) if name not in metadata.topics]
-    if missing:
-        raise TopicMismatch(
-            f"topics must exist; got none named {', '.join(missing)} (Kafka at {settings.bootstrap}). "
-            "Run: irregulars topics create; or, where they are there, irregulars topics grant notify"
-        )
-
-
 def _consumer_config(settings: NotifySettings) -> dict[str, Any]:
     # auto.offset.reset: an offset that is gone must show. With ``earliest`` librdkafka would begin at the oldest
     # alert without a word, and incidents that ended long ago would open again.
@@ -414,11 +406,11 @@ def preview(settings: NotifySettings, rules: Mapping[str, Rules]) -> Iterator[st
     Nothing is delivered, written or committed, and a process that runs is not disturbed. Raises `ServiceError` if
     Kafka does not answer or refuses us, or lacks topics.
     """
-    require_topics(settings)
+    there = partitions_there(settings.bootstrap, settings.topics, settings.security, TOPICS)
     log = StateLog(settings.bootstrap, settings.topics, settings.security, threading.Event())
     now_ns = time.time_ns()
     try:
-        ledger, _ = load(log, rules, dict.fromkeys(log.alert_partitions(), -1), now_ns, lambda _, __: None)
+        ledger, _ = load(log, rules, dict.fromkeys(there["alerts"], -1), now_ns, lambda _, __: None)
     finally:
         log.close()
     for channel in rules:
@@ -429,8 +421,7 @@ def preview(settings: NotifySettings, rules: Mapping[str, Rules]) -> Iterator[st
                 ledger.delivered(channel, due, None, at_ns)
         for verdict_id, until_ns, reason in ledger.waits(channel):
             if reason in ("held", "muted"):
-                until = datetime.fromtimestamp(until_ns // 10**9, UTC)
-                yield f"{channel}: {reason} until {until:%Y-%m-%d %H:%M:%SZ} [{verdict_id}]"
+                yield f"{channel}: {reason} until {moment(until_ns)} [{verdict_id}]"
 
 
 def send_test(channel: Channel) -> str:

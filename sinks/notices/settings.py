@@ -8,33 +8,28 @@ and the options, and returns a channel.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from irregulars.errors import InputError, PluginError
+from irregulars.errors import InputError
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.private_files import read_secret
+from irregulars.sinks.notices.http_post import HttpOptions, Secret, TimeLimit, Url
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
-from irregulars.toml_tables import key, option_rows, read_table, read_toml
+from irregulars.toml_tables import key, open_plugin, read_table, read_toml
 from irregulars.validation import NotNegative, Text, one_of, shown
-
-if TYPE_CHECKING:
-    from irregulars.sinks.notices.http_post import HttpSettings, Secret
 
 OWN: Final = ("channel",)  # keys of the file that are no general settings
 
 ChannelName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z", description="a name of a-z 0-9 _ -")]
-Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z", description="http:// or https://, no credentials")]
 Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of a variable")]
-TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,26 +97,6 @@ def read_notify_file(path: Path) -> tuple[ChannelEntry, ...]:
     return tuple(entries.values())
 
 
-def options_table(kind: type) -> str:
-    """Return the Markdown table of a kind's options, for ``infra/docs/notifying.md``."""
-    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *option_rows(kind), ""])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """Options of every channel over HTTP."""
-
-    timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for each part of the answer")
-    ca_file: Path | None = key(None, "Certificate authority of the other side (PEM); else the system's")
-    proxy: Url | None = key(None, "Proxy on the way there; variables of the environment are not asked")
-
-    def http(self) -> HttpSettings:
-        """Return these as the channels take them."""
-        from irregulars.sinks.notices.http_post import HttpSettings
-
-        return HttpSettings(timeout_s=self.timeout_s, ca_file=self.ca_file, proxy=self.proxy)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions(HttpOptions):
     """Any receiver of JSON."""
@@ -142,7 +117,7 @@ def _open_webhook(name: str, options: WebhookOptions, where: str, _: NotifySetti
     url, hidden_url = options.url, secret("url")
     if (url is None) == (hidden_url is None):
         raise InputError(f"one of url, url_file and url_env must be given; got both or none ({where})")
-    return WebhookChannel(name, hidden_url or partial(str, url), options.http(), secret("token"), secret("key"),
+    return WebhookChannel(name, hidden_url or partial(str, url), options, secret("token"), secret("key"),
                           is_url_secret=hidden_url is not None)  # fmt: skip
 
 
@@ -162,7 +137,7 @@ class AlertmanagerOptions(HttpOptions):
 def _open_alertmanager(name: str, options: AlertmanagerOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 
-    return AlertmanagerChannel(name, options.url, options.http(), _secret(options, where, "token"),
+    return AlertmanagerChannel(name, options.url, options, _secret(options, where, "token"),
                                dict(options.labels), options.expires_s)  # fmt: skip
 
 
@@ -183,7 +158,7 @@ def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: NotifyS
     key_of = _secret(options, where, "routing_key")
     if key_of is None:
         raise InputError(f"one of routing_key_file and routing_key_env must be given; got none ({where})")
-    return PagerDutyChannel(name, key_of, options.url, options.http())
+    return PagerDutyChannel(name, key_of, options.url, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +181,9 @@ def _open_slack(name: str, options: SlackOptions, where: str, _: NotifySettings)
         rule = "a token and a channel, or the URL of an incoming webhook, must be given"
         raise InputError(f"{rule}; got another combination ({where})")
     if token is not None and options.channel is not None:
-        return SlackBotChannel(name, token, options.channel, options.api_url, options.http())
+        return SlackBotChannel(name, token, options.channel, options.api_url, options)
     assert url is not None
-    return SlackWebhookChannel(name, url, options.http())
+    return SlackWebhookChannel(name, url, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,14 +255,16 @@ def open_channel(entry: ChannelEntry, settings: NotifySettings) -> Channel:
     """
     kind, name = entry.table.kind, entry.table.name
     if kind in KINDS:
-        options, open_it = KINDS[kind]
-        read: Any = read_table(dict(entry.options), options, entry.where)
+        of_kind, open_it = KINDS[kind]
+        read: Any = read_table(dict(entry.options), of_kind, entry.where)
         try:
             return open_it(name, read, entry.where, settings)
         except InputError as error:
             raise InputError(str(error) if entry.where in str(error) else f"{error} ({entry.where})") from error
     if ":" in kind:
-        return _open_plugin(entry)
+        options = {"name": name, **entry.options}
+        channel: Channel = open_plugin(kind, options, "channel", ("name", "deliver", "close"), entry.where)
+        return channel
     rule = f"one of {', '.join(KINDS)}, or package.module:Name"
     raise InputError(f"kind must be {rule}; got {kind!r} ({entry.where}, key kind)")
 
@@ -304,20 +281,6 @@ def rules_of(entry: ChannelEntry, settings: NotifySettings, channel: Channel) ->
         gathers=getattr(channel, "gathers", True),
         withdraws=getattr(channel, "withdraws", False),
     )
-
-
-def _open_plugin(entry: ChannelEntry) -> Channel:
-    module, _, name = entry.table.kind.partition(":")
-    try:
-        channel: Channel = getattr(importlib.import_module(module), name)(name=entry.table.name, **entry.options)
-        missing = [one for one in ("name", "deliver", "close") if not hasattr(channel, one)]
-        if missing:
-            raise TypeError(f"a {type(channel).__name__} without {', '.join(missing)} is no channel")
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-        found = " ".join(f"{type(error).__name__}: {error}".split())
-        text = f"kind must be one that can be imported and called with its options; got {found} ({entry.where})"
-        raise PluginError(text) from error
-    return channel
 
 
 def _secret(options: object, where: str, name: str) -> Secret | None:

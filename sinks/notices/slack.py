@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from irregulars.errors import SinkBusy, SinkRejected
-from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpOptions, HttpPost, Secret
 from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, summary_of, written
 
 API: Final = "https://slack.com/api"
@@ -31,7 +31,7 @@ class SlackBotChannel(HttpChannel):
     """
 
     def __init__(
-        self, name: str, token: Secret, channel: str, api: str = API, settings: HttpSettings | None = None
+        self, name: str, token: Secret, channel: str, api: str = API, settings: HttpOptions | None = None
     ) -> None:
         self.name: Final = name
         self._token, self._channel = token, channel
@@ -74,7 +74,7 @@ class _MessageGone(SinkRejected):
 class SlackWebhookChannel(HttpChannel):
     """Posts a message for each notice to an incoming webhook, whose URL is a secret."""
 
-    def __init__(self, name: str, url: Secret, settings: HttpSettings | None = None) -> None:
+    def __init__(self, name: str, url: Secret, settings: HttpOptions | None = None) -> None:
         self.name: Final = name
         self._http = HttpPost(url, settings, is_url_secret=True)
 

@@ -100,18 +100,18 @@ class StateLog:
         """Return all changes of thresholds, in their order; reads the new ones. Raises `ServiceUnavailable`."""
         return self._follow(self._changes)
 
-    def alerts(self, partition: int, begin: int, end: int) -> Iterator[Message]:
-        """Yield messages of ``alerts`` from `begin` to before `end`; raises `ServiceUnavailable`."""
-        return self._reader.messages(self._topics.name("alerts"), partition, begin, end)
+    def alerts(self, partition: int, since_ns: int, *before: int | None) -> tuple[Iterator[Message], int]:
+        """Return the alerts of a partition up to its present end, and that end; raises `ServiceUnavailable`.
 
-    def alert_partitions(self) -> list[int]:
-        """Return the partitions of ``alerts``."""
-        return self._reader.partitions(self._topics.name("alerts"))
-
-    def alert_bounds(self, partition: int, since_ns: int) -> tuple[int, int]:
-        """Return the offset of the first alert that is not older than a time, and that of the next one to come."""
+        They begin at the first that is not older than a time, or at the smallest of the offsets `before`.
+        """
         name = self._topics.name("alerts")
-        return self._reader.offset_at(name, partition, since_ns // 10**6), self._reader.end_offset(name, partition)
+        begin, end = (
+            self._reader.offset_at(name, partition, since_ns // 10**6),
+            self._reader.end_offset(name, partition),
+        )
+        begin = min(one for one in (begin, *before) if one is not None)
+        return self._reader.messages(name, partition, begin, end), end
 
     def record(self, *told: DeliveryRecord) -> None:
         """Publish records of notices; on return the broker has them."""
@@ -251,13 +251,12 @@ def load(
     ledger.set_mutes(log.mutes(), log.opinions())
     positions = {}
     for partition, settled in committed.items():
-        recent, end = log.alert_bounds(partition, now_ns - REPEAT_NS)
-        wanted = [recent, ledger.oldest_open(partition), settled if settled >= 0 else None]
-        for message in log.alerts(partition, min(one for one in wanted if one is not None), end):
+        before = (ledger.oldest_open(partition), settled if settled >= 0 else None)
+        messages, positions[partition] = log.alerts(partition, now_ns - REPEAT_NS, *before)
+        for message in messages:
             reason = apply_message(ledger, message)
             if reason is not None and (message.offset() or 0) >= settled:  # else it was refused before
                 refuse(message, reason)
-        positions[partition] = end
     return ledger, positions
 
 

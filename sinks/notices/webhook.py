@@ -10,15 +10,15 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final
 
 from confluent_kafka import KafkaError
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer, Record
-from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpOptions, HttpPost, Secret
 from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, encode_notice, written
+from irregulars.words import iso_time
 
 SIGNATURE: Final = "Irregulars-Signature"
 TIMESTAMP: Final = "Irregulars-Timestamp"
@@ -34,7 +34,7 @@ class WebhookChannel(HttpChannel):
     """
 
     def __init__(
-        self, name: str, url: Secret, settings: HttpSettings | None = None, token: Secret | None = None,
+        self, name: str, url: Secret, settings: HttpOptions | None = None, token: Secret | None = None,
         key: Secret | None = None, *, is_url_secret: bool = False, now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.name: Final = name
@@ -102,7 +102,7 @@ def headers_of(notice: Notice, source: str) -> dict[str, str]:
     }  # fmt: skip
     time_ns = notice.alert.get("time_ns")
     if isinstance(time_ns, int) and 0 <= time_ns < 1 << 62:
-        headers["ce_time"] = datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")
+        headers["ce_time"] = iso_time(time_ns)
     return headers
 
 

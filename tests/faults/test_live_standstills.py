@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.console.stacks import Look, read_looks
+from irregulars.infra.console.incident import Look, read_looks
 from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings

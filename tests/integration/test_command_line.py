@@ -134,7 +134,7 @@ def test_ctrl_c_ends_the_feed_without_a_word(terminal: Terminal, replayed: list[
 
 
 def test_the_database_answers_the_questions_that_ship(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
-    (blamed,) = json.loads(terminal.output("sql", "blamed", "job=gloo-slow-nic", "-p", "limit=1", "--json"))
+    (blamed,) = json.loads(terminal.output("sql", "blamed", "job=gloo-slow-nic", "limit=1", "--json"))
     assert (blamed["kind"], blamed["device"], blamed["host"]) == (
         "slow_nic", "NIC eth0 on node-1", "node-1",
     )  # fmt: skip
@@ -203,7 +203,9 @@ def test_the_demo_names_what_was_broken_and_leaves_nothing(tmp_path: Path) -> No
     finally:
         run.kill()
     assert (run.returncode, err) == (0, ""), out
-    assert "Verdict   slow NIC in iterations 25 to 44: " in out
+    assert "Put in: slow_nic:rank=17,from=25,factor=12\n" in out
+    assert "Verdict   slow NIC in demo (closed" in out
+    assert "Since     iterations 25 to 44, " in out
     assert "rank 17" in out
     line = r"^NIC mlx5_1 on node-2 +nic +node-2 +- +mlx5_1 +- +1 +1 +0 "
     assert re.search(line, out, re.MULTILINE), "one verdict, stored as closed"

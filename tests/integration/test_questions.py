@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from irregulars.infra.console.heat_reading import Start, read_window
+from irregulars.infra.console.incident import read_looks
 from irregulars.infra.console.jobs import newest_iterations
-from irregulars.infra.console.stacks import read_looks
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.runs.trace_reports import measure_trace
 from irregulars.infra.showing.from_database import find_verdict

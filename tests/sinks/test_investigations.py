@@ -7,7 +7,9 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.sinks.investigations import (
     NEWEST,
+    NEWEST_OF,
     THEMES,
+    Investigation,
     bind,
     find_investigation,
     read_investigation,
@@ -17,7 +19,6 @@ from irregulars.sinks.tables import TABLES
 
 SHIPPED = shipped_investigations()
 RANK_OPERATORS = SHIPPED["rank_operators"]
-HEADER = "-- title: T\n-- theme: now\n-- description: D\n-- empty: E\n"
 
 
 def test_the_promised_ones_ship() -> None:
@@ -116,19 +117,15 @@ def test_ranges_that_are_half_open_say_so() -> None:
             assert "half-open" in SHIPPED[name].description, name
 
 
-@pytest.mark.parametrize(("text", "complaint"), [
-    ("SELECT 1", "must begin with title, theme, description, empty"),
-    ("-- title: T\nSELECT 1", "must begin with title, theme"),
-    (HEADER.replace("theme: now", "theme: then") + "SELECT 1", "its theme one of now, a verdict"),
-    (HEADER + "-- parameter: rank UInt32 = NEWEST | r\nSELECT {rank:UInt32}", "default NEWEST must be one of job"),
-    (HEADER + "-- parameter: job Text | j\nSELECT {job:Text}", "its type one of"),
-    (HEADER + "-- parameter: job String\nSELECT {job:String}", "its type one of"),
-    (HEADER + "SELECT {job:String}", "as in the SQL"),
-    (HEADER + "-- parameter: job String | j\nSELECT 1", "as in the SQL"),
-])  # fmt: skip
-def test_a_file_without_a_sound_header_is_an_error(text: str, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        read_investigation("mine", text)
+@pytest.mark.parametrize("one", SHIPPED.values(), ids=lambda one: one.name)
+def test_each_header_is_sound_and_declares_the_parameters_of_its_sql(one: Investigation) -> None:
+    keys = re.findall(r"^-- (\w+): ", one.sql, re.MULTILINE)
+    assert keys == ["title", "theme", "description", "empty", *len(one.parameters) * ["parameter"]]
+    assert one.theme in THEMES
+    declared = {(parameter.name, parameter.type) for parameter in one.parameters}
+    assert declared == set(re.findall(r"\{(\w+):([\w()]+)\}", one.sql))
+    assert {kind for _, kind in declared} <= {"String", "UInt32", "Int64", "Nullable(Int64)"}
+    assert {p.name for p in one.parameters if p.default == NEWEST} <= set(NEWEST_OF)
 
 
 def test_a_description_goes_on_in_indented_lines() -> None:

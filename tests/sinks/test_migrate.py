@@ -4,10 +4,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from irregulars.errors import InputError
-from irregulars.sinks.migrate import Migration, for_replicas, keep, read_migrations, shipped_migrations
+from irregulars.sinks.migrate import Migration, for_replicas, keep, shipped_migrations
 from irregulars.sinks.tables import TABLES
 
 # Rows that come twice replace each other, so that an INSERT of a SELECT may too.
@@ -46,16 +43,10 @@ def test_the_checksum_does_not_see_line_endings_and_sees_all_else() -> None:
     assert unix.checksum == windows.checksum != other.checksum
 
 
-@pytest.mark.parametrize("name", ["1_a.sql", "0001-a.sql", "0001_A.sql", "README.md", "0001_a.sql.bak"])
-def test_a_file_of_another_name_is_an_error(name: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"NNNN_title.sql; got {name!r}")):
-        read_migrations({name: ""})
-
-
-@pytest.mark.parametrize("names", [("0002_a.sql",), ("0001_a.sql", "0003_b.sql"), ("0001_a.sql", "0001_b.sql")])
-def test_numbers_with_gaps_or_twice_are_an_error(names: tuple[str, ...]) -> None:
-    with pytest.raises(InputError, match="numbers must be 1, 2, 3"):
-        read_migrations(dict.fromkeys(names, ""))
+def test_files_are_numbered_without_gaps() -> None:
+    shipped = shipped_migrations()
+    assert all(re.fullmatch(r"\d{4}_[a-z0-9_]+\.sql", one.name) for one in shipped)
+    assert [one.version for one in shipped] == [*range(1, len(shipped) + 1)]
 
 
 def test_for_replicas_every_table_gets_the_engine_whose_rows_travel_and_nothing_else_changes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +13,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
 from irregulars.in_thread import run_in_thread
-from irregulars.kafka.broker import BrokerWatch, client_config, open_admin, service_error
+from irregulars.kafka.alert_feed import follow_alerts
+from irregulars.kafka.broker import BrokerWatch, client_config, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.scattered_reading import PASSING
 from irregulars.kafka.topic_admin import partitions_there
@@ -70,7 +72,7 @@ class ActionFeed:
         self._security: Final = security
         name = topics.name("actions")
         self._partitions: Final = set(
-            partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"]
+            partitions_there(bootstrap, topics, security, ("actions",), timeout_s, math.inf)["actions"]
         )
         if len(self._partitions) != 1:
             raise TopicMismatch(f"topic {name} must have one partition; got {len(self._partitions)} (Kafka at "
@@ -153,11 +155,6 @@ class ActionFeed:
         consumer.unassign()
 
 
-_MOST_READ: Final = 1000
-_POLL_S: Final = 0.2
-_GROUP: Final = "irregulars-alerts"  # nothing is committed; the role `reader` may describe it
-
-
 def recent_verdicts(
     bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], since_ns: int, within_s: float
 ) -> Iterator[Verdict]:
@@ -167,41 +164,17 @@ def recent_verdicts(
     not all was read `within_s`; `TopicMismatch` if there is no topic ``alerts``.
     """
     deadline_s = time.monotonic() + within_s
-    _, metadata = open_admin(bootstrap, security, within_s)
-    name = topics.name("alerts")
-    if name not in metadata.topics:
-        raise TopicMismatch(f"topic must exist; got none named {name}")
-    consumer = new_consumer(client_config(bootstrap, security) | {
-        "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
-    })  # fmt: skip
-    try:
-        starts = [TopicPartition(name, number, since_ns // 1_000_000) for number in metadata.topics[name].partitions]
-        consumer.assign(consumer.offsets_for_times(starts, timeout=_left_s(deadline_s)))
-        yield from _read(consumer, set(metadata.topics[name].partitions), bootstrap, deadline_s)
-    except KafkaException as error:
-        raise service_error(error.args[0], bootstrap, within_s, security) from error
-    finally:
-        consumer.close()
 
+    def is_late() -> bool:
+        return time.monotonic() > deadline_s
 
-def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: float) -> Iterator[Verdict]:
-    while unread:
-        for message in consumer.consume(_MOST_READ, min(_POLL_S, _left_s(deadline_s))):
-            error = message.error()
-            if error is None:
-                with suppress(RecordError):
-                    yield decode_verdict(message.value(), "alerts")
-            elif error.code() == KafkaError._PARTITION_EOF:
-                unread.discard(message.partition() or 0)
-            elif error.code() not in _PASSING:
-                raise service_error(error, bootstrap)
-
-
-def _left_s(deadline_s: float) -> float:
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
+    for value in follow_alerts(
+        bootstrap, topics, security, since_ns=since_ns, is_ending=True, answer_s=within_s, is_over=is_late
+    ):
+        with suppress(RecordError):
+            yield decode_verdict(value, "alerts")
+    if is_late():
         raise ServiceUnavailable("Kafka must give all alerts in time; got some of them")
-    return left_s
 
 
 OK: Final = 0

@@ -5,9 +5,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from irregulars.infra.commands.demo import _cost, _Standstill, bars_of, progress_line
+from irregulars.infra.commands.demo import _Standstill, bars_of, progress_line
 from tests.infra.conftest import Run, refused
-from tests.infra.showing.made_up_verdicts import verdict_of
 
 
 def test_a_live_demo_without_torch_is_refused_before_it_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +33,7 @@ def test_an_impossible_fault_is_refused_before_any_service_starts(run: Run, faul
     assert said in refused(run, "demo", "--fault", fault)
 
 
-def test_a_hang_is_not_told_in_unknown_numbers_and_a_standstill_with_how_long_it_lasts() -> None:
-    told = _cost(verdict_of(kind="hang", delta=float("nan"), lost_s=0.0, severity="page"))
-    assert told == "it never ended, and all 4 GPUs wait (page)"
-    assert _cost(verdict_of()) == "2.00 times the usual time, 1.0 s lost (ticket)"
+def test_a_standstill_is_told_with_how_long_it_lasts() -> None:
     still = _Standstill()
     assert [still.remark(ended, now_s) for ended, now_s in ((0, 0.0), (0, 9.0), (60, 20.0), (60, 22.0))] == [""] * 4
     assert still.remark(60, 27.0).startswith(

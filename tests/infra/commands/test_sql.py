@@ -27,7 +27,7 @@ def test_the_list_has_every_question_under_its_theme_and_is_there_for_scripts(ru
 
 @pytest.mark.parametrize(("arguments", "message"), [
     # Before any connection
-    (("rank_operators", "job=a", "-p", "iteration=0", "--clickhouse-url", "http://127.0.0.1:1"),
+    (("rank_operators", "job=a", "iteration=0", "--clickhouse-url", "http://127.0.0.1:1"),
      "must be given rank"),
     (("job_now",), "irregulars: question must be one that ships; got 'job_now'. Did you mean jobs_now? "
                    "See: irregulars sql --list\n"),

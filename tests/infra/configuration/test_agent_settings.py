@@ -13,10 +13,10 @@ from irregulars.infra.agent_settings import (
     KINDS,
     TABLES,
     AgentFile,
-    agent_table,
     open_source,
     read_agent_file,
 )
+from irregulars.infra.docs_site.made_parts import agent_keys
 from irregulars.infra.settings import load_settings
 from irregulars.producers.trace.source import TraceSource
 from tests.producers.trace_directories import RECORDINGS
@@ -167,7 +167,7 @@ def test_the_unit_leaves_time_to_end_and_keeps_the_spool() -> None:
 
 def test_the_docs_list_every_key_and_every_kind() -> None:
     page = (DOCS / "agent.md").read_text()
-    keys = {row.split("`")[3] for row in agent_table().splitlines()[2:]}
+    keys = {row.split("`")[3] for row in agent_keys().splitlines()[2:]}
     assert {"period_ms", "limit_mib", "directory"} <= keys
     assert "<!-- made: settings of the agent -->" in page
     assert all(f"`{kind}`" in page for kind in KINDS)

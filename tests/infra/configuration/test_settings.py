@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from irregulars.errors import InputError
 from irregulars.infra import agent_settings
-from irregulars.infra.settings import FIELDS, SEVERITIES, Settings, load_settings, parse_assignment, settings_table
+from irregulars.infra.docs_site.made_parts import MAKERS
+from irregulars.infra.settings import FIELDS, SEVERITIES, Settings, load_settings, parse_assignment
 from irregulars.infra.wiring import monitor_settings, worker_settings
 from irregulars.messages import judgements
 from irregulars.messages.threshold_changes import LIVE
@@ -144,8 +145,8 @@ def test_text_and_typed_values_read_the_same(delta: float, window: int, is_tls: 
 
 def test_the_table_of_the_page_is_that_of_the_class() -> None:
     assert "<!-- made: settings -->" in PAGE.read_text()
-    assert re.search(r"^\| `delta` \| a number above 1 \| `1.1` \|", settings_table(), re.MULTILINE)
-    assert set(re.findall(r"^\| `(\w+)`", settings_table(), re.MULTILINE)) == set(FIELDS)
+    assert re.search(r"^\| `delta` \| a number above 1 \| `1.1` \|", MAKERS["settings"](), re.MULTILINE)
+    assert set(re.findall(r"^\| `(\w+)`", MAKERS["settings"](), re.MULTILINE)) == set(FIELDS)
 
 
 @pytest.mark.parametrize("text", ["delta", "=1", ""])

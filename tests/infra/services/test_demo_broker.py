@@ -14,7 +14,7 @@ from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.doctor.stream import Tails
 from irregulars.infra.doctor.topics import Deadline
 from irregulars.infra.runs import demo_broker
-from irregulars.infra.runs.child_process import HOST, free_port
+from irregulars.infra.runs.child_process import HOST
 from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.kafka.log_reader import LogReader
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
@@ -83,14 +83,6 @@ def listeners(port: int) -> set[str]:
                 words = bytes.fromhex(local.partition(":")[0])
                 found.add(socket.inet_ntop(family, b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))))
     return found
-
-
-def test_a_given_port_is_used_and_a_taken_one_named() -> None:
-    port = free_port()
-    with DemoBroker(port) as broker:
-        assert broker.bootstrap == f"{HOST}:{port}"
-        with pytest.raises(InputError, match=f"port of the demo broker must be free; got {port}"):
-            DemoBroker(port).start()
 
 
 def test_a_broker_that_does_not_come_up_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

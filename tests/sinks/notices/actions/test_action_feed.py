@@ -226,7 +226,7 @@ def test_node_check_answers_as_node_problem_detector_asks(kafka_bootstrap: str, 
 
 @pytest.mark.parametrize(("bootstrap", "prefix", "text"), [
     ("127.0.0.1:1", "x.", "not known: Kafka at 127.0.0.1:1 must answer"),
-    (None, "nowhere.", "not known: topic must"),
+    (None, "nowhere.", "not known: topics mus"),
 ])  # fmt: skip
 def test_node_check_says_in_time_that_it_learns_nothing(
     kafka_bootstrap: str, bootstrap: str | None, prefix: str, text: str

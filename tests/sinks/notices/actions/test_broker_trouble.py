@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from irregulars.errors import ServiceRefused
 from irregulars.kafka import broker
@@ -128,13 +128,6 @@ def test_a_commit_whose_error_passes_is_left_to_a_later_one(made: list[PlayedCon
     made[0].failures = [getattr(KafkaError, name)]
     assert deliver_two(made[0], feed) == ["1", "2"]
     assert len(made[0].done) == 1
-
-
-def test_verdicts_are_read_to_the_end_over_an_error_that_passes() -> None:
-    consumer = PlayedConsumer({"error_cb": None})
-    consumer.found = [Failure(KafkaError._TRANSPORT), Failure(KafkaError._PARTITION_EOF)]
-    deadline_s = time.monotonic() + 60
-    assert list(action_feed._read(cast(Consumer, consumer), {0}, "localhost:9092", deadline_s)) == []
 
 
 def test_a_connection_that_fails_is_no_broker_that_is_away(made: list[PlayedConsumer]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from irregulars.infra.cli import app
-from irregulars.infra.commands.act import kubernetes
 from irregulars.sinks.notices.actions.feed import MOST_CHARACTERS
 
 INFRA = Path(__file__).resolve().parents[4] / "infra"
@@ -61,14 +61,17 @@ def test_the_monitor_s_command_is_one_and_ends_in_time() -> None:
 
 @pytest.mark.parametrize("command", ["kubernetes", "slurm", "nvsentinel"])
 def test_nothing_acts_by_default(command: str) -> None:
-    assert kubernetes.__defaults__ is not None
-    assert not any(one is True for one in kubernetes.__defaults__)
-    assert "--do-it" in options("act", command)
+    (flag,) = (one for one in params("act", command) if "--do-it" in one.opts)
+    assert flag.default is False
 
 
 def options(*path: str) -> set[str]:
     """The options of a command of the command line."""
-    command = typer.main.get_command(app)
+    return {option for one in params(*path) for option in one.opts}
+
+
+def params(*path: str) -> list[Any]:
+    command: Any = typer.main.get_command(app)
     for name in path:
-        command = command.commands[name]  # type: ignore[attr-defined]
-    return {option for one in command.params for option in one.opts}
+        command = command.commands[name]
+    return list(command.params)

@@ -24,7 +24,7 @@ import pytest
 
 from irregulars.errors import InputError, SinkBusy, SinkRejected
 from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
-from irregulars.sinks.notices.http_post import HttpPost, HttpSettings
+from irregulars.sinks.notices.http_post import HttpOptions, HttpPost
 from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, notice_json
 from irregulars.sinks.notices.pagerduty import PagerDutyChannel
 from irregulars.sinks.notices.slack import SlackBotChannel, SlackWebhookChannel
@@ -290,7 +290,7 @@ def test_an_answer_that_does_not_come_in_time_is_no_certain_failure() -> None:
         return Reply()
 
     with Receiver(late) as receiver:
-        channel = WebhookChannel("hook", lambda: receiver.url, HttpSettings(timeout_s=0.1))
+        channel = WebhookChannel("hook", lambda: receiver.url, HttpOptions(timeout_s=0.1))
         with pytest.raises(SinkBusy, match="ReadTimeoutError") as caught:
             channel.deliver(opened())
         is_over.set()
@@ -307,7 +307,7 @@ def test_a_secret_goes_nowhere_in_the_clear(url: str) -> None:
 
 def test_a_secret_for_this_machine_goes_through_no_proxy_in_the_clear() -> None:
     with Receiver() as proxy, pytest.raises(InputError, match="except to this machine without a proxy"):
-        WebhookChannel("hook", lambda: "http://localhost:9/x", HttpSettings(proxy=proxy.url), token=lambda: SECRET)
+        WebhookChannel("hook", lambda: "http://localhost:9/x", HttpOptions(proxy=proxy.url), token=lambda: SECRET)
 
 
 def test_a_certificate_is_verified_and_an_authority_of_one_s_own_can_be_named(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_certificate_is_verified_and_an_authority_of_one_s_own_can_be_named(tm
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*authority.issue("receiver"))
     with Receiver(tls=tls) as receiver:
-        trusting = WebhookChannel("hook", lambda: receiver.url, HttpSettings(ca_file=authority.certificate))
+        trusting = WebhookChannel("hook", lambda: receiver.url, HttpOptions(ca_file=authority.certificate))
         trusting.deliver(opened())
         trusting.close()
         doubting = WebhookChannel("hook", lambda: receiver.url)
@@ -326,7 +326,7 @@ def test_a_certificate_is_verified_and_an_authority_of_one_s_own_can_be_named(tm
     (tmp_path / "ca.pem").write_text("nothing")
     for path, reason in ((tmp_path / "none.pem", "readable"), (tmp_path / "ca.pem", "certificates")):
         with pytest.raises(InputError, match=reason):
-            HttpPost(lambda: "https://host", HttpSettings(ca_file=path))
+            HttpPost(lambda: "https://host", HttpOptions(ca_file=path))
 
 
 # --- Alertmanager's labels ------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.infra.runs import dead_letters
-from irregulars.infra.runs.dead_letters import follow_alerts
+from irregulars.kafka import alert_feed
+from irregulars.kafka.alert_feed import follow_alerts
 from irregulars.kafka.topics import TopicSettings
 
 
@@ -24,8 +24,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """A consumer of one partition, which is given these one after the other."""
     found: list[SimpleNamespace] = []
     consumer: Any = SimpleNamespace(assign=lambda _: None, close=lambda: None, poll=lambda _: found.pop(0))
-    monkeypatch.setattr(dead_letters, "new_consumer", lambda _: consumer)
-    monkeypatch.setattr(dead_letters, "partitions_there", lambda *_: {"alerts": [0]})
+    monkeypatch.setattr(alert_feed, "new_consumer", lambda _: consumer)
+    monkeypatch.setattr(alert_feed, "partitions_there", lambda *_: {"alerts": [0]})
     return found
 
 
@@ -60,8 +60,8 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
         return SimpleNamespace(assign=lambda _: None, close=lambda: None, poll=poll, list_topics=list_topics)
 
-    monkeypatch.setattr(dead_letters, "new_consumer", make)
-    monkeypatch.setattr(dead_letters, "partitions_there", lambda *_: {"alerts": [0]})
+    monkeypatch.setattr(alert_feed, "new_consumer", make)
+    monkeypatch.setattr(alert_feed, "partitions_there", lambda *_: {"alerts": [0]})
     return lost
 
 
