@@ -169,10 +169,10 @@ def _telling_ends(
 def _log_odds_of_order(device: Device, firsts: Mapping[int, Counter[int]], topology: Topology) -> float:
     """Return the log odds that who left slow collectives first gives to a device, against any place in the ring.
 
-    Bytes go round from member to member, in their order, so that the further a member is from the slow way, the
-    sooner it leaves (`lane_tables.left_first`). Of eight in a ring, 5 and 7 are beside the NIC of 6, and leave
-    about as late as that member does; 2 is first most probably, or one beside it, since the NIC may be slow in
-    sending or in receiving. Each communicator counts once, however often it was slow.
+    Bytes go round from member to member, in their order, and the further a member is from the slow steps, the sooner
+    it leaves (`lane_tables.left_first`). Of four in a ring, 3 is first if the NIC of 1 is slow both ways. If it sends
+    slowly, to 0 or to 2 as the ring goes, 3 or the other one of these is. Each communicator counts once, however often
+    it was slow.
     """
     if not TRANSFER_SUSPECTS[device.kind].is_in_network:
         return 0.0
@@ -180,11 +180,15 @@ def _log_odds_of_order(device: Device, firsts: Mapping[int, Counter[int]], topol
     for code, first in firsts.items():
         members = topology.members.get(code, ())
         own = [at for at, rank in enumerate(members) if rank in device.ranks]
+        if not own:
+            continue
         apart = np.abs(np.arange(len(members))[:, None] - own)
-        steps = np.minimum(apart, len(members) - apart).min(axis=1, initial=len(members))
-        far = np.clip(steps - 1, 0, max(len(members) // 2 - 2, 1)) if own else np.zeros(0)
-        if far.any():
-            chance = 1 - LIKELIHOODS.crosses + LIKELIHOODS.crosses * len(members) * far / far.sum()
+        steps = np.minimum(apart, len(members) - apart).min(axis=1)
+        # How far each member is from the slow steps: from the link, from both sides of a device, or from either
+        far = (steps,) if device.traits.is_way else (steps - 1, np.minimum(steps, len(members) / 2 - 0.5) - 0.5)
+        places = [np.maximum(one, 0) / one[one > 0].sum() for one in far if (one > 0).any()]
+        if places:
+            chance = 1 - LIKELIHOODS.crosses + LIKELIHOODS.crosses * len(members) * np.mean(places, axis=0)
             told += float(np.average(np.log(chance), weights=[first[rank] for rank in members]))
     return told
 

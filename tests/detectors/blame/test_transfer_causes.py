@@ -487,11 +487,12 @@ def test_who_leaves_a_ring_first_is_far_from_the_slow_nic() -> None:
             odds.append([found.get(Device("nic", (rank,)), 0.0) / found[Device("none", ())] for rank in range(8)])
         return [after / before if before else 1.0 for before, after in zip(*odds, strict=True)]
 
-    far = 0.1 + 0.9 * 8 * 2 / 8  # of the distances 0, 0, 1, 2, 2, 2, 1, 0
-    assert told(WORLD, APART) == pytest.approx([1.0, 0.1, 0.1, 0.1, 1.0, far, far, far])
-    # Of a group that was not slow, or of a ring of three, in which all are beside each other, it says nothing.
+    both, either = np.array([0, 0, 1, 2, 3]) / 9, np.array([0, 0.5, 1.5, 2.5, 3]) / 12
+    by_steps = 0.1 + 0.9 * 8 * (both + either) / 2
+    assert told(WORLD, APART) == pytest.approx(by_steps[[2, 1, 0, 1, 2, 3, 4, 3]])
+    # Of a group that was not slow, or of two, in which bytes pass both ranks both ways, it says nothing.
     assert told(pair(0, 1), APART) == [1.0] * 8
-    assert told(WORLD, Topology(8, APART.places, {0: (0, 1, 2)})) == [1.0] * 8
+    assert told(WORLD, Topology(8, APART.places, {0: (2, 3)})) == [1.0] * 8
 
 
 def test_equal_spines_share_what_is_probable() -> None:
