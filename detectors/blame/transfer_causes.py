@@ -171,7 +171,7 @@ def _log_odds_of_order(device: Device, firsts: Mapping[int, Counter[int]], topol
 
     Bytes go round from member to member, in their order, and the further a member is from the slow steps, the sooner
     it leaves (`lane_tables.left_first`). Of four in a ring, 3 is first if the NIC of 1 is slow both ways. If it sends
-    slowly, to 0 or to 2 as the ring goes, 3 or the other one of these is. Each communicator counts once, however often
+    slowly, to 0 or to 2 as the ring goes, 3 or the other one of these is. Each communicator counts once however often
     it was slow.
     """
     if not TRANSFER_SUSPECTS[device.kind].is_in_network:
