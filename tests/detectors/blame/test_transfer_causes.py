@@ -560,6 +560,16 @@ def test_a_lane_that_is_less_slow_than_the_accused_one_predicts_counts_little(
     assert observe_lanes(pair(1, 5), irregular(lanes))[pair(1, 3)] == counts
 
 
+@pytest.mark.parametrize(("excess_ms", "told"), [(0.0, 0.0), (0.4, None), (30.0, 1.0)])
+def test_that_a_lane_was_slow_once_is_no_reason_to_doubt_that_it_is_normal(
+    excess_ms: float, told: float | None
+) -> None:
+    """It usually takes 2 ms, give or take 0.01 ms, and took 30 ms once; with the device it would take 6 ms longer."""
+    lanes = {pair(1, 5): LaneExcess(30 * MS, 10 * MS, 0.1 * MS, 1e6)}
+    lanes[pair(1, 3)] = LaneExcess(excess_ms * MS, 2 * MS, 0.01 * MS, 1e6, most_ns=28 * MS)
+    assert observe_lanes(pair(1, 5), [Attribution(0, {}, {}, lanes, {})] * 5).get(pair(1, 3)) == told
+
+
 def test_lanes_that_noise_or_drift_explains_are_not_slow() -> None:
     # Iterations together stand out of noise that each of them is within
     noisy = SLOW._replace(excess_ns=8 * MS, noise_ns=2.5 * MS, most_ns=9 * MS)
