@@ -42,8 +42,8 @@ class Likelihoods:
 
     accused: float = 1 - JOB.least_share  # it was looked into since it was slow
     # In 17 drawn jobs and recordings with a slow NIC 80 % of its pairs its way were slow and 6 % less slow, in 12 of
-    # them 88 % of its groups. Also that ranks lack processor time, and that one leaf leaves first if one way between
-    # leafs is slow.
+    # them 88 % of its groups. Also that ranks lack processor time, and that who leaves a ring first is far from the
+    # slow device.
     crosses: float = JOB.sure
     may_cross: float = JOB.most  # nobody knows which of them it takes
     shares_host: float = JOB.nearly_all  # a ring may enter and leave the host by another NIC
@@ -81,9 +81,6 @@ class Likelihoods:
     steady_if_link: float = threshold(3.0, "times as likely as by chance",
         "A NIC's rate is steady because a link of it is slow.",
         "chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)")  # fmt: skip
-    min_firsts: int = threshold(8, "collectives",
-        "With fewer it is not asked who left first.",
-        "computed: of four leafs alike one leaves first in five or more of eight in 11 of 100 cases")  # fmt: skip
     first_suspect_odds: float = threshold(3.0, "times the odds",
         "The first suspect's odds are multiplied by this.",
         "chosen: on the development split of the localization benchmark 91 of 93 first suspects were right, "

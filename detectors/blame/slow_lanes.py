@@ -144,7 +144,8 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     by_time_ns = nothing_ns if accused is None else _by_time_ns(lanes, accused)
     # Excess from waiting behind the accused lane's traffic alone; within the error of clocks a transfer shows nothing
     queued_ns = np.maximum(JOB.clock_error_ns * lanes.transfers, JOB.alike * by_time_ns)
-    noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
+    noise_ns = _noticed_ns(lanes)
+    noticed_ns = np.maximum(noise_ns, lanes.most_ns)
     stands_out = lanes.excess_ns > noticed_ns
     is_over = stands_out & ((lanes.transfers <= 1) | (lanes.slow_transfers >= JOB.stray_transfers))
     slow = np.exp2(np.floor(np.log2(np.clip(lanes.excess_ns / np.maximum(noticed_ns, 1.0), 1.0, _MOST_TIMES))))
@@ -153,7 +154,8 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     if_not = np.where(is_over & (lanes.excess_ns > queued_ns), slow, _TELLS_NOTHING)
     # A single transfer that hung is not held against a lane that would be slow.
     missing_ns = expected_ns - np.where(stands_out, 0.0, np.maximum(lanes.excess_ns, 0.0))
-    would_be_noticed = missing_ns > noticed_ns
+    # That a lane was slow once, and is not now, is no reason to doubt that it would be.
+    would_be_noticed = missing_ns > np.where(lanes.excess_ns > noise_ns, noticed_ns, noise_ns)
     told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
 

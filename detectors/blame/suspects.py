@@ -109,8 +109,6 @@ class SuspectKind(ABC):
     is_in_network: ClassVar[bool] = True  # whether it may hold down the rates of NICs
     shows: ClassVar[float] = 1.0  # probability that its `ends` show it at all
     must_lead: ClassVar[bool] = False  # whether it is accused of a group only where it stands out of its like
-    # Whether the same leaf's ranks mostly leave first where it is slow; None: as likely as not
-    is_one_way: ClassVar[bool | None] = None
     prior: ClassVar[float] = 1.0  # how often such a device is to blame, against a NIC
 
     @abstractmethod
@@ -238,7 +236,7 @@ _BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
 class _Switch(SuspectKind):
     """A switch, with all ranks whose NICs are plugged into it."""
 
-    name, accusation, must_lead, is_one_way = SWITCH, "slow_communicator", True, True
+    name, accusation, must_lead = SWITCH, "slow_communicator", True
     prior, shows = LIKELIHOODS.prior_switch, LIKELIHOODS.may_cross
 
     def ways(self) -> Mapping[Way, float]:
@@ -282,7 +280,7 @@ class _Switch(SuspectKind):
 class _Spine(SuspectKind):
     """A switch above others, with all ranks below it; or several that join the same ones, of which any may be it."""
 
-    name, accusation, prior, is_one_way = "spine", "slow_communicator", LIKELIHOODS.prior_fabric, False
+    name, accusation, prior = "spine", "slow_communicator", LIKELIHOODS.prior_fabric
 
     def candidates(self, scene: Scene) -> list[Device]:
         spines = scene.topology.spines

@@ -128,8 +128,12 @@ def rank_devices(
     has_moving_nics = any(low.values()) and passes_nics(lane, attributions, topology)
     scene = Scene(lane, times_slow, topology, has_moving_nics)
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
-    orders = _log_odds_of_order(attributions, topology)
-    weights = _log_weights(devices, scene, low, orders)
+    firsts: dict[int, Counter[int]] = {}
+    for code, rank in (one for a in attributions for one in a.left_first):
+        lane_of_code = Lane("collective", code)
+        if times_slow.get(lane_of_code) and topology.crosses_network(lane_of_code):
+            firsts.setdefault(code, Counter())[rank] += 1
+    weights = _log_weights(devices, scene, low, firsts)
     # Less the largest one: over many lanes the exponentials of all would underflow to 0.
     most = max(weights)
     odds = [math.exp(weight - most) for weight in weights]
@@ -162,30 +166,35 @@ def _telling_ends(
     return {(nic, way): False for nic in nics for way in (0, 1)} | low
 
 
-def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) -> dict[str, float]:
-    """Return by kind of device the log odds that it gives to a switch or a spine who left slow collectives first.
+def _log_odds_of_order(device: Device, firsts: Mapping[int, Counter[int]], topology: Topology) -> float:
+    """Return the log odds that who left slow collectives first gives to a device, against any place in the ring.
 
-    See `lane_tables.left_first`. Only where spines are known is one held against the switches below it.
+    Bytes go round from member to member, in their order, and the further a member is from the slow steps, the sooner
+    it leaves (`lane_tables.left_first`). Of four in a ring, 3 is first if the NIC of 1 is slow both ways. If it sends
+    slowly, to 0 or to 2 as the ring goes, 3 or the other one of these is. Each communicator counts once however often
+    it was slow.
     """
-    leaf_of: dict[int, str] = {rank: leaf for rank in topology.places if (leaf := topology.place(rank).switch)}
-    members = {code for a in attributions for code, _ in a.left_first}
-    joined = (
-        {code for code in members if topology.crosses_switches(Lane("collective", code))} if topology.spines else ()
-    )
-    known = (leaf_of.get(rank) for a in attributions for code, rank in a.left_first if code in joined)
-    # Ranks below a switch that nobody announced may be below any: they are no leaf of their own.
-    firsts = Counter(leaf for leaf in known if leaf is not None)
-    if firsts.total() < LIKELIHOODS.min_firsts:
-        return {}
-    is_one = max(firsts.values()) > JOB.most * firsts.total()
-    # Against a half: devices of other kinds make either as likely as not.
-    likely, unlikely = math.log(2 * LIKELIHOODS.crosses), math.log(2 * (1 - LIKELIHOODS.crosses))
-    ways = {kind.name: kind.is_one_way for kind in TRANSFER_SUSPECTS.values() if kind.is_one_way is not None}
-    return {name: likely if is_one_way == is_one else unlikely for name, is_one_way in ways.items()}
+    if not TRANSFER_SUSPECTS[device.kind].is_in_network:
+        return 0.0
+    told = 0.0
+    for code, first in firsts.items():
+        members = topology.members.get(code, ())
+        own = [at for at, rank in enumerate(members) if rank in device.ranks]
+        if not own:
+            continue
+        apart = np.abs(np.arange(len(members))[:, None] - own)
+        steps = np.minimum(apart, len(members) - apart).min(axis=1)
+        # How far each member is from the slow steps: from the link, from both sides of a device, or from either
+        far = (steps,) if device.traits.is_way else (steps - 1, np.minimum(steps, len(members) / 2 - 0.5) - 0.5)
+        places = [np.maximum(one, 0) / one[one > 0].sum() for one in far if (one > 0).any()]
+        if places:
+            chance = 1 - LIKELIHOODS.crosses + LIKELIHOODS.crosses * len(members) * np.mean(places, axis=0)
+            told += float(np.average(np.log(chance), weights=[first[rank] for rank in members]))
+    return told
 
 
 def _log_weights(
-    devices: Sequence[Device], scene: Scene, low: Mapping[End, bool], orders: Mapping[str, float]
+    devices: Sequence[Device], scene: Scene, low: Mapping[End, bool], firsts: Mapping[int, Counter[int]]
 ) -> list[float]:
     """For each device the logarithm of prior times likelihood of all that was seen, if it were the cause.
 
@@ -193,7 +202,7 @@ def _log_weights(
     candidates, each of which touches a few. So the likelihood of all lanes by chance, which all candidates share, is
     left out, and of the lanes that a candidate touches only the ratio to chance counts.
 
-    The rates of NICs (`low`, `detectors.nics.peak_caps`) count likewise, and who left first (`orders`).
+    The rates of NICs (`low`, `detectors.nics.peak_caps`) count likewise, and who left first (`firsts`).
     """
     looks = _looks(scene)
     weights = []
@@ -204,7 +213,7 @@ def _log_weights(
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
-        weights[-1] += orders.get(device.kind, 0.0)
+        weights[-1] += _log_odds_of_order(device, firsts, scene.topology)
     return weights
 
 

@@ -200,7 +200,8 @@ class OperatorReader:
         else:
             attribution, graph = PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
         if self._has_one_clock:
-            attribution = replace(attribution, left_first=left_first(graph, rows.number, attribution.lanes))
+            first = left_first(graph, rows.number, attribution.lanes, self.topology.members)
+            attribution = replace(attribution, left_first=first)
         return attribution, graph
 
     def what_if(self, graph: OperatorGraph) -> WhatIf | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_codes, medians, round_to_bits
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.arrays.runs import run_ends, run_starts
+from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
@@ -176,20 +176,26 @@ def with_slow_transfers(
     }
 
 
-def left_first(graph: OperatorGraph, iteration: int, lanes: Mapping[Lane, LaneExcess]) -> tuple[tuple[int, int], ...]:
+def left_first(
+    graph: OperatorGraph, iteration: int, lanes: Mapping[Lane, LaneExcess], members: Mapping[int, Sequence[int]]
+) -> tuple[tuple[int, int], ...]:
     """Return communicator and rank for slow collectives of an iteration, at most `_FIRSTS_KEPT`: the rank left first.
 
     In a ring with one slow way the ranks behind it leave last, each time the same ones. Where all ways are slow alike
-    it changes from one to the next. Where all left at once, as far as the log can tell, nobody was first; of a rooted
-    collective the first are those who wait for nobody. The times must be of one clock.
+    it changes from one to the next. Where all left at about the same time nobody was first; of a rooted collective
+    the first are those who wait for nobody. All members must be known, and the times be of one clock.
     """
     slow = [lane.first for lane, own in lanes.items() if lane.kind == "collective" and own.excess_ns > own.most_ns]
     leave_together = ~graph.is_p2p & ~np.isin(graph.operator, ROOTED)
     is_told = (graph.iteration == iteration) & leave_together & ~graph.is_partial & np.isin(graph.communicator, slow)
     rows = np.flatnonzero(is_told)
     order = rows[np.lexsort((graph.rank[rows], graph.end_ns[rows], graph.group[rows]))]
-    first, last = (order[of(graph.group[order])] for of in (run_starts, run_ends))
-    first = first[graph.end_ns[last] - graph.end_ns[first] > graph.slack_ns[first]][:_FIRSTS_KEPT]
+    starts = run_starts(graph.group[order])
+    first, last = order[starts], order[run_ends(graph.group[order])]
+    is_whole = run_lengths(starts, len(order)) == [len(members.get(one, ())) for one in graph.communicator[first]]
+    apart_ns = graph.end_ns[last] - graph.end_ns[first]
+    alike_ns = np.maximum(graph.slack_ns[first], JOB.alike * graph.transfer_ns[last])
+    first = first[is_whole & (apart_ns > alike_ns)][:_FIRSTS_KEPT]
     return tuple(zip(graph.communicator[first].tolist(), graph.rank[first].tolist(), strict=True))
 
 

@@ -280,7 +280,9 @@ def build_graph(
     ready_ns, blocker = find_arrivals_of_partners(columns, group, end_ns + slack, _clock_error_ns(is_exact))
     batch = find_batches(columns, block, end_ns, slack)
     ready_ns, blocker = join_batches(batch, ready_ns, blocker)
-    previous = find_previous(block, start_ns, end_ns - slack, is_first_of_block)
+    # Operators that follow each other at once overlap by some microseconds: one in its last hundredth is over.
+    error_ns = np.minimum(JOB.negligible * (end_ns - start_ns), _clock_error_ns(is_exact)).astype(np.int64)
+    previous = find_previous(block, start_ns, end_ns - np.maximum(slack, error_ns), is_first_of_block)
     participation = find_lost(columns, group, end_ns)
     gap_ns = find_gaps(columns, end_ns, block, is_first_of_block, previous, entry_ns, participation.lost)
     return OperatorGraph(

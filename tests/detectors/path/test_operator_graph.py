@@ -190,6 +190,16 @@ def test_gaps() -> None:
     assert len(set(graph.block.tolist())) == 3
 
 
+@pytest.mark.parametrize(("elapsed_us", "early_us", "is_over"), [
+    (5_000, 40, True), (5_000, 60, False), (34_000, 90, True), (34_000, 110, False),
+])  # fmt: skip
+def test_an_operator_in_its_last_hundredth_is_over(elapsed_us: int, early_us: int, is_over: bool) -> None:
+    """But for a simulator, which has exact times; and for no longer than clocks may be off."""
+    rows = [row(0, 0, elapsed_us * 1_000), row(0, (elapsed_us - early_us) * 1_000, elapsed_us * 2_000, sequence=1)]
+    assert logged_graph(*rows).previous.tolist() == [-1, 0 if is_over else -1]
+    assert graph_of(*rows).previous.tolist() == [-1, -1]
+
+
 def test_rows_without_times_and_ordinals() -> None:
     # Operators of unknown start or end take no part
     graph = graph_of(row(0, None, None), row(0, 5, None), row(1, 6, 9))
