@@ -230,7 +230,7 @@ class OpenVerdict:
             about = own or about
             if about and is_sure(about[0]):
                 self.cause = about[0]
-            self.learn_typical()
+                self.learn_typical()
 
     def pass_by(self, observation: Observation) -> None:
         """Count a judged iteration, whether the cause is seen in it or nobody can tell."""
@@ -273,6 +273,7 @@ class OpenVerdict:
         self.worked += own_ns > (1 - JOB.part) * all_ns
         own_ns = explained_ns(self.cause, observation.attribution)
         self._extend(observation, self.lose(own_ns, observation.elapsed_ns - observation.reference_ns))
+        self.learn_typical()
 
     def lose(self, own_ns: float, excess_ns: float) -> float:
         """Return the loss that an iteration adds: together they lose no more than they took longer.
