@@ -7,17 +7,19 @@ must stand alone among them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
-from irregulars.detectors.blame.observation import uneven_ns
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR
+from irregulars.detectors.blame.observation import Observation, uneven_ns
 from irregulars.detectors.blame.work_causes import is_by_chance, is_late_together
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.path.critical_path import Attribution
 
 
 class Suspicion(NamedTuple):
@@ -26,7 +28,7 @@ class Suspicion(NamedTuple):
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything but single transfers that hung, everybody's longer work included. `is_of_stage`: the stage of
     the rank whose work cost most is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a
-    verdict that accuses somebody explains it.
+    verdict that accuses somebody explains it. `late_sigmas`: as of its `Latest`.
     """
 
     iteration: int
@@ -37,6 +39,7 @@ class Suspicion(NamedTuple):
     ordinal: int
     is_told: bool = False
     excess_ns: float = 0.0
+    late_sigmas: float | None = None
 
     @property
     def lane(self) -> Lane:
@@ -72,8 +75,10 @@ class Suspicions:
     def __init__(self, known: Iterable[Suspicion] = ()) -> None:
         self._known: deque[Suspicion] = deque(known)
 
-    def note(self, attribution: Attribution, place: int, topology: Topology, excess_ns: float = 0.0) -> None:
-        """Take in a suspect iteration that was looked into; `place`: its ordinal."""
+    def note(self, observation: Observation, topology: Topology) -> None:
+        """Take in a suspect iteration that was looked into."""
+        attribution, place, latest = observation.attribution, observation.ordinal, observation.latest
+        assert attribution is not None
         longer = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
         # One transfer that hung is no device's doing.
         hung = [lane for lane in longer if lane in attribution.lanes and attribution.lanes[lane].is_stray]
@@ -95,7 +100,11 @@ class Suspicions:
             and is_late_together(stage, [attribution], topology)
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
-        self._known.append(Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns))
+        late_sigmas = None if latest is None else float(latest.sigmas)
+        excess_ns = observation.excess_ns
+        self._known.append(
+            Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, late_sigmas)
+        )
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
             self._known.popleft()
@@ -166,6 +175,7 @@ class Suspicions:
         late together, while of a heavy batch the path may pass the longest stage alone. Empty if data are not uneven.
         """
         newest = list(self._known)[-IRREGULAR.recent :]
+        late = [one.late_sigmas for one in newest if one.late_sigmas is not None]
         ranks = [rank for one in newest if (rank := _last_rank(one.losses)) is not None]
         is_uneven = (
             len(ranks) == IRREGULAR.recent
@@ -178,6 +188,8 @@ class Suspicions:
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)
             and 2 * sum(one.is_of_stage for one in newest) <= len(newest)
+            # Some rank is always last: together they must be later than the latest ones are by chance.
+            and (not late or median(late) >= JOB.noise_sigmas * MEDIAN_ERROR / math.sqrt(len(late)))
         )
         return {one.iteration: one.work_ns for one in newest} if is_uneven else {}
 

@@ -144,7 +144,7 @@ class VerdictTracker:
         self._elapsed_ns.append((observation.iteration, float(observation.elapsed_ns)))
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
         if observation.attribution is not None and is_suspect:
-            self._suspicions.note(observation.attribution, observation.ordinal, topology, observation.excess_ns)
+            self._suspicions.note(observation, topology)
         for verdict in self._open:
             ranks = () if verdict.first_device is None else verdict.first_device.ranks
             verdict.unheard = verdict.unheard + 1 if silent and ranks and set(ranks) <= set(silent) else 0
