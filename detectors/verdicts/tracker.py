@@ -283,7 +283,7 @@ class VerdictTracker:
             cause = self._cause_of_spike(spike, topology)
             if cause is None:
                 continue
-            verdict = verdict_on_recurring(self._name, cause, [spike])
+            verdict = verdict_on_recurring(self._name, cause, [spike], self._suspicions)
             # It was not open meanwhile, and so did not follow the iterations since.
             for other in (one for one in self._recent if one.ordinal > spike.ordinal):
                 verdict.pass_by(other)

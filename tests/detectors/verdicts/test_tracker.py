@@ -136,6 +136,13 @@ def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
     assert (said[0].lost_s, said[0].lasted_s) == pytest.approx((0.14, 0.44))
 
 
+def test_a_spike_begins_with_the_iterations_that_led_to_it() -> None:
+    steps = [observation(0, late(2, 40.0)), observation(1), replace(observation(2, late(2, 70.0)), sigmas=50.0)]
+    tracker = VerdictTracker("j", 1)
+    said = [one for o in (*steps, *map(observation, range(3, 8))) for one in tracker.observe(o, TOPOLOGY)[0]]
+    assert [(one.event, one.iterations, one.lost_s) for one in said] == [("opened", (0, 3), pytest.approx(0.11))]
+
+
 def test_how_often_a_cause_must_be_seen() -> None:
     # A rank is accused when it was late three times of six
     assert lived([late(1), late(1)]) == []
