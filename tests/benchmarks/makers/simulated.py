@@ -170,8 +170,10 @@ def _label(incident: Incident, wanted: Wanted | None) -> dict[str, Any]:
     excess = None if wanted.kind == "hang" else sum(one["excess_ratio"] for one in faults) / len(faults)
     is_hard = label["hard"] or (excess is not None and excess < max(_LEAST_EXCESS, 2 * noise_ratio))
     said = "" if excess is None else f" x{1 + excess:.2f}"
+    # Of each iteration: connecting and compiling, in the first ones, are no fault's loss
+    inflation = None if excess is None else np.round(incident.iteration_times_s() / healthy_s, 4).tolist()
     spans = [list(one["iterations"]) for one in faults]
     return label | {
-        "device": FAULT_KINDS[wanted.kind].device, "spans": spans, "hard": is_hard,
+        "device": FAULT_KINDS[wanted.kind].device, "spans": spans, "hard": is_hard, "inflation": inflation,
         "what": f"{wanted.kind}{said}, {'recurring' if len(spans) > 1 else wanted.shape}; {job}",
     }  # fmt: skip
