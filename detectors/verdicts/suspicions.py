@@ -11,7 +11,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR
 from irregulars.detectors.blame.observation import Observation, uneven_ns
@@ -21,6 +21,9 @@ from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
 
+_MEDIAN_SIGMAS: Final = JOB.noise_sigmas * MEDIAN_ERROR / math.sqrt(IRREGULAR.recent)
+"""Standard deviations of one iteration that the median of the newest exceeds where it is no noise."""
+
 
 class Suspicion(NamedTuple):
     """A suspect iteration: the lanes that its path lost most to, the costliest first, and how much that is, ns.
@@ -28,7 +31,7 @@ class Suspicion(NamedTuple):
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything but single transfers that hung, everybody's longer work included. `is_of_stage`: the stage of
     the rank whose work cost most is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a
-    verdict that accuses somebody explains it. `late_sigmas`: as of its `Latest`.
+    verdict that accuses somebody explains it. `beyond_ns`: its excess beyond what all share and the job's noise.
     """
 
     iteration: int
@@ -39,7 +42,7 @@ class Suspicion(NamedTuple):
     ordinal: int
     is_told: bool = False
     excess_ns: float = 0.0
-    late_sigmas: float | None = None
+    beyond_ns: float = 0.0
 
     @property
     def lane(self) -> Lane:
@@ -77,7 +80,7 @@ class Suspicions:
 
     def note(self, observation: Observation, topology: Topology) -> None:
         """Take in a suspect iteration that was looked into."""
-        attribution, place, latest = observation.attribution, observation.ordinal, observation.latest
+        attribution, place = observation.attribution, observation.ordinal
         assert attribution is not None
         longer = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
         # One transfer that hung is no device's doing.
@@ -100,10 +103,10 @@ class Suspicions:
             and is_late_together(stage, [attribution], topology)
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
-        late_sigmas = None if latest is None else float(latest.sigmas)
-        excess_ns = observation.excess_ns
+        excess_ns, shared_ns = observation.excess_ns, max(attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
+        beyond_ns = excess_ns - shared_ns - _MEDIAN_SIGMAS * observation.spread_ns
         self._known.append(
-            Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, late_sigmas)
+            Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, beyond_ns)
         )
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
@@ -175,7 +178,6 @@ class Suspicions:
         late together, while of a heavy batch the path may pass the longest stage alone. Empty if data are not uneven.
         """
         newest = list(self._known)[-IRREGULAR.recent :]
-        late = [one.late_sigmas for one in newest if one.late_sigmas is not None]
         ranks = [rank for one in newest if (rank := _last_rank(one.losses)) is not None]
         is_uneven = (
             len(ranks) == IRREGULAR.recent
@@ -188,8 +190,8 @@ class Suspicions:
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)
             and 2 * sum(one.is_of_stage for one in newest) <= len(newest)
-            # Some rank is always last: together they must be later than the latest ones are by chance.
-            and (not late or median(late) >= JOB.noise_sigmas * MEDIAN_ERROR / math.sqrt(len(late)))
+            # Some rank is always last: where all work longer, or by chance, another one in each iteration.
+            and median(one.beyond_ns for one in newest) >= 0
         )
         return {one.iteration: one.work_ns for one in newest} if is_uneven else {}
 
