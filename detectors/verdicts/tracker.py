@@ -226,6 +226,8 @@ class VerdictTracker:
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close the open verdicts, because the job ended, restarted or fell silent."""
         spikes = self._decide_spikes(None, topology)
+        for one in self._open:
+            one.presume(self._recent[-1])
         return spikes + self._close(list(self._open), reason, topology)
 
     # --- how a verdict opens ----------------------------------------------------------------------------------------
@@ -341,10 +343,8 @@ class VerdictTracker:
             all_ns = sum(one.cost_by_time_ns(observation) for one in self._open if one not in seen_in)
             share = excess_ns / all_ns if abs(all_ns) > abs(excess_ns) else 1.0
         for verdict in self._open:
-            is_unknown = verdict.is_unknown(late_ns)
-            if verdict.standing is not None:
-                verdict.standing.unknown = verdict.standing.unknown + 1 if is_unknown else 0
-            if is_unknown:
+            if verdict.standing is not None and verdict.standing.is_unknown(verdict.cause, late_ns):
+                verdict.standing.unknown += 1
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
