@@ -7,22 +7,17 @@ must stand alone among them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR
 from irregulars.detectors.blame.observation import Observation, uneven_ns
 from irregulars.detectors.blame.work_causes import is_by_chance, is_late_together
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
-
-_MEDIAN_SIGMAS: Final = JOB.noise_sigmas * MEDIAN_ERROR / math.sqrt(IRREGULAR.recent)
-"""Standard deviations of one iteration that the median of the newest exceeds where it is no noise."""
 
 
 class Suspicion(NamedTuple):
@@ -31,7 +26,7 @@ class Suspicion(NamedTuple):
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything but single transfers that hung, everybody's longer work included. `is_of_stage`: the stage of
     the rank whose work cost most is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a
-    verdict that accuses somebody explains it. `beyond_ns`: its excess beyond what all share and the job's noise.
+    verdict that accuses somebody explains it. `beyond_ns`: its excess beyond what all share and twice the noise.
     """
 
     iteration: int
@@ -104,7 +99,7 @@ class Suspicions:
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
         excess_ns, shared_ns = observation.excess_ns, max(attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
-        beyond_ns = excess_ns - shared_ns - _MEDIAN_SIGMAS * observation.spread_ns
+        beyond_ns = excess_ns - shared_ns - JOB.twice * observation.spread_ns
         self._known.append(
             Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, beyond_ns)
         )
