@@ -320,8 +320,8 @@ class IterationJudge:
         verdict_ids = self._update_verdicts(observation, finding, accused_ns, silent)
         # Detectors open verdicts of their own; to these counts the loss that no other verdict explains.
         one = observation
-        lost_ns = one.excess_ns if is_irregular and not verdict_ids else 0.0
-        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
+        lost_ns = {one.iteration: float(one.excess_ns)} if is_irregular and not verdict_ids else {}
+        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), lost_ns)
         others = Others(self._tracker.accused, self._tracker.explained)
         revisions, strange_in = self._say.observe(moment, scored, others, self._topology)
         self._log.verdicts += revisions

@@ -54,11 +54,11 @@ class Moment:
     # Its time, and the usual one; NaN: not known
     elapsed_ns: float
     reference_ns: float
-    lost_ns: float  # its excess, if it was irregular and no other verdict's cause was seen in it; else 0
+    # Excess by iteration of the irregular ones in which no other verdict's cause was seen: its own, and of those
+    # since the one before it in which detectors had an opinion
+    lost_ns: Mapping[int, float]
     told_by: str = ""  # id of the verdict whose cause was seen in it; empty: of none
-    # Of the iterations since the one before it in which detectors had an opinion: how long they took, and lost
-    between_ns: float = 0.0
-    between_lost_ns: float = 0.0
+    between_ns: float = 0.0  # how long those between took
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,16 @@ class Others:
     accused: Mapping[int, str] = field(default_factory=dict)  # by the ranks that they accuse
     seen: Mapping[int, str] = field(default_factory=dict)  # by the newest iterations that showed their causes
 
-    def tell(self, moments: deque[Moment]) -> list[Moment]:
-        """Mark the iterations that they have come to tell of: the loss is theirs; return these as they were."""
-        new = [(at, one) for at, one in enumerate(moments) if one.iteration in self.seen and not one.told_by]
-        for at, one in new:
-            moments[at] = replace(one, lost_ns=0.0, told_by=self.seen[one.iteration])
-        return [one for _, one in new]
+    def tell(self, moments: deque[Moment]) -> tuple[int, float]:
+        """Mark the iterations that they have come to tell of: the loss is theirs; return how many, and that loss."""
+        told, lost_ns = 0, 0.0
+        for at, one in enumerate(list(moments)):
+            told_by = one.told_by or self.seen.get(one.iteration, "")
+            kept = {number: ns for number, ns in one.lost_ns.items() if number not in self.seen}
+            told += told_by != one.told_by
+            lost_ns += sum(one.lost_ns.values()) - sum(kept.values())
+            moments[at] = replace(one, lost_ns=kept, told_by=told_by)
+        return told, lost_ns
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -101,9 +105,12 @@ class CustomVerdict(CountedVerdict):
 
     def see(self, moment: Moment) -> None:
         """Count an iteration in which one of its ranks was strange."""
+        if not self.seen:  # those between were before it
+            own = {at: ns for at, ns in moment.lost_ns.items() if at == moment.iteration}
+            moment = replace(moment, lost_ns=own, between_ns=0.0)
         self.last, self.time_ns = moment.iteration, moment.time_ns
         self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
-        self.lost_ns += moment.lost_ns + (moment.between_lost_ns if self.seen > 1 else 0.0)
+        self.lost_ns += sum(moment.lost_ns.values())
         self.told += bool(moment.told_by)
         self.moments.append(moment)
 
@@ -121,7 +128,8 @@ class CustomState:
     recent: tuple[Moment, ...]
     ordinals: Mapping[str, int]
     open: tuple[CustomVerdict, ...]
-    between: tuple[float, float] = (0.0, 0.0)
+    between_ns: float = 0.0
+    between_lost_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 class CustomVerdicts(CountedVerdicts[CustomVerdict]):
@@ -145,7 +153,8 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         self._limits, self._of_times, self._of_numbers = limits, of_times, of_numbers
         self._recent: deque[Moment] = deque(state.recent if state else (), IRREGULAR.recent)
         self._ordinals = dict(state.ordinals) if state else {}
-        self._between = state.between if state else (0.0, 0.0)  # as of the next `Moment`
+        # As of the next `Moment`
+        self._between_ns, self._lost_ns = (state.between_ns, dict(state.between_lost_ns)) if state else (0.0, {})
 
     @property
     def open_kinds(self) -> list[tuple[str, str]]:
@@ -176,13 +185,14 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         `others`: with it. Returns revisions of verdicts, and the ids of those of which a rank was strange in this
         iteration.
         """
-        self._recent.append(replace(moment, between_ns=self._between[0], between_lost_ns=self._between[1]))
-        self._between = (0.0, 0.0)
+        lost_ns = {**self._lost_ns, **moment.lost_ns}
+        self._recent.append(replace(moment, between_ns=self._between_ns, lost_ns=lost_ns))
+        self._between_ns, self._lost_ns = 0.0, {}
         others.tell(self._recent)
         seen_in = [one for one in self._open if self._follow(one, self._recent[-1], scores, explain)]
         for one in self._open:
-            new = others.tell(one.moments)
-            one.lost_ns, one.told = one.lost_ns - sum(m.lost_ns for m in new), one.told + len(new)
+            told, their_ns = others.tell(one.moments)
+            one.told, one.lost_ns = one.told + told, one.lost_ns - their_ns
             one.merged = self._merged(one, others)
         revisions = self._close([one for one in self._open if one.merged], "merged", topology)
         untold = sum(1 << back for back, one in enumerate(reversed(self._recent)) if not one.told_by)
@@ -198,7 +208,10 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
 
     def pass_by(self, moment: Moment) -> None:
         """Count a judged iteration in which no detector has an opinion: none goes on, and none is over."""
-        self._between = self._between[0] + moment.elapsed_ns, self._between[1] + moment.lost_ns
+        self._between_ns += moment.elapsed_ns
+        self._lost_ns |= moment.lost_ns
+        if len(self._lost_ns) > _KEPT:
+            del self._lost_ns[next(iter(self._lost_ns))]
 
     def _merged(self, one: CustomVerdict, others: Others) -> str:
         """Return the id of a verdict that tells of this one; empty: none does."""
@@ -300,7 +313,7 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
     def state(self) -> CustomState:
         """Everything that a new object needs to go on."""
         opened = tuple(replace(one) for one in self._open)
-        return CustomState(tuple(self._recent), dict(self._ordinals), opened, self._between)
+        return CustomState(tuple(self._recent), dict(self._ordinals), opened, self._between_ns, dict(self._lost_ns))
 
 
 def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, explain: Explain) -> None:

@@ -125,10 +125,6 @@ class OpenVerdict:
             return range(max(self.first, self.last - _KEPT), self.last + 1)
         return [one.iteration for one in self.kept]
 
-    def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
-        """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
-        return self.standing is not None and self.standing.is_unknown(self.cause, late_ns)
-
     @property
     def is_unheard(self) -> bool:
         """Whether its ranks have sent no rows for so long that a review would not know them either."""
@@ -201,6 +197,9 @@ class OpenVerdict:
         """
         own_late_ns = late_ranks_ns(self.cause, late_ns) if self.cause.kind == "slow_rank" else math.nan
         self.pass_by(observation)
+        unknown = 0
+        if self.standing is not None:
+            unknown, self.standing.unknown = self.standing.unknown, 0
         self.tried_since += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
@@ -213,7 +212,7 @@ class OpenVerdict:
             self.quiet = max(self.quiet + step * (not is_unknown), 0)
             self.pass_unseen(observation, share)
         elif self.standing is not None:
-            self._extend(observation, self.standing.costs_ns)
+            self._extend(observation, (1 + unknown) * self.standing.costs_ns)
         else:
             self.add(observation)
             if not math.isnan(own_late_ns) and observation.attribution is not None:
@@ -230,7 +229,7 @@ class OpenVerdict:
             about = own or about
             if about and is_sure(about[0]):
                 self.cause = about[0]
-            self.learn_typical()
+                self.learn_typical()
 
     def pass_by(self, observation: Observation) -> None:
         """Count a judged iteration, whether the cause is seen in it or nobody can tell."""
@@ -273,6 +272,7 @@ class OpenVerdict:
         self.worked += own_ns > (1 - JOB.part) * all_ns
         own_ns = explained_ns(self.cause, observation.attribution)
         self._extend(observation, self.lose(own_ns, observation.elapsed_ns - observation.reference_ns))
+        self.learn_typical()
 
     def lose(self, own_ns: float, excess_ns: float) -> float:
         """Return the loss that an iteration adds: together they lose no more than they took longer.
@@ -303,6 +303,12 @@ class OpenVerdict:
         """Note that a review has seen a standing fault up to here."""
         assert self.standing is not None
         self.standing.confirmed = self.last, self.time_ns, self.seen, self.lost_ns, self.lasted_ns
+
+    def presume(self, newest: Observation) -> None:
+        """Count a standing fault up to the newest iteration, where none since it was seen could tell."""
+        if self.standing is not None and self.standing.unknown and not self.quiet and not self.is_unheard:
+            self.last, self.time_ns, self.lasted_ns = newest.iteration, newest.time_ns, self.passed_ns
+            self.lost_ns += self.standing.unknown * self.standing.costs_ns
 
     def cut_back(self) -> None:
         """Take back the counts since a review saw the fault last: it was not there all that time."""
@@ -445,7 +451,7 @@ class StandingFault:
     late_ns: float
     # The verdict's counts in the newest iteration in which a review saw it (`OpenVerdict.confirm`)
     confirmed: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
-    unknown: int = 0  # iterations in a row that could not tell
+    unknown: int = 0  # iterations in a row that could not tell: it costs as before in them if it is seen again
 
     @property
     def is_seen_by_review_alone(self) -> bool:

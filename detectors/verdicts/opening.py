@@ -248,7 +248,6 @@ def verdict_on_recurring(
         verdict.tried += observation.iteration >= shown
         if observation.iteration in own:
             verdict.add(observation)
-    verdict.learn_typical()
     verdict.judged = ordinals[verdict.last] - ordinals[shown] + 1 + len(before)
     known_ns = {**elapsed_ns, **{one.iteration: one.elapsed_ns for one in irregular}}
     passed_ns = [ns for at, ns in known_ns.items() if first <= at <= verdict.last]

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST, Suspects, calibrated
-from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
@@ -143,15 +143,11 @@ def suspect_of(device: Device, probability: float, topology: Topology, spine: st
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
     if standing is None:
-        # Cost of the cause in the median iteration, ns.
-        costs_ns = median(
-            explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None
-        )
         how_often = how_often_text(verdict.seen, verdict.tried, verdict.first)
         if not verdict.cause.lanes:
-            return in_turn_text(costs_ns, how_often)
+            return in_turn_text(verdict.typical_ns, how_often)
         piece = _typical_piece(verdict)
-        text = evidence_text(piece, costs_ns, how_often, topology)
+        text = evidence_text(piece, verdict.typical_ns, how_often, topology)
         return _own_work_text(verdict, piece) + text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
     if verdict.cause.lanes:
         piece = _typical_piece(verdict)

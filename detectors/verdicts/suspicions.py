@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
-from irregulars.detectors.blame.observation import uneven_ns
+from irregulars.detectors.blame.observation import Observation, uneven_ns
 from irregulars.detectors.blame.work_causes import is_by_chance, is_late_together
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.path.critical_path import Attribution
 
 
 class Suspicion(NamedTuple):
@@ -26,7 +26,7 @@ class Suspicion(NamedTuple):
     `work_ns` is the path's loss to ranks' own work, less the time by which other ranks were quicker; `total_ns` its
     loss to anything but single transfers that hung, everybody's longer work included. `is_of_stage`: the stage of
     the rank whose work cost most is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a
-    verdict that accuses somebody explains it.
+    verdict that accuses somebody explains it. `beyond_ns`: its excess beyond what all share and twice the noise.
     """
 
     iteration: int
@@ -37,6 +37,7 @@ class Suspicion(NamedTuple):
     ordinal: int
     is_told: bool = False
     excess_ns: float = 0.0
+    beyond_ns: float = 0.0
 
     @property
     def lane(self) -> Lane:
@@ -72,8 +73,10 @@ class Suspicions:
     def __init__(self, known: Iterable[Suspicion] = ()) -> None:
         self._known: deque[Suspicion] = deque(known)
 
-    def note(self, attribution: Attribution, place: int, topology: Topology, excess_ns: float = 0.0) -> None:
-        """Take in a suspect iteration that was looked into; `place`: its ordinal."""
+    def note(self, observation: Observation, topology: Topology) -> None:
+        """Take in a suspect iteration that was looked into."""
+        attribution, place = observation.attribution, observation.ordinal
+        assert attribution is not None
         longer = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
         # One transfer that hung is no device's doing.
         hung = [lane for lane in longer if lane in attribution.lanes and attribution.lanes[lane].is_stray]
@@ -95,7 +98,11 @@ class Suspicions:
             and is_late_together(stage, [attribution], topology)
         )
         number, work_ns = attribution.iteration, uneven_ns(attribution)
-        self._known.append(Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, excess_ns=excess_ns))
+        excess_ns, shared_ns = observation.excess_ns, max(attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
+        beyond_ns = excess_ns - shared_ns - JOB.twice * observation.spread_ns
+        self._known.append(
+            Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, beyond_ns)
+        )
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
             self._known.popleft()
@@ -178,6 +185,8 @@ class Suspicions:
             and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)
             and 2 * sum(one.is_of_stage for one in newest) <= len(newest)
+            # Some rank is always last: where all work longer, or by chance, another one in each iteration.
+            and median(one.beyond_ns for one in newest) >= 0
         )
         return {one.iteration: one.work_ns for one in newest} if is_uneven else {}
 

@@ -144,7 +144,7 @@ class VerdictTracker:
         self._elapsed_ns.append((observation.iteration, float(observation.elapsed_ns)))
         is_suspect = observation.is_long or observation.is_shifted or observation.has_late_rank
         if observation.attribution is not None and is_suspect:
-            self._suspicions.note(observation.attribution, observation.ordinal, topology, observation.excess_ns)
+            self._suspicions.note(observation, topology)
         for verdict in self._open:
             ranks = () if verdict.first_device is None else verdict.first_device.ranks
             verdict.unheard = verdict.unheard + 1 if silent and ranks and set(ranks) <= set(silent) else 0
@@ -226,6 +226,8 @@ class VerdictTracker:
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close the open verdicts, because the job ended, restarted or fell silent."""
         spikes = self._decide_spikes(None, topology)
+        for one in self._open:
+            one.presume(self._recent[-1])
         return spikes + self._close(list(self._open), reason, topology)
 
     # --- how a verdict opens ----------------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class VerdictTracker:
             cause = self._cause_of_spike(spike, topology)
             if cause is None:
                 continue
-            verdict = verdict_on_recurring(self._name, cause, [spike])
+            verdict = verdict_on_recurring(self._name, cause, [spike], self._suspicions)
             # It was not open meanwhile, and so did not follow the iterations since.
             for other in (one for one in self._recent if one.ordinal > spike.ordinal):
                 verdict.pass_by(other)
@@ -341,10 +343,8 @@ class VerdictTracker:
             all_ns = sum(one.cost_by_time_ns(observation) for one in self._open if one not in seen_in)
             share = excess_ns / all_ns if abs(all_ns) > abs(excess_ns) else 1.0
         for verdict in self._open:
-            is_unknown = verdict.is_unknown(late_ns)
-            if verdict.standing is not None:
-                verdict.standing.unknown = verdict.standing.unknown + 1 if is_unknown else 0
-            if is_unknown:
+            if verdict.standing is not None and verdict.standing.is_unknown(verdict.cause, late_ns):
+                verdict.standing.unknown += 1
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.dtypes import Floats
 from irregulars.errors import InputError
 from irregulars.messages.kinds import device_kind
 from irregulars.producers.simulator.effects import fault_ranks
@@ -208,15 +209,22 @@ def _label(label: dict[str, Any], job: SimulatorSettings, wanted: Wanted | None)
     shape = f"{job.world_size} ranks, {job.gradient_sync}, pp {job.pp}, tp {job.tp}"
     if wanted is None:
         return label | {"what": f"healthy: {shape}"}
-    faults, is_hard, said = label["faults"], label["hard"], ""
+    faults, is_hard, said, inflation = label["faults"], label["hard"], "", None
     if wanted.kind != "hang":
-        engine = Engine(replace(job, faults=()))
-        healthy_ns = np.array([engine.advance().elapsed_ns for _ in range(job.iterations)])
+        healthy_ns = _times_ns(replace(job, faults=()))
         noise_ratio = float(1.05 * np.median(np.abs(np.diff(healthy_ns))) / np.median(healthy_ns))
         excess = sum(one["excess_ratio"] for one in faults) / len(faults)
         is_hard, said = is_hard or excess < max(_LEAST_EXCESS, 2 * noise_ratio), f" x{1 + excess:.2f}"
+        # Of each iteration: connecting and compiling, in the first ones, are no fault's loss
+        inflation = np.round(_times_ns(calibrated(job)) / healthy_ns, 4).tolist()
     spans = [list(one["iterations"]) for one in faults]
     return label | {
-        "device": FAULT_KINDS[wanted.kind].device, "spans": spans, "hard": is_hard,
+        "device": FAULT_KINDS[wanted.kind].device, "spans": spans, "hard": is_hard, "inflation": inflation,
         "what": f"{wanted.kind}{said}, {'recurring' if len(spans) > 1 else wanted.shape}; {shape}",
     }  # fmt: skip
+
+
+def _times_ns(job: SimulatorSettings) -> Floats:
+    """Return how long each iteration takes."""
+    engine = Engine(job)
+    return np.array([engine.advance().elapsed_ns for _ in range(job.iterations)])

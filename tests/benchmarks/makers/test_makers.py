@@ -166,6 +166,11 @@ def test_a_seed_gives_the_same_jobs(maker: str, tmp_path: Path) -> None:
         assert (job.directory / "commops.parquet").exists()
         labels.append(job.label())
     assert labels[0] == labels[1]
+    truth = truth_of(maker, job.name, labels[0])
+    # Of each iteration, so that one that connects, compiles or stalls is no fault's loss
+    assert bool(truth.ratios) == (truth.excess is not None)
+    inside = [truth.ratios[at] for first, past in truth.spans for at in range(first, past)] if truth.ratios else []
+    assert not inside or sum(inside) / len(inside) == pytest.approx(1 + (truth.excess or 0), abs=0.02)
     stamp = (job.directory / "job.json").stat().st_mtime_ns
     draw(job)  # it is there already
     assert (job.directory / "job.json").stat().st_mtime_ns == stamp

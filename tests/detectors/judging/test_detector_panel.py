@@ -96,13 +96,14 @@ def test_metrics_of_each_tenth_iteration_are_counted_as_such_whoever_else_speaks
         odd = {"gpu_metrics": np.array([0.0, 0.0, 5.0, 0.0])} if number >= 30 and number % 10 == 0 else {}
         scored = Scored(np.zeros(4), RankScores(ranks, usual | odd), {})
         say.hear(scored)
-        moment = Moment(number, number, 2e9, 1e9, 1e9 * (number >= 25))
-        told += say.observe(moment, scored, Others(), TOPOLOGY)[0]
+        moment = Moment(number, number, 2e9, 1e9, {number: 1e9} if number >= 25 else {})
+        others = Others({}, dict.fromkeys(range(51, 61), NIC) if number >= 65 else {})
+        told += say.observe(moment, scored, others, TOPOLOGY)[0]
         say = DetectorsSay("j", 1, SeverityLimits(), panel, say.state())
     told += say.close("finished", TOPOLOGY)
     assert [(one.event, one.iterations) for one in told] == [("opened", (30, 61)), ("closed", (30, 91))]
-    # Time and loss between two looks count too
-    assert [(one.lasted_s, one.lost_s) for one in told] == [(62.0, 31.0), (122.0, 61.0)]
+    # Time and loss between two looks count too, but for what another verdict tells of
+    assert [(one.lasted_s, one.lost_s) for one in told] == [(62.0, 31.0), (122.0, 51.0)]
 
 
 NIC = "j:1:0:0"  # the verdict of the judgement beside that of a detector
@@ -116,7 +117,7 @@ def told_beside(strange: list[bool], nic: list[bool], opens_at: int, name: str, 
         scores = RankScores(np.arange(4), {name: np.array([2.0 * is_strange, 0.0, 0.0, 0.0])})
         watch.look(scores)
         seen = {at: NIC for at in range(now + 1) if nic[at] and now >= opens_at}
-        moment = Moment(now, now, 2e9, 1e9, 1e9 * (is_slow and now not in seen))
+        moment = Moment(now, now, 2e9, 1e9, {now: 1e9} if is_slow and now not in seen else {})
         others = Others({of: NIC} if seen else {}, seen)
         told += verdicts.observe(moment, scores, watch, others, lambda *_: "", TOPOLOGY)[0]
         verdicts = CustomVerdicts("j", 1, SeverityLimits(), verdicts.state(), ["times"], ["numbers"])

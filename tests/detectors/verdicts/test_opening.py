@@ -36,7 +36,7 @@ def evidence(*recent: Observation, before: Sequence[Observation] = (), is_uneven
     suspicions = Suspicions()
     for one in sorted({o.iteration: o for o in (*before, *recent)}.values(), key=lambda o: o.iteration):
         if one.attribution is not None:
-            suspicions.note(one.attribution, one.ordinal, TOPOLOGY)
+            suspicions.note(one, TOPOLOGY)
     return Evidence(recent, suspicions, is_uneven, TOPOLOGY)
 
 

@@ -38,10 +38,15 @@ def lost(number: int, **ms: float) -> Attribution:
     return Attribution(number, path, {}, {}, {})
 
 
+def seen_in(attribution: Attribution, spread_ms: float = 0.0) -> Observation:
+    elapsed_ns = 100 * MS + sum(attribution.path_excess_ns.values())
+    return Observation(attribution.iteration, elapsed_ns, 100 * MS, 0, attribution, spread_ns=spread_ms * MS)
+
+
 def noted(*attributions: Attribution, topology: Topology = TOPOLOGY) -> Suspicions:
     suspicions = Suspicions()
     for one in attributions:
-        suspicions.note(one, one.iteration, topology)
+        suspicions.note(seen_in(one), topology)
     return suspicions
 
 
@@ -81,7 +86,7 @@ def test_suspicions_are_noted() -> None:
     # Memory is bounded
     suspicions = Suspicions()
     for number in range(10_000):
-        suspicions.note(lost(number, r1=20.0), number, TOPOLOGY)
+        suspicions.note(seen_in(lost(number, r1=20.0)), TOPOLOGY)
         assert len(suspicions.state()) <= 100
     assert [number for number, *_ in suspicions.state()] == list(range(10_000 - 100, 10_000))
 
@@ -121,6 +126,15 @@ def test_rivals() -> None:
 
 def test_ranks_that_come_last_at_random_have_uneven_data() -> None:
     assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize(("ms", "is_uneven"), [([50.0] * 6, True), ([35.0] * 5 + [900.0], False)])
+def test_uneven_data_cost_more_than_twice_the_noise_in_most_iterations(ms: list[float], is_uneven: bool) -> None:
+    """Of 20 ms; in each iteration all ranks work 30 ms longer, which says nothing of the data."""
+    suspicions = Suspicions()
+    for at, (rank, own) in enumerate(zip([0, 2, 1, 3, 0, 2], ms, strict=True)):
+        suspicions.note(seen_in(lost(at, all=30.0, **{f"r{rank}": own}), spread_ms=20.0), TOPOLOGY)
+    assert bool(suspicions.uneven(TOPOLOGY)) == is_uneven
 
 
 @pytest.mark.parametrize(("everybody", "is_noise"), [(140.0, False), (160.0, True)])  # a quarter of all that was lost
@@ -221,7 +235,7 @@ def any_suspicions(draw: st.DrawFn) -> Suspicions:
         number += draw(st.integers(1, 40))
         names = st.sampled_from(["r0", "r1", "r2", "r3", "pair", "all"])
         path_ms = draw(st.dictionaries(names, st.floats(-10, 100), max_size=4))
-        suspicions.note(lost(number, **path_ms), number, TOPOLOGY)
+        suspicions.note(seen_in(lost(number, **path_ms)), TOPOLOGY)
     return suspicions
 
 
@@ -232,7 +246,7 @@ def test_what_is_restored_says_the_same(suspicions: Suspicions, lane: Lane, numb
     assert again.uneven(TOPOLOGY) == suspicions.uneven(TOPOLOGY)
     assert again.rivals([lane], [number], 20 * MS) == suspicions.rivals([lane], [number], 20 * MS)
     for one in (again, suspicions):
-        one.note(lost(1300, r1=20.0), 1300, TOPOLOGY)
+        one.note(seen_in(lost(1300, r1=20.0)), TOPOLOGY)
     assert again.state() == suspicions.state()
 
 

@@ -136,6 +136,13 @@ def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
     assert (said[0].lost_s, said[0].lasted_s) == pytest.approx((0.14, 0.44))
 
 
+def test_a_spike_begins_with_the_iterations_that_led_to_it() -> None:
+    steps = [observation(0, late(2, 40.0)), observation(1), replace(observation(2, late(2, 70.0)), sigmas=50.0)]
+    tracker = VerdictTracker("j", 1)
+    said = [one for o in (*steps, *map(observation, range(3, 8))) for one in tracker.observe(o, TOPOLOGY)[0]]
+    assert [(one.event, one.iterations, one.lost_s) for one in said] == [("opened", (0, 3), pytest.approx(0.11))]
+
+
 def test_how_often_a_cause_must_be_seen() -> None:
     # A rank is accused when it was late three times of six
     assert lived([late(1), late(1)]) == []
@@ -651,6 +658,22 @@ def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_clos
     assert [(one.event, one.iterations) for one in said] == [("closed", (0, 5))]
 
 
+@pytest.mark.parametrize(("late_ms", "past"), [([50.0, math.nan], 7), ([0.0, math.nan], 5), ([math.nan] * 5, 5)])
+def test_a_job_that_ends_while_a_standing_fault_could_not_be_told_had_it_to_the_end(
+    late_ms: list[float], past: int
+) -> None:
+    """Unless it was gone before, or its ranks sent no more rows."""
+    tracker = VerdictTracker("j", 1)
+    history: History = [(n, {1: 50 * MS}) for n in range(5)]
+    suspects = ((Device("gpu", (1,)), 0.9),)
+    cause = Cause("slow_rank", suspects, frozenset([work(1)]), None, dict.fromkeys(range(5), 50 * MS))
+    tracker.review_standing([cause], [observation(n, late(1)) for n in range(5)], history, TOPOLOGY)
+    for number, late_ms_now in enumerate(late_ms, start=5):
+        tracker.observe(observation(number), TOPOLOGY, {1: late_ms_now * MS})
+    (closed,) = tracker.close("finished", TOPOLOGY)
+    assert (closed.iterations, closed.lost_s) == ((0, past), pytest.approx(0.05 * past))
+
+
 def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_review_does_not_find_it() -> None:
     tracker = VerdictTracker("j", 1)
     cause = Cause(
@@ -659,8 +682,13 @@ def test_a_standing_fault_of_a_rank_that_sends_no_more_rows_is_over_once_a_revie
     reviewed = [observation(n, late(1)) for n in range(5)]
     tracker.review_standing([cause], reviewed, [(n, {1: 50 * MS}) for n in range(5)], TOPOLOGY)
     unknown, count = math.nan, IRREGULAR.shift_iterations
-    for late_ns in [unknown] * (count - 1) + [50 * MS] + [unknown] * (count - 1):
-        assert tracker.observe(observation(5), TOPOLOGY, {1: late_ns})[0] == []
+    said = [
+        one
+        for late_ns in [unknown] * (count - 1) + [50 * MS] + [unknown] * (count - 1)
+        for one in tracker.observe(observation(5), TOPOLOGY, {1: late_ns})[0]
+    ]
+    # It was there before and after the four that could not tell: so it cost as much in them.
+    assert [(one.event, one.lost_s) for one in said] == [("continued", pytest.approx(0.5))]
     assert tracker.review_standing([], reviewed, [], TOPOLOGY) == []
     tracker.observe(observation(6), TOPOLOGY, {1: unknown})
     assert tracker.review_standing([cause], reviewed, [], TOPOLOGY) == []

@@ -12,7 +12,8 @@ for the effect that was drawn.
 Label: kind, device, ranks, iterations [first, past), effect (over the iterations on, training only, the first 5 left
 out where others are; null for a hang; 1 if healthy), noise (of the twin's training iterations from the sixth on,
 steps and waves of work included), hard and why_hard, what, onset (lasting, while, fluctuating, start, hang), mode
-(clock, loader, cpu, network, stage, replica, hang), on (iterations, if fluctuating), direction and strength.
+(clock, loader, cpu, network, stage, replica, hang), on (iterations, if fluctuating), direction and strength;
+inflation (each iteration's duration over the twin's).
 `size_bytes` is the whole buffer, also for all_gather and reduce_scatter.
 
 Simplified: no contention between kinds of groups on one NIC; rings as slow as their slowest NIC; world operators are
@@ -181,6 +182,7 @@ def _label_fault(label: Label, drawn: _Drawn, run: Run, fault: Fault, measuremen
         if not over.any():
             over = fault.active
         label["effect"] = effect = float(run.times()[over].mean() / drawn.twin.times()[over].mean())
+        label["inflation"] = np.round(run.times() / drawn.twin.times(), 4).tolist()
         on = [i + first for i in np.flatnonzero(fault.active).tolist()]
         label["on"] = on if fault.onset == "fluctuating" else None
         if effect - 1 < 0.08:

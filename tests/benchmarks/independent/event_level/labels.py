@@ -83,6 +83,7 @@ class Labeller:
             "iterations": [place.first + shift, place.past + shift],
             "effect": round(self._effect(everywhere), 4),
             "effect_active": round(self._effect(is_on), 4),
+            "inflation": np.round(self._engine.iteration_times() / self._twin.iteration_times(), 4).tolist(),
             "strength": round(strength, 3),
             "active": [place.first + k + shift for k in np.flatnonzero(is_on).tolist()],
             "what": self._words(),
