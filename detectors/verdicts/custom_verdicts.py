@@ -23,6 +23,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 
 import numpy as np
@@ -210,8 +211,9 @@ class CustomVerdicts(CountedVerdicts[CustomVerdict]):
         """Count a judged iteration in which no detector has an opinion: none goes on, and none is over."""
         self._between_ns += moment.elapsed_ns
         self._lost_ns |= moment.lost_ns
-        if len(self._lost_ns) > _KEPT:
-            del self._lost_ns[next(iter(self._lost_ns))]
+        if len(self._lost_ns) > _KEPT:  # then the oldest two count as one
+            oldest, second = islice(self._lost_ns, 2)
+            self._lost_ns[second] += self._lost_ns.pop(oldest)
 
     def _merged(self, one: CustomVerdict, others: Others) -> str:
         """Return the id of a verdict that tells of this one; empty: none does."""
