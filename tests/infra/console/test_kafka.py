@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.infra.console.database import KafkaAddress, RecentAlerts
 from irregulars.kafka.topics import TopicSettings
-from tests.infra.processes import wait_until
+from tests.waiting import wait_for
 
 
 class Followed(RecentAlerts):
@@ -51,11 +52,12 @@ def test_that_kafka_went_away_is_told_as_long_as_it_is_away(monkeypatch: Any) ->
     monkeypatch.setattr(found, "take", lambda value: read.append(len(value)))
     found.start()
     try:
-        assert wait_until(lambda: bool(read))
+        wait_for(lambda: bool(read))
         assert found.trouble is None
         del broker
-        assert wait_until(lambda: found.trouble is not None)
-        assert not wait_until(lambda: found.trouble is None, within_s=1.0)
+        wait_for(lambda: found.trouble is not None)
+        with pytest.raises(AssertionError):
+            wait_for(lambda: found.trouble is None, within_s=1.0)
         assert "Kafka at 127.0.0.1" in str(found.trouble)
     finally:
         found.close()
