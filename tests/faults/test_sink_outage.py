@@ -88,7 +88,7 @@ def offsets(pipeline: Pipeline, group: str) -> tuple[dict[tuple[str, int], int],
     names = [bus.topics.name(topic) for topic in (*RANK_TOPICS, "evidence")]
     consumer = Consumer(config)
     places = [TopicPartition(name, partition) for name in names for partition in range(bus.partitions)]
-    committed = {(place.topic, place.partition): place.offset for place in consumer.committed(places, timeout=10)}
+    committed = {(place.topic, place.partition): place.offset for place in consumer.committed(places, timeout=60)}
     consumer.close()
     return committed, len(bus.read("rank_snapshots")) + len(bus.read("job_snapshots"))
 
