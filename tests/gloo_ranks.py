@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 
 import pytest
@@ -15,6 +15,8 @@ import pytest
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.runs.published_run import PublishedRun
+from irregulars.kafka.log_reader import LogReader
+from irregulars.messages.judgements import Verdict, decode_verdict
 from tests.conftest import ROOT
 
 RANKS = 4
@@ -45,6 +47,16 @@ def training(module: str, *arguments: str) -> Iterator[list[subprocess.Popen[str
         for one in running:
             one.kill()
             one.communicate()
+
+
+@contextmanager
+def reading(services: LocalServices, topic: str) -> Iterator[Callable[[], list[Verdict]]]:
+    """Give a function that reads all revisions that are on a topic by now."""
+    name = services.settings.topics().name(topic)
+    with closing(LogReader(services.settings.kafka_bootstrap, {})) as reader:
+        yield lambda: [
+            decode_verdict(one.value(), topic) for p in reader.partitions(name) for one in reader.read_tail(name, p)
+        ]
 
 
 def wait_for_end(run: PublishedRun, services: LocalServices) -> None:

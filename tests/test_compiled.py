@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -226,15 +226,21 @@ def closings(random: Random, odd: float) -> Iterator[Closing]:
             name, value = random.choice([("start_ns", T0 + 5), ("elapsed_ns", np.nan), ("iteration", 0)])
             columns[name][place] = value
         numbers = sorted({*columns["iteration"].tolist(), *random.sample(range(4), 2)})
-        yield Closing(
-            attempt=1, rank=rank, partition=0, wide=frozenset(random.sample(NAMES, 2)), numbers=numbers,
-            cuts=list(cuts_of(random, columns, rank)),
+        yield closing(list(cuts_of(random, columns, rank)), numbers)._replace(
+            rank=rank, wide=frozenset(random.sample(NAMES, 2)),
             free_ns=[random.choice((UNKNOWN, T0 - 100, T0 + 500_000)) for _ in numbers],
-            entry_ns=UNKNOWN, start_ns=[T0 + number for number in numbers], elapsed_ns=[10**6] * len(numbers),
-            phase=[0] * len(numbers), tokens=[np.nan] * len(numbers),
-            numerics=[None] * len(numbers), audits=[()] * len(numbers), pauses=[()] * len(numbers),
-            late_rows=0, lost_rows=0,
         )  # fmt: skip
+
+
+def closing(cuts: list[Cut], numbers: Sequence[int] = (0,)) -> Closing:
+    """What rank 0 did in some iterations."""
+    some = len(numbers)
+    return Closing(
+        attempt=1, rank=0, partition=0, wide=frozenset(), numbers=list(numbers), cuts=cuts, free_ns=[UNKNOWN] * some,
+        entry_ns=UNKNOWN, start_ns=[T0 + number for number in numbers], elapsed_ns=[10**6] * some, phase=[0] * some,
+        tokens=[np.nan] * some, numerics=[None] * some, audits=[()] * some, pauses=[()] * some, late_rows=0,
+        lost_rows=0,
+    )  # fmt: skip
 
 
 def cuts_of(random: Random, columns: Mapping[str, Column], rank: int) -> Iterator[Cut]:
@@ -272,9 +278,9 @@ def test_sums_are_those_of_numpy(odd: float, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_rank_that_only_numpy_can_do_keeps_no_other_from_the_compiled_loop() -> None:
     random = Random(7)
     columns = operators(random, 20, 0.0) | {"iteration": np.zeros(20, np.int64)}
-    plain = closings_of(list(cuts_of(random, columns, 0)))
-    odd = closings_of(list(cuts_of(random, columns | {"elapsed_ns": np.full(20, np.nan)}, 0)))
-    ranks = [one._replace(rank=rank) for rank, one in enumerate([*plain * 3, *odd, *plain * 2])]
+    plain = closing(list(cuts_of(random, columns, 0)))
+    odd = closing(list(cuts_of(random, columns | {"elapsed_ns": np.full(20, np.nan)}, 0)))
+    ranks = [one._replace(rank=rank) for rank, one in enumerate([plain, plain, plain, odd, plain, plain])]
     assert by_kernel(ranks) == [True, True, True, False, True, True]
     rows = [row for row in reduce_closings("job", ranks) if isinstance(row, Evidence)]
     assert [row.columns["rank"].tolist() for row in rows] == [[0, 1, 2, 4, 5], [3]]
@@ -293,24 +299,13 @@ def test_operators_that_began_at_different_times_are_different_ones(monkeypatch:
         "iteration": np.zeros(4, np.int64),
     }
     batch = read_twice(encode_batch(batch_of(columns)), "commops")
-    (made,) = closings_of([Cut(MessageRows(batch.columns, NAMES, 3), 0, 4)])
+    made = closing([Cut(MessageRows(batch.columns, NAMES, 3), 0, 4)])
     found = reduce_closings("job", [made])
     with monkeypatch.context() as without:
         without.setattr(evidence_reduction, "KERNEL", None)
         wanted = reduce_closings("job", [made])
     assert_equal_evidence(found, wanted)
     assert [int(row.columns["operators"].sum()) for row in found if isinstance(row, Evidence)] == [4]
-
-
-def closings_of(cuts: list[Cut]) -> list[Closing]:
-    """One closing of iteration 0."""
-    return [
-        Closing(
-            attempt=1, rank=0, partition=0, wide=frozenset(), numbers=[0], cuts=cuts, free_ns=[UNKNOWN],
-            entry_ns=UNKNOWN, start_ns=[T0], elapsed_ns=[100], phase=[0], tokens=[np.nan], numerics=[None],
-            audits=[()], pauses=[()], late_rows=0, lost_rows=0,
-        )
-    ]  # fmt: skip
 
 
 def by_kernel(closed: list[Closing]) -> list[bool]:

@@ -30,7 +30,7 @@ def server() -> Iterator[PageServer]:
 
 def ask(url: str, method: str = "GET") -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60) as answer:
             return answer.status, answer.read()
     except HTTPError as refusal:
         with closing(refusal):

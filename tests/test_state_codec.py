@@ -208,8 +208,7 @@ def test_numbers_without_an_order_are_written_as_they_are_and_arrays_of_before_a
     noise = np.frombuffer(np.random.default_rng(1).bytes(80_000), np.int64)
     assert len(encode_state({"a": noise}, 1)) == pytest.approx(noise.nbytes, rel=0.01)
     body = msgspec.msgpack.encode({"a": ["<i8", [3], np.arange(3).tobytes()]})
-    value = struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body
-    np.testing.assert_array_equal(decode_state(value, dict[str, np.ndarray], 1)["a"], np.arange(3))
+    np.testing.assert_array_equal(decode_state(sealed(body), dict[str, np.ndarray], 1)["a"], np.arange(3))
 
 
 @pytest.mark.parametrize(("shape", "packed", "packing"), [
@@ -220,9 +219,8 @@ def test_numbers_without_an_order_are_written_as_they_are_and_arrays_of_before_a
 ])  # fmt: skip
 def test_an_array_that_is_not_packed_as_it_says_is_refused(shape: list[int], packed: bytes, packing: str) -> None:
     body = msgspec.msgpack.encode({"a": ["<i8", shape, packed, packing]})
-    value = struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body
     with pytest.raises(RecordError, match=r"packed|packing"):
-        decode_state(value, dict[str, np.ndarray], 1)
+        decode_state(sealed(body), dict[str, np.ndarray], 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"\1\0\0\0", struct.pack("<Q", 1 << 50), struct.pack("<Q", 9) + b"garbage"])

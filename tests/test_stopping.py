@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -78,7 +77,7 @@ stopping.listen()
 try:
     with stopping.raises():
         WHERE()
-        time.sleep(20)
+        time.sleep(600)
 except stopping.StopAsked as asked:
     print(asked.number)
 """
@@ -87,10 +86,9 @@ except stopping.StopAsked as asked:
 @pytest.mark.parametrize("where", ["InFinalizer", "InLibrary"])
 def test_a_signal_that_is_swallowed_is_raised_again(where: str) -> None:
     command = [sys.executable, "-c", SWALLOWED.replace("WHERE", where)]
-    began_s = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    # Within the limit, and not only when its block has ended
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert (done.stdout, done.stderr) == (f"{signal.SIGINT:d}\n", "")
-    assert time.monotonic() - began_s < 15  # and not only when its block has ended
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

@@ -18,9 +18,9 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
+def wait_for(is_so: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
     """Let threads and other processes run until `is_so`."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)

@@ -125,20 +125,6 @@ def test_a_gate_can_be_cut_slowed_and_mended(echo: int) -> None:
             assert ask(after) == b"hello\n"
 
 
-def test_a_silent_gate_breaks_nothing_and_lets_nothing_through(echo: int) -> None:
-    with Gates() as gates:
-        gate = gates.open(echo)
-        with socket.create_connection((HOST, gate.port), timeout=60) as connection:
-            assert ask(connection) == b"hello\n"
-            gates.silence(gate)
-            connection.settimeout(0.5)
-            with pytest.raises(TimeoutError):
-                ask(connection)
-            gates.mend(gate)
-            connection.settimeout(60)
-            assert connection.recv(100) == b"hello\n"
-
-
 def test_a_gate_that_is_cut_while_many_knock_leaves_nothing_open() -> None:
     """What asyncio has accepted when its server closes is lost, and pytest makes that a failure."""
     is_over = threading.Event()

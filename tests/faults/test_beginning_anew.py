@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from irregulars.infra.wiring import agent_settings
-from irregulars.producers.publishing.agent import Agent
-from irregulars.producers.trace.directory import read_trace
-from irregulars.producers.trace.source import TraceSource
 from irregulars.streams.snapshots.published_verdicts import VERDICT_TOPICS
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record
-from tests.integration.pipelines import ITERATIONS, RECORDINGS, Pipeline
-from tests.integration.test_end_to_end import Gate, is_open, seconds_until
+from tests.integration.pipelines import ITERATIONS, Pipeline, held_replay
+from tests.integration.test_end_to_end import is_open
 from tests.integration.worker_runs import Bus, Job, Worker, partition_of, wait_until
 
 pytestmark = pytest.mark.integration
-
-RECORDING = "gloo-slow-rank"
-HELD_AT = 78  # its fault is in iterations 60 to 79
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
@@ -68,21 +60,14 @@ def newest_position(bus: Bus, partition: int) -> PositionRecord:
 
 
 def test_a_job_whose_announcements_are_deleted_is_judged_again_and_opens_nothing_twice(pipeline: Pipeline) -> None:
-    trace = read_trace(RECORDINGS / RECORDING)
-    gate = Gate(seconds_until(trace, HELD_AT))
-    source = TraceSource(trace, max_span_s=0.1, clock_s=gate)
     worker = pipeline.start_worker()
-    with ThreadPoolExecutor(1) as pool:
-        replay = pool.submit(Agent(source, agent_settings(pipeline.settings)).run)
-        try:
-            wait_until(lambda: is_open(pipeline.revisions()), "an open verdict")
-            assert worker.stop() == 0
-            pipeline.bus.delete_all("evidence")
-            pipeline.bus.spoil("job_snapshots", "damaged")
-        finally:
-            gate.is_open = True
+    with held_replay(pipeline, "gloo-slow-rank", 78) as go_on:  # its fault is in iterations 60 to 79
+        wait_until(lambda: is_open(pipeline.revisions()), "an open verdict")
+        assert worker.stop() == 0
+        pipeline.bus.delete_all("evidence")
+        pipeline.bus.spoil("job_snapshots", "damaged")
+        go_on.set()
         worker = pipeline.start_worker()
-        assert replay.result(60).reason == "finished"
     judged = "SELECT max(iteration) FROM iterations FINAL"
     wait_until(lambda: int(pipeline.query(judged)) == ITERATIONS - 1, "the last iteration")
     assert worker.stop() == 0

@@ -8,14 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.settings import Settings
-from irregulars.infra.wiring import agent_settings, monitor_settings
+from irregulars.infra.wiring import agent_settings
 from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from tests.integration.pipelines import AS_SHIPPED, ITERATIONS, RECORDINGS, Pipeline, Process
-from tests.integration.test_end_to_end import FAULTY, REPLAYED, require_each_revision_once, stored_verdicts
+from tests.integration.test_end_to_end import (
+    FAULTY,
+    REPLAYED,
+    analysed,
+    require_each_revision_once,
+    stored_verdicts,
+    verdicts_of,
+)
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -103,9 +109,8 @@ def has_begun(pipeline: Pipeline) -> bool:
 
 
 def require_what_analyze_says(pipeline: Pipeline) -> None:
-    settings = monitor_settings(DEFAULTS)
-    analyses = {name: analyze(read_trace(RECORDINGS / name), settings) for name in REPLAYED}
-    wanted = {verdict.verdict_id: verdict for one in analyses.values() for verdict in one.verdicts}
+    analyses = analysed(*REPLAYED)
+    wanted = verdicts_of(analyses)
     assert len(wanted) == len(FAULTY)
     wait_until(lambda: stored_states(pipeline) == ["closed"] * len(wanted), "all verdicts closed")
     assert stored_verdicts(pipeline) == {name: verdict.to_json() for name, verdict in wanted.items()}

@@ -6,12 +6,8 @@ import time
 
 import pytest
 
-from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.settings import Settings
-from irregulars.infra.wiring import monitor_settings
-from irregulars.producers.trace.directory import read_trace
-from tests.integration.pipelines import RECORDINGS, Pipeline, Process
-from tests.integration.test_end_to_end import FAULTY, REPLAYED, stored_verdicts
+from tests.integration.pipelines import Pipeline, Process
+from tests.integration.test_end_to_end import FAULTY, REPLAYED, analysed, stored_verdicts, verdicts_of
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -28,10 +24,9 @@ def test_a_worker_that_stands_still_makes_no_rank_look_silent(pipeline: Pipeline
         time.sleep(STOPPED_S)
     pipeline.wait_until_stored(len(REPLAYED))
     assert [worker.stop() for worker in workers] == [0, 0]
-    settings = monitor_settings(Settings())
-    wanted = [one for name in REPLAYED for one in analyze(read_trace(RECORDINGS / name), settings).verdicts]
+    wanted = verdicts_of(analysed(*REPLAYED))
     assert len(wanted) == len(FAULTY)
-    assert stored_verdicts(pipeline) == {verdict.verdict_id: verdict.to_json() for verdict in wanted}
+    assert stored_verdicts(pipeline) == {name: verdict.to_json() for name, verdict in wanted.items()}
 
 
 def is_assigned(worker: Process) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.runs.published_run import PublishedRun
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings, database_settings
-from irregulars.kafka.log_reader import LogReader
-from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.torch_hook.agent_socket import SocketSource
 from irregulars.sinks.advice import plan_of
 from irregulars.sinks.connection import connected
 from tests.benchmarks.causes.trials import Trial
-from tests.gloo_ranks import RANKS, needs_torch, training, wait_for_end
+from tests.gloo_ranks import RANKS, needs_torch, reading, training, wait_for_end
 from tests.integration.worker_runs import wait_until
 
 pytestmark = [pytest.mark.integration, needs_torch]
@@ -36,14 +34,11 @@ def test_a_slow_loader_is_named_and_no_host_is_drained_for_it(tmp_path: Path) ->
         with (
             PublishedRun(SocketSource(socket, ranks=RANKS), agent_settings(own)) as run,
             training("tests.benchmarks.causes.worker", str(socket), str(listed)),
-            closing(LogReader(own.kafka_bootstrap, {})) as reader,
+            reading(services, "verdicts") as read,
         ):
-            topic = own.topics().name("verdicts")
 
             def found() -> list[Verdict]:
-                messages = [one for p in reader.partitions(topic) for one in reader.read_tail(topic, p)]
-                verdicts = [decode_verdict(one.value()) for one in messages]
-                return [one for one in verdicts if one.suspects and one.suspects[0].ranks == TRIAL.ranks]
+                return [one for one in read() if one.suspects and one.suspects[0].ranks == TRIAL.ranks]
 
             wait_until(lambda: any(one.cause for one in found()), "a verdict that names the cause")
             wait_for_end(run, services)

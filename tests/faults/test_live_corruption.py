@@ -24,7 +24,7 @@ from tests.integration.worker_runs import wait_until
 pytestmark = [pytest.mark.integration, needs_torch]
 
 RANK, STEP, STEPS = 2, 40, 80
-MOST_S = 5.0  # from the end of the step to the alert on its topic
+MOST_S = 30.0  # from the end of the step to the alert on its topic, on a busy machine; usual is a second or two
 
 
 def train() -> None:

@@ -14,25 +14,11 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings
 from irregulars.kafka.topics import TopicSettings
 from tests.gloo_ranks import needs_torch, wait_for_end
-from tests.integration.notify_runs import NotifyRun
+from tests.integration.notify_runs import NotifyRun, pagerduty, webhook
 from tests.integration.worker_runs import wait_until
 from tests.sinks.notices.receiver import Receiver, Request
 
 pytestmark = [pytest.mark.integration, needs_torch]
-
-CHANNELS = """
-[[channel]]
-kind = "webhook"
-name = "hook"
-url = "{url}/hook"
-
-[[channel]]
-kind = "pagerduty"
-name = "pager"
-url = "{url}/pager"
-routing_key_file = "{key}"
-least_severity = "page"
-"""
 
 
 @dataclass(frozen=True)
@@ -48,15 +34,13 @@ def paths(requests: list[Request], path: str) -> list[Request]:
 
 
 def test_one_fault_is_one_incident_and_one_page(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("0123456789abcdef0123456789abcdef")
-    key.chmod(0o600)
     # Four processes lose no night's rest: what is a page is said by the test, who is to blame is not.
     settings = Settings(snapshot_s=1.0, partitions=4, alert_page_gpu_hours=0.1, alert_page_after_s=1.0)
     plan = LivePlan(stall_s=0.4)  # several times what a busy machine adds to an iteration by itself
     with Receiver() as receiver, LocalServices(settings) as services:
         own = services.settings
-        channels = CHANNELS.format(url=receiver.url, key=key)
+        pager = pagerduty(f"{receiver.url}/pager", tmp_path, least_severity="page")
+        channels = webhook(f"{receiver.url}/hook") + pager
         notify = NotifyRun(Bus(own.kafka_bootstrap, own.topics()), tmp_path, channels, notify_hold_s=1.0)  # type: ignore[arg-type]
         try:
             wait_until(notify.is_loaded, "start")

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,11 @@ from irregulars.infra.console.incident import Look, read_looks
 from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
-from irregulars.kafka.log_reader import LogReader
-from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.connection import connected
 from irregulars.sinks.investigations import run
 from tests.conftest import ROOT
-from tests.gloo_ranks import needs_torch, training
+from tests.gloo_ranks import needs_torch, reading, training
 from tests.integration.worker_runs import wait_until
 from tests.looking_into import refusal
 
@@ -68,16 +66,14 @@ CIRCLE = "a circle of 2 recvs on world: rank 0 in recv from rank 1, rank 1 in re
 def test_who_keeps_a_job_waiting_is_told_and_where_its_process_stands(
     services: LocalServices, socket: Path, way: str, kind: str, ranks: tuple[int, ...], words: str, frame: str
 ) -> None:
-    own = services.settings
-    topic = own.topics().name("alerts")
-    with training("tests.faults.standing_ranks", str(socket), way, way), closing(
-        LogReader(own.kafka_bootstrap, {})
-    ) as reader, connected(database_settings(own, 10.0, is_reading=True)) as client:  # fmt: skip
+    with (
+        training("tests.faults.standing_ranks", str(socket), way, way),
+        reading(services, "alerts") as read,
+        connected(database_settings(services.settings, 10.0, is_reading=True)) as client,
+    ):
 
         def alerts() -> list[Verdict]:
-            messages = [one for p in reader.partitions(topic) for one in reader.read_tail(topic, p)]
-            found = [decode_verdict(one.value(), "alerts") for one in messages]
-            return [one for one in found if one.job == way and one.kind == kind and words in one.evidence]
+            return [one for one in read() if one.job == way and one.kind == kind and words in one.evidence]
 
         wait_until(lambda: bool(alerts()), "an alert with the right sentence")
         verdict = alerts()[0]
@@ -103,17 +99,13 @@ def test_who_keeps_a_job_waiting_is_told_and_where_its_process_stands(
 def test_the_function_and_the_operator_in_which_a_slow_rank_spends_its_time_are_named(
     services: LocalServices, socket: Path
 ) -> None:
-    own = services.settings
-    topic = own.topics().name("verdicts")
     with (
         training("tests.faults.standing_ranks", str(socket), "slow", "slow"),
-        closing(LogReader(own.kafka_bootstrap, {})) as reader,
+        reading(services, "verdicts") as read,
     ):
 
         def sentences() -> list[str]:
-            messages = [one for p in reader.partitions(topic) for one in reader.read_tail(topic, p)]
-            found = [decode_verdict(one.value()) for one in messages]
-            return [one.evidence for one in found if (one.job, one.kind) == ("slow", "slow_rank")]
+            return [one.evidence for one in read() if (one.job, one.kind) == ("slow", "slow_rank")]
 
         for spent_in in ("decode_jpeg (standing_ranks.py", "aten::sort"):
             told = re.compile(rf"rank 2 spends (\d+)% of its time in {re.escape(spent_in)}[^;]*, ranks [^;]* (\d+)%")

@@ -174,9 +174,7 @@ def test_a_worker_starts_without_the_topic_and_follows_it_once_it_is_made(pipeli
 def test_what_can_t_be_used_is_refused_and_the_list_says_what_is_in_force(bus: Bus) -> None:
     for arguments, words in (
         (["set", "window=80", "--reason", "x"], "window must not change while workers run"),
-        (["set", "delta=0.9", "alert_least_seen=5", "--reason", "x"], "delta must be a number above 1; got 0.9"),
         (["set", "delta=high", "--reason", "x"], "delta must be a number above 1; got 'high'"),
-        (["set", "dleta=1.2", "--reason", "x"], "did you mean delta?"),
         (["set", "delta", "--reason", "x"], "threshold must be NAME=VALUE; got 'delta'"),
         (["unset", "grace_s", "--reason", "x"], "grace_s must not change while workers run"),
         (["set", "delta=1.2"], "reason"),

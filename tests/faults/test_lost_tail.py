@@ -29,7 +29,7 @@ from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.notices.state_log import StateLog
 from tests.apache_kafka.broker import KafkaBroker
-from tests.integration.pipelines import COMMAND, Pipeline
+from tests.integration.pipelines import COMMAND, Pipeline, replaying_agent
 from tests.integration.worker_runs import Bus, wait_until
 
 pytestmark = pytest.mark.integration
@@ -121,7 +121,7 @@ def test_what_was_not_acknowledged_is_published_in_order(
     assert caplog.text.count("event=producer_made_anew") == 1
 
 
-SPEED = "0.7"
+SPEED = 0.7
 """Of the simulated job, which then takes 40 s."""
 
 JOBS = ("replayed", "simulated")
@@ -134,15 +134,9 @@ def test_replay_and_agent_go_on_and_the_verdicts_are_right(kafka_broker: KafkaBr
     job = tmp_path / "job"
     simulate = "simulate --shape ddp --set dp=8 --preset tidy --fault slow_rank:rank=3,from=70,to=90,excess=0.3"
     subprocess.run([*COMMAND, *simulate.split(), "--iterations", "120", str(job)], check=True)
-    file = tmp_path / "agent.toml"
-    file.write_text(
-        f"[metrics]\nenabled = false\n[gpus]\nenabled = false\n[nics]\nenabled = false\n[spool]\nfinal_s = 60\n"
-        f'directory = "{tmp_path / "spool"}"\n'
-        f'[[sources]]\nkind = "replay"\ndirectory = "{job}"\nspeed = {SPEED}\n'
-    )
     try:
-        replay = pipeline.start("replay", str(job), "--speed", SPEED, "--job", JOBS[0], "--json")
-        agent = pipeline.start("agent", str(file))
+        replay = pipeline.start("replay", str(job), "--speed", str(SPEED), "--job", JOBS[0], "--json")
+        agent = pipeline.start("agent", str(replaying_agent(tmp_path, job, SPEED)))
         wait_until(lambda: are_underway(pipeline.bus), "iterations of both jobs")
         kafka_broker.kill()
         cut(kafka_broker, topic, 0.35)

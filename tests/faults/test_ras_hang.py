@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from irregulars.messages.judgements import Verdict
-from tests.integration.pipelines import Pipeline, Process
+from tests.integration.pipelines import Pipeline, Process, agent_file
 from tests.integration.worker_runs import wait_until
 from tests.producers.importers.played_server import PlayedJob, PlayedServer
 
@@ -43,14 +43,11 @@ def serving(*names: str) -> Iterator[dict[str, PlayedServer]]:
 
 
 def start_agent(pipeline: Pipeline, servers: Mapping[str, PlayedServer]) -> Process:
-    file = pipeline.folder / "agent.toml"
-    off = "".join(f"[{table}]\nenabled = false\n" for table in ("metrics", "nics", "gpus"))
     sources = "".join(
         SOURCE.format(name=name, port=server.port, hang_s=300 if name == "finished" else HANG_S)
         for name, server in servers.items()
     )
-    file.write_text(f'{off}[spool]\ndirectory = "{pipeline.folder}/spool"\n{sources}')
-    return pipeline.start("agent", str(file))
+    return pipeline.start("agent", str(agent_file(pipeline.folder, sources)))
 
 
 def hangs(pipeline: Pipeline) -> list[Verdict]:

@@ -123,7 +123,7 @@ def send_one_by_one(bootstrap: str, config: Mapping[str, str | int | bool]) -> l
     producer = Producer({"bootstrap.servers": bootstrap, **config, "batch.num.messages": 1, "linger.ms": 0})
     for number in range(MESSAGES):
         producer.produce(TOPIC, b"%d" % number, partition=0, on_delivery=note)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return acknowledged
 
 

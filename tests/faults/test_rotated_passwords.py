@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,8 +23,8 @@ from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.tables import tables_of
 from tests.integration.pipelines import RECORDINGS, Process, replaying_agent, says, starting
-from tests.integration.secured_kafka import SecuredKafka, kafka_of_ada
-from tests.integration.worker_runs import SESSION_S, wait_until
+from tests.integration.secured_kafka import SecuredKafka, kafka_of_ada, settings_of_ada
+from tests.integration.worker_runs import wait_until
 from tests.sinks import made_up_job
 from tests.sinks.notices.alerts import alert_bytes
 
@@ -52,13 +52,9 @@ def password_file(broker: SecuredKafka, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(broker: SecuredKafka, password_file: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    settings: dict[str, Any] = {
-        "kafka_bootstrap": broker.sasl_bootstrap, "kafka_tls": True, "kafka_ca_file": broker.authority.certificate,
-        "kafka_user": "ada", "kafka_password_file": password_file, "topic_prefix": PREFIX, "partitions": 1,
-        "session_s": SESSION_S, "snapshot_s": 0.5, "stop_s": 60.0, "metrics_listen": "off", "notify_listen": "off",
-        "data_dir": tmp_path / "data", "alert_least_severity": "note", "notify_hold_s": 0.0,
-    }  # fmt: skip
-    with starting(Settings(**settings), tmp_path) as start:
+    settings = settings_of_ada(broker, tmp_path, topic_prefix=PREFIX, kafka_password_file=password_file,
+                               alert_least_severity="note", notify_listen="off", notify_hold_s=0.0)  # fmt: skip
+    with starting(settings, tmp_path) as start:
         yield start
 
 
@@ -97,7 +93,7 @@ def test_a_new_password_of_kafka_is_taken_from_its_file_by_all_that_run(
         what = f"the new password, by {name}"
         wait_until(lambda one=one: says(one, "event=password_read_again"), what)  # type: ignore[misc]
     done = start("replay", str(RECORDINGS / "gloo-slow-nic"), "--speed", "0")
-    assert done.wait(60) == 0, done.output()
+    assert done.wait() == 0, done.output()
     wait_until(lambda: says(running["worker"], "event=verdict_opened job='gloo-slow-nic'"), "a verdict")
     producer = new_producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(PREFIX + "alerts", alert_bytes("v1"), b"v1")

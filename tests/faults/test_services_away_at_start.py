@@ -12,7 +12,7 @@ import pytest
 
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
-from tests.integration.pipelines import Pipeline, Process
+from tests.integration.pipelines import Pipeline, says
 from tests.integration.worker_runs import page_of, wait_until
 
 pytestmark = pytest.mark.integration
@@ -35,16 +35,10 @@ def database(tmp_path: Path) -> Iterator[DemoDatabase]:
     database.kill()
 
 
-def waits(worker: Process, service: str) -> bool:
-    """Whether it has said that it waits; a worker that has ended says nothing any more."""
-    assert worker.is_running, worker.output()
-    return f"event={service}_away" in worker.output()
-
-
 def test_a_worker_judges_without_its_database_and_stores_later(pipeline: Pipeline, database: DemoDatabase) -> None:
     page = f"127.0.0.1:{free_port()}"
     worker = pipeline.start_worker(metrics_listen=page)
-    wait_until(lambda: waits(worker, "database"), "a line that the database is away")
+    wait_until(lambda: says(worker, "event=database_away"), "a line that the database is away")
     pipeline.replay("gloo-slow-nic")
     wait_until(lambda: bool(pipeline.revisions()), "an alert")
     why = "database must have answered since the start; it has not\n"
@@ -78,7 +72,7 @@ def test_a_worker_whose_database_is_away_stops_when_it_is_asked_to(
 ) -> None:
     url = silent_url if is_silent else pipeline.settings.clickhouse_url
     worker = pipeline.start_worker(stop_s=STOP_S, clickhouse_url=url)
-    wait_until(lambda: waits(worker, "database"), "a line that the database is away")
+    wait_until(lambda: says(worker, "event=database_away"), "a line that the database is away")
     time.sleep(ASKING_S)
     assert worker.stop(STOP_S + MARGIN_S, how) == 0
     assert "Traceback" not in worker.output()

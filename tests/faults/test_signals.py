@@ -11,7 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -162,18 +163,14 @@ def complaints_of(command: Command, number: int, moment: Moment) -> list[str]:
         return [f"{moment}, {took_s:.1f} s: {', '.join(wrong)}: {run.output[-2000:]}"] if wrong else []
 
 
-class _started:
-    def __init__(self, command: Command) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="signalled-")
-        self._command = command
-
-    def __enter__(self) -> Run:
-        self._run = Run(self._command, Path(self._folder.name))
-        return self._run
-
-    def __exit__(self, *_: object) -> None:
-        self._run.kill()
-        self._folder.cleanup()
+@contextmanager
+def _started(command: Command) -> Iterator[Run]:
+    with tempfile.TemporaryDirectory(prefix="signalled-") as folder:
+        run = Run(command, Path(folder))
+        try:
+            yield run
+        finally:
+            run.kill()
 
 
 MOMENTS = int(os.environ.get("SIGNAL_MOMENTS", "5"))

@@ -54,7 +54,7 @@ def test_the_host_is_named_on_which_a_killed_job_started_again(pipeline: Pipelin
     before = replay(pipeline, old)
     wait_until(lambda: len(pipeline.bus.read("commops")) > 20, "some rows of the first start")
     before.kill()
-    assert replay(pipeline, new).wait(60) == 0
+    assert replay(pipeline, new).wait() == 0
     wait_until(lambda: is_closed(pipeline), "the verdict")
     (verdict,) = pipeline.newest().values()
     assert (verdict.suspects[0].host, verdict.suspects[0].rank, verdict.attempt) == ("NEW-1", 3, 2)
@@ -68,7 +68,7 @@ def test_two_jobs_of_one_name_are_told_and_nobody_is_named(pipeline: Pipeline, t
     wait_until(lambda: len(pipeline.bus.read("commops")) > 0, "some rows of the first job")
     other = replay(pipeline, record(tmp_path, "OTHER", 800))
     wait_until(lambda: "event=two_jobs_of_one_name job='one-name'" in worker.output(), "a line about the two")
-    assert slow.wait(60) == other.wait(60) == 0
+    assert slow.wait() == other.wait() == 0
     wait_until(lambda: is_closed(pipeline), "the end")
     assert not any(one.close_reason == "recovered" for one in pipeline.revisions())
     assert all(not one.suspects for one in pipeline.newest().values())

@@ -16,8 +16,8 @@ from irregulars.infra.settings import Settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topics import TopicSettings
 from tests.integration.pipelines import Process, replaying_agent, run_command, says, starting
-from tests.integration.secured_kafka import SecuredKafka, TokenServer, kafka_of_ada
-from tests.integration.worker_runs import SESSION_S, wait_until
+from tests.integration.secured_kafka import SecuredKafka, TokenServer, kafka_of_ada, settings_of_ada
+from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -44,12 +44,8 @@ def tokens(broker: SecuredKafka) -> Iterator[TokenServer]:
 
 @pytest.fixture
 def settings(broker: SecuredKafka, tokens: TokenServer, tmp_path: Path) -> Settings:
-    return Settings(
-        kafka_bootstrap=broker.sasl_bootstrap, kafka_tls=True, kafka_ca_file=broker.authority.certificate,
-        kafka_mechanism="OAUTHBEARER", kafka_token_url=tokens.url, kafka_user="ada", kafka_password=broker.password,
-        topic_prefix=PREFIX, partitions=1, session_s=SESSION_S, snapshot_s=0.5, stop_s=60.0,
-        metrics_listen="off", data_dir=tmp_path / "data",
-    )  # fmt: skip
+    return settings_of_ada(broker, tmp_path, topic_prefix=PREFIX, kafka_password=broker.password,
+                           kafka_mechanism="OAUTHBEARER", kafka_token_url=tokens.url)  # fmt: skip
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.docs.sent_messages import sent_messages, simulated
 from tests.integration.pipelines import MOST_BYTES, Pipeline, largest_bytes, own_database
+from tests.integration.worker_runs import page_of
 from tests.sinks.made_up_job import gpu_health
 
 RANKS = 4
@@ -142,18 +142,8 @@ class WatchedWorker:
         return largest_bytes(self.worker)
 
     def _asked(self, page: str) -> tuple[int, str]:
-        address = re.search(r"http://(127[.]0[.]0[.]1):(\d+)", self.worker.output())
-        if address is None:
-            return 0, "no page"
-        connection = HTTPConnection(address[1], int(address[2]), timeout=5.0)
-        try:
-            connection.request("GET", page)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        except OSError as error:
-            return 0, str(error)
-        finally:
-            connection.close()
+        address = re.search(r"http://127[.]0[.]0[.]1:\d+", self.worker.output())
+        return page_of(address[0] + page) if address is not None else (0, "no page")
 
     def _judged(self, within_s: float) -> dict[str, Any]:
         """Let an innocent job run, and return the end of the one verdict on it."""

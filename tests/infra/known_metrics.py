@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,18 @@ _OTHERS: Final = {
 def known_metrics(folder: Path) -> dict[str, set[str]]:
     """Return the labels of every metric of a worker, an agent or notify; `folder` is for an agent's spool."""
     return _labels(iter(observed_metrics())) | _labels(_of_agent(folder)) | _labels(_of_notify()) | _OTHERS
+
+
+def require_known(texts: Iterable[str], known: Mapping[str, set[str]]) -> None:
+    """Require that expressions of Prometheus's language ask for metrics and labels that exist."""
+    for text in texts:
+        names = re.findall(r"\b(?:irregulars_\w+|up|ALERTS|process_\w+)\b", text)
+        assert names, text
+        assert [name for name in names if name not in known] == [], text
+        for name, labels in re.findall(r"\b(\w+)\{([^}]*)\}", text):
+            assert set(re.findall(r"(\w+)=", labels)) <= known[name], text
+        for labels in re.findall(r"\bby \(([^)]*)\)", text):
+            assert set(re.split(r", *", labels)) <= set().union(*(known[name] for name in names)), text
 
 
 def _labels(families: Iterator[Metric]) -> dict[str, set[str]]:

@@ -13,7 +13,7 @@ import pytest
 
 from irregulars.infra.docs_site.made_parts import worker_metrics
 from irregulars.streams.health.counters import metrics_table
-from tests.infra.known_metrics import known_metrics
+from tests.infra.known_metrics import known_metrics, require_known
 from tests.streams.health.observed_worker import observed_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,14 +42,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
 def test_the_rules_ask_for_metrics_and_labels_that_exist(known: Mapping[str, set[str]]) -> None:
     texts = list(expressions())
     assert len(texts) == len(ALERTS) > 10
-    for text in texts:
-        names = re.findall(r"\b(?:irregulars_\w+|up|process_\w+)\b", text)
-        assert names, text
-        assert [name for name in names if name not in known] == [], text
-        for name, labels in re.findall(r"\b(\w+)\{([^}]*)\}", text):
-            assert set(re.findall(r"(\w+)=", labels)) <= known[name], text
-        for labels in re.findall(r"\bby \(([^)]*)\)", text):
-            assert set(re.split(r", *", labels)) <= set().union(*(known[name] for name in names)), text
+    require_known(texts, known)
 
 
 def test_each_alert_and_no_other_has_its_place_in_the_runbook_and_fires_in_a_case() -> None:

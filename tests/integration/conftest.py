@@ -12,7 +12,7 @@ from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.integration.notify_runs import NotifyRun
 from tests.integration.pipelines import Pipeline, own_database
-from tests.integration.worker_runs import Bus, StartWorker
+from tests.integration.worker_runs import Bus, StartWorker, wait_until
 
 
 @pytest.fixture
@@ -61,11 +61,13 @@ def start_worker(bus: Bus, tmp_path: Path, usual_settings: Mapping[str, Any]) ->
 
 @pytest.fixture
 def start_notify(bus: Bus, tmp_path: Path) -> Iterator[Callable[..., NotifyRun]]:
-    """Start processes of notify; they end with the test."""
+    """Start processes of notify, and wait until each is loaded if it is not to stand by; they end with the test."""
     runs: list[NotifyRun] = []
 
-    def start(channels: str, **settings: Any) -> NotifyRun:
-        runs.append(NotifyRun(bus, tmp_path, channels, **settings))
+    def start(channels: str, *, stands_by: bool = False) -> NotifyRun:
+        runs.append(NotifyRun(bus, tmp_path, channels))
+        if not stands_by:
+            wait_until(runs[-1].is_loaded, "start")
         return runs[-1]
 
     yield start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,7 @@ class NotifyRun(Running):
     def __init__(self, bus: Bus, folder: Path, channels: str, **settings: Any) -> None:
         self.file = folder / f"notify-{uuid4().hex[:6]}.toml"
         values: Mapping[str, Any] = {"notify_listen": "127.0.0.1:0", "notify_hold_s": 0.0, **settings}
-        lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
-        self.file.write_text("\n".join([*lines, channels]))
+        self.file.write_text(f"{_toml(values)}\n{channels}")
         log = self.file.with_suffix(".log")
         self.arguments = ["notify", str(self.file), "--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
         super().__init__([*COMMAND, *self.arguments], log, cwd=ROOT)
@@ -40,9 +40,22 @@ class NotifyRun(Running):
         return float(found[1])
 
 
+def channel(kind: str, name: str, **values: Any) -> str:
+    """Return a channel as notify's file has it."""
+    return f"[[channel]]\n{_toml({'kind': kind, 'name': name, **values})}\n"
+
+
 def webhook(url: str, name: str = "hook") -> str:
     """Return a channel that sends notices to this address."""
-    return f'[[channel]]\nkind = "webhook"\nname = "{name}"\nurl = "{url}"\n'
+    return channel("webhook", name, url=url)
+
+
+def pagerduty(url: str, folder: Path, **values: Any) -> str:
+    """Return a channel that sends events to this address, with a key that is written into a folder."""
+    key = folder / "key"
+    key.write_text("0123456789abcdef0123456789abcdef")
+    key.chmod(0o600)
+    return channel("pagerduty", "pager", url=url, routing_key_file=key, **values)
 
 
 def send_alert(bus: Bus, verdict_id: str, revision: int = 1, event: str = "opened", **facts: Any) -> None:
@@ -51,7 +64,5 @@ def send_alert(bus: Bus, verdict_id: str, revision: int = 1, event: str = "opene
     bus.flush()
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value) if isinstance(value, int | float) else f'"{value}"'
+def _toml(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"{name} = {json.dumps(value, default=str)}" for name, value in values.items())

@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -19,15 +22,18 @@ import pyarrow as pa
 
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
-from irregulars.infra.wiring import database_settings
+from irregulars.infra.wiring import agent_settings, database_settings
 from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect, connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES
 from tests import warm
 from tests.conftest import ClickHouseAddress
-from tests.integration.worker_runs import ROOT, SESSION_S, Bus, Running, wait_until
+from tests.integration.worker_runs import DEADLINE_S, ROOT, SESSION_S, Bus, Running, wait_until
 from tests.sinks.sink_promises import sort_by_key
 
 if TYPE_CHECKING:
@@ -83,7 +89,7 @@ class Pipeline:
         """Replay recordings at the same time, and wait for the end."""
         running = [self.start_replay(name, speed) for name in names]
         for process in running:
-            assert process.wait(60) == 0, process.output()
+            assert process.wait() == 0, process.output()
 
     def start_replay(self, name: str, speed: float) -> Process:
         return self.start("replay", str(RECORDINGS / name), "--speed", str(speed), "--json")
@@ -186,26 +192,55 @@ def starting(settings: Settings, folder: Path) -> Iterator[Callable[..., Process
             one.close()
 
 
-def replaying_agent(folder: Path, recording: str, speed: float) -> Path:
-    """Write the file of an agent that replays a recording and samples nothing."""
+@contextmanager
+def held_replay(pipeline: Pipeline, recording: str, held_at: int) -> Iterator[threading.Event]:
+    """Replay a recording before one of its iterations, and the rest once the event is set, or the block ends."""
+    trace, go_on = read_trace(RECORDINGS / recording), threading.Event()
+    columns = trace.batches("iterations")[0].columns
+    held_ns = columns["start_ns"][columns["iteration"] == held_at][0] - columns["start_ns"].min()
+    times_s = chain([0.0], repeat(float(held_ns) / 1e9))
+    source = TraceSource(trace, max_span_s=0.1, clock_s=lambda: 1e6 if go_on.is_set() else next(times_s))
+    with ThreadPoolExecutor(1) as pool:
+        replay = pool.submit(Agent(source, agent_settings(pipeline.settings)).run)
+        try:
+            yield go_on
+        finally:
+            go_on.set()
+        assert replay.result(DEADLINE_S).reason == "finished"
+
+
+def agent_file(folder: Path, sources: str) -> Path:
+    """Write the file of an agent with these sources that samples nothing."""
     file, off = folder / "agent.toml", "".join(f"[{one}]\nenabled = false\n" for one in ("metrics", "gpus", "nics"))
-    file.write_text(
-        f'{off}[spool]\ndirectory = "{folder / "spool"}"\nfinal_s = 20\n[[sources]]\nkind = "replay"\n'
-        f'directory = "{RECORDINGS / recording}"\nspeed = {speed}\n'
-    )
+    file.write_text(f'{off}[spool]\ndirectory = "{folder / "spool"}"\nfinal_s = 60\n{sources}')
     return file
 
 
+def replaying_agent(folder: Path, recording: str | Path, speed: float) -> Path:
+    """Write the file of an agent that replays a recording."""
+    source = f'kind = "replay"\ndirectory = "{RECORDINGS / recording}"\nspeed = {speed}\n'
+    return agent_file(folder, f"[[sources]]\n{source}")
+
+
 @contextmanager
-def own_database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    """Give the name of a database of the test's own, which does not exist yet; it is dropped at the end."""
+def own_database(clickhouse: ClickHouseAddress, *writes: Rows) -> Iterator[DatabaseSettings]:
+    """Give a database of the test's own, which is dropped at the end: with these rows; without any it is not made."""
     name = f"test_{uuid4().hex[:12]}"
     own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=60.0)
     try:
+        if writes:
+            store(own, *writes)
         yield own
     finally:
         with connected(own, is_creating=True) as client:
             client.command(f"DROP DATABASE {name}")
+
+
+@contextmanager
+def reading(clickhouse: ClickHouseAddress, *writes: Rows) -> Iterator[Client]:
+    """Give a client that only reads, of a database of the test's own with these rows."""
+    with own_database(clickhouse, *writes) as own, connected(replace(own, is_reading=True)) as client:
+        yield client
 
 
 def store(settings: DatabaseSettings, *writes: Rows) -> None:

@@ -16,19 +16,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from irregulars.infra.runs.child_process import HOST, free_port
+from irregulars.infra.settings import Settings
 from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from tests.apache_kafka.broker import KafkaBroker
 from tests.conftest import failing_in_one_line
+from tests.sinks.notices.receiver import CLOSING, Receiver, Reply, Request
 
 
 def openssl(*arguments: str, given: bytes = b"") -> bytes:
@@ -212,55 +213,42 @@ def kafka_of_ada(directory: Path, topics: TopicSettings) -> Iterator[SecuredKafk
         yield running
 
 
+def settings_of_ada(broker: SecuredKafka, folder: Path, **others: Any) -> Settings:
+    """Make the settings of processes that log in as her over TLS, as quick as in `Pipeline`."""
+    return Settings(
+        kafka_bootstrap=broker.sasl_bootstrap, kafka_tls=True, kafka_ca_file=broker.authority.certificate,
+        kafka_user="ada", partitions=1, session_s=6.0, snapshot_s=0.5, stop_s=60.0, metrics_listen="off",
+        data_dir=folder / "data", **others,
+    )  # fmt: skip
+
+
 class TokenServer:
     """Gives a token to each user who says the broker's password; at one address over all starts and stops.
 
     `url`: of the token endpoint.
     `expires_in_s`: how long its tokens may be used.
-    `asked`: how often a token was asked for.
     """
 
-    def __init__(self, broker: SecuredKafka, expires_in_s: int = 600) -> None:
+    def __init__(self, broker: SecuredKafka) -> None:
         self._broker = broker
         self._port = free_port()
-        self._server: ThreadingHTTPServer | None = None
-        self._serving: threading.Thread | None = None
-        self.expires_in_s = expires_in_s
-        self.asked = 0
+        self._running = ExitStack()
+        self.expires_in_s = 600
         self.url = f"http://{HOST}:{self._port}/token"
 
     def start(self) -> None:
         """Answer from now on."""
-        owner = self
-
-        class Endpoint(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                basic = self.headers["Authorization"].removeprefix("Basic ")
-                answer = owner.answer(*base64.b64decode(basic).decode().split(":", 1))
-                self.send_response(200 if answer["access_token"] else 401)
-                body = json.dumps(answer).encode()
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer((HOST, self._port), Endpoint)
-        self._serving = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._serving.start()
+        self._running.enter_context(Receiver(self._answer, port=self._port))
 
     def stop(self) -> None:
         """Be away from now on. Twice is fine."""
-        if self._server is not None and self._serving is not None:
-            self._server.shutdown()
-            self._serving.join()
-            self._server.server_close()
-            self._server = None
+        self._running.close()
 
-    def answer(self, user: str, secret: str) -> dict[str, object]:
-        """What it says to `user`; a wrong secret gets no token."""
-        self.asked += 1
+    def _answer(self, request: Request) -> Reply:
+        """Give the user who asks a token; a wrong secret gets none."""
+        basic = base64.b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode()
+        user, _, secret = basic.partition(":")
         is_known = secret == self._broker.password
         token = self._broker.signer.token(user, self.expires_in_s) if is_known else None
-        return {"access_token": token, "expires_in": self.expires_in_s}
+        told = {"access_token": token, "expires_in": self.expires_in_s}
+        return Reply(200 if is_known else 401, json.dumps(told).encode(), CLOSING)

@@ -266,7 +266,7 @@ from irregulars.producers.trace.source import TraceSource
 from irregulars.kafka.topics import TopicSettings
 
 directory, bootstrap, prefix = sys.argv[1:]
-agent = Agent(TraceSource(read_trace(directory), 1.0), AgentSettings(bootstrap, TopicSettings(prefix)), print)
+agent = Agent(TraceSource(read_trace(directory), 0.2), AgentSettings(bootstrap, TopicSettings(prefix)), print)
 with stopping.on_stop(agent.stop):
     agent.run()
 """

@@ -57,10 +57,8 @@ def settings(database: DatabaseSettings) -> DatabaseSettings:
 @pytest.fixture(scope="module")
 def filled(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database that holds the made-up job; read only."""
-    with own_database(clickhouse) as settings:
-        store(settings, ROWS)
-        with connected(settings) as client:
-            yield client
+    with own_database(clickhouse, ROWS) as settings, connected(settings) as client:
+        yield client
 
 
 @pytest.fixture
@@ -571,22 +569,20 @@ def rows_of(client: Client, sql: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def crowded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database with many rows of one job, whose newest attempt was not stored last; read only."""
-    with own_database(clickhouse) as settings:
-        store(settings, {})
-        with connected(settings) as client:
-            operator = "'j', {attempt}, intDiv(number, 600), intDiv(number, 60) % 10, 'c', 'all_reduce', number % 60"
-            rank = "'j', {attempt}, intDiv(number, 60), number % 60, 60, 0"
-            at = "addSeconds(toDateTime64('2026-10-01', 9, 'UTC'), number)"
-            sampled = f"'j', {{attempt}}, number % 10, 'nic', 'eth0', {at}, {{attempt}} * 1e9"
-            for attempt in (0, 2, 1):
-                for table, columns, values in (
-                    ("operators", "job, attempt, iteration, rank, communicator, operator, sequence", operator),
-                    ("rank_iterations", "job, attempt, iteration, rank, operators, late_rows", rank),
-                    ("bandwidth", "job, attempt, rank, path, device, sampled_at, tx_bytes_per_s", sampled),
-                ):
-                    row = values.format(attempt=attempt)
-                    client.command(f"INSERT INTO {table} ({columns}) SELECT {row} FROM numbers(100000)")
-            yield client
+    with own_database(clickhouse, {}) as settings, connected(settings) as client:
+        operator = "'j', {attempt}, intDiv(number, 600), intDiv(number, 60) % 10, 'c', 'all_reduce', number % 60"
+        rank = "'j', {attempt}, intDiv(number, 60), number % 60, 60, 0"
+        at = "addSeconds(toDateTime64('2026-10-01', 9, 'UTC'), number)"
+        sampled = f"'j', {{attempt}}, number % 10, 'nic', 'eth0', {at}, {{attempt}} * 1e9"
+        for attempt in (0, 2, 1):
+            for table, columns, values in (
+                ("operators", "job, attempt, iteration, rank, communicator, operator, sequence", operator),
+                ("rank_iterations", "job, attempt, iteration, rank, operators, late_rows", rank),
+                ("bandwidth", "job, attempt, rank, path, device, sampled_at, tx_bytes_per_s", sampled),
+            ):
+                row = values.format(attempt=attempt)
+                client.command(f"INSERT INTO {table} ({columns}) SELECT {row} FROM numbers(100000)")
+        yield client
 
 
 @pytest.mark.parametrize(("name", "table", "values"), [

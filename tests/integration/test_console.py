@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from irregulars.sinks.connection import DatabaseSettings, connected
 from tests import warm
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
-from tests.integration.pipelines import COMMAND, own_database, store
-from tests.integration.worker_runs import ROOT, Bus
+from tests.integration.pipelines import COMMAND, own_database
+from tests.integration.worker_runs import ROOT, Bus, wait_until
 from tests.sinks.notices.alerts import alert_bytes
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -27,14 +26,12 @@ pytestmark = pytest.mark.integration
 
 ID = "gloo-slow-nic:0:60:0"
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
-DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def stored(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database with one recorded job."""
-    with own_database(clickhouse) as own:
-        store(own, rows_of_recording("gloo-slow-nic"))
+    with own_database(clickhouse, rows_of_recording("gloo-slow-nic")) as own:
         yield own
 
 
@@ -46,14 +43,6 @@ def partitions() -> int:
 @pytest.fixture
 def kafka(bus: Bus) -> KafkaAddress:
     return KafkaAddress(bus.bootstrap, bus.topics)
-
-
-def wait_for(look: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-    return found
 
 
 def say(somebody: Visit, word: str, verdict_id: str = ID, **others: str) -> Any:
@@ -124,7 +113,7 @@ def test_without_its_topics_the_console_says_what_lacks(bus: Bus, stored: Databa
         pipeline = somebody.get("/pipeline")
         assert pipeline.status_code == 200
         assert "absent.deadletter" in pipeline.text
-        wait_for(lambda: "absent.alerts" in somebody.get("/").text, "why there are no alerts")
+        wait_until(lambda: "absent.alerts" in somebody.get("/").text, "why there are no alerts")
         assert somebody.get("/").status_code == 200
 
 
@@ -133,14 +122,15 @@ def test_alerts_are_there_at_once_and_all_is_text(bus: Bus, kafka: KafkaAddress,
     bus.flush()
     with visit(stored, kafka) as somebody:
         somebody.log_in()
-        wait_for(lambda: "/incidents/v1" in somebody.get("/").text, "an alert from before")
+        wait_until(lambda: "/incidents/v1" in somebody.get("/").text, "an alert from before")
         for value in (b"\xff\xfe", b"{}", b"null", b"[1]", b'{"verdict_id": 1}', None):
             bus.send("alerts", b"bad", value)
         hostile = alert_bytes(HOSTILE, job=HOSTILE, host=HOSTILE)
         bus.send("alerts", HOSTILE.encode(), hostile)
         bus.send("alerts", b"v1", alert_bytes("v1", 2, "closed", job="early"))
         bus.flush()
-        page = wait_for(lambda: found if incident_path(HOSTILE) in (found := somebody.get("/").text) else "", "it")
+        wait_until(lambda: incident_path(HOSTILE) in somebody.get("/").text, "it")
+        page = somebody.get("/").text
         assert "<script>" not in page
         assert "\x1b" not in page
         assert "irregulars_console_alerts_total" in somebody.get("/metrics").text

@@ -107,7 +107,7 @@ def browser(folder: Path, port: int) -> httpx.Client:
     """Somebody at another address than the proxy, who knows the console by its name, and trusts its certificate."""
     trusting = ssl.create_default_context(cafile=folder / "console.pem")
     elsewhere = httpx.HTTPTransport(verify=trusting, local_address="127.0.0.2")
-    client = httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=elsewhere, timeout=20,
+    client = httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=elsewhere, timeout=60,
                           headers={**HTML, "Host": f"{NAME}:{port}"})  # fmt: skip
     client.event_hooks["request"].append(lambda request: request.extensions.update(sni_hostname=NAME))
     return client
@@ -163,7 +163,7 @@ def test_behind_nginx_that_logs_people_in_its_names_count_and_no_others(tmp_path
         forged = {**HTML, "X-Forwarded-User": "root", "X-Proxy-Secret": "a guess of a secret"}
         for left_out in ("X-Proxy-Secret", None):
             told = {name: value for name, value in forged.items() if name != left_out}
-            answer = httpx.get(f"http://127.0.0.1:{own}/questions", headers=told)
+            answer = httpx.get(f"http://127.0.0.1:{own}/questions", headers=told, timeout=60)
             assert answer.status_code == 303, told
         secret = (tmp_path / "proxy.secret").read_text().strip()
         assert secret not in page.text + (tmp_path / "log").read_text()

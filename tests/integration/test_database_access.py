@@ -218,10 +218,6 @@ def test_the_writer_writes_and_changes_no_table(database: GuardedDatabase, sql: 
         ask(database, "writer", sql)
 
 
-def test_a_worker_s_sink_works_with_the_writer_s_rights(database: GuardedDatabase) -> None:
-    store(database_settings(database.settings("writer")))  # the tables are there: nothing is to be made
-
-
 def test_the_admin_makes_tables_and_no_users(database: GuardedDatabase) -> None:
     ask(database, "admin", "CREATE TABLE made (a Int8) ENGINE = ReplacingMergeTree ORDER BY a")
     ask(database, "admin", "DROP TABLE made")

@@ -20,7 +20,8 @@ from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.runs import demo_database
 from irregulars.infra.runs.child_process import HOST, ChildProcess, answers, free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
-from tests.infra.processes import first_line, is_alive, run_parent, wait_until
+from tests.infra.processes import first_line, is_alive, run_parent
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 60.0
@@ -268,7 +269,7 @@ def test_no_server_is_left_behind_when_the_parent_goes(tmp_path: Path, end: sign
     with parent:
         server = int(first_line(parent))
         parent.send_signal(end)
-    assert wait_until(lambda: not is_alive(server))
+    wait_for(lambda: not is_alive(server))
     with DemoDatabase(tmp_path) as again:
         assert ask(again, f"SELECT '{quote('free again')}'")[0] == 200
 

@@ -74,7 +74,7 @@ def pipeline(
         pipeline.settings = replace(pipeline.settings, metrics_listen=listen)
         worker = pipeline.start_worker(WORKERS)
         wait_until(lambda: "event=ready" in worker.output(), "a worker")
-        pipeline.start_replay("gloo-slow-nic", 0.04)
+        pipeline.start_replay("gloo-slow-nic", 0.015)  # more than six minutes
         wait_until(lambda: pipeline.stored_iterations() > 0, "an iteration")
         yield pipeline
         pipeline.close()

@@ -22,13 +22,13 @@ from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.agent import Agent
-from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.tables import TABLES
 from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, own_database
+from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, held_replay, own_database
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -54,10 +54,18 @@ def make_pipeline(
         yield make
 
 
+def analysed(*names: str) -> dict[str, Analysis]:
+    settings = monitor_settings(Settings())
+    return {name: analyze(read_trace(RECORDINGS / name), settings) for name in names}
+
+
+def verdicts_of(analyses: dict[str, Analysis]) -> dict[str, Verdict]:
+    return {verdict.verdict_id: verdict for one in analyses.values() for verdict in one.verdicts}
+
+
 @pytest.fixture(scope="module")
 def analyses() -> dict[str, Analysis]:
-    settings = monitor_settings(Settings())
-    return {name: analyze(read_trace(RECORDINGS / name), settings) for name in REPLAYED}
+    return analysed(*REPLAYED)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +84,9 @@ def judged(make_pipeline: MakePipeline) -> Pipeline:
 
 
 def test_the_database_holds_the_verdicts_of_analyze_alone(judged: Pipeline, analyses: dict[str, Analysis]) -> None:
-    wanted = [verdict for analysis in analyses.values() for verdict in analysis.verdicts]
+    wanted = verdicts_of(analyses)
     assert len(wanted) == len(FAULTY)
-    assert stored_verdicts(judged) == {verdict.verdict_id: verdict.to_json() for verdict in wanted}
+    assert stored_verdicts(judged) == {name: verdict.to_json() for name, verdict in wanted.items()}
     assert judged.count("verdicts") == len(wanted)
 
 
@@ -134,7 +142,7 @@ def test_each_revision_stands_once_on_its_topics(judged: Pipeline, analyses: dic
 
 
 def require_each_revision_once(pipeline: Pipeline, analyses: dict[str, Analysis], names: tuple[str, ...]) -> None:
-    wanted = {verdict.verdict_id: verdict for name in names for verdict in analyses[name].verdicts}
+    wanted = verdicts_of({name: analyses[name] for name in names})
     revisions = pipeline.revisions()
     found = [(verdict.verdict_id, verdict.revision) for verdict in revisions]
     assert sorted(found) == sorted((name, r + 1) for name, v in wanted.items() for r in range(v.revision))
@@ -232,19 +240,6 @@ KILLS = {
 }
 
 
-class Gate:
-    """A clock for a replay: first up to one moment of the recording, then, when it opens, to the end."""
-
-    def __init__(self, held_s: float) -> None:
-        self._times_s = [0.0, held_s]
-        self.is_open = False
-
-    def __call__(self) -> float:
-        if self.is_open:
-            return 1e6
-        return self._times_s.pop(0) if len(self._times_s) > 1 else self._times_s[0]
-
-
 @pytest.fixture(scope="module")
 def killed(make_pipeline: MakePipeline) -> dict[str, Pipeline]:
     """One pipeline for each kill, all at the same time: most of it is waiting for the broker to miss a worker."""
@@ -256,26 +251,14 @@ def killed(make_pipeline: MakePipeline) -> dict[str, Pipeline]:
 
 def run_with_kill(pipeline: Pipeline, kill: Kill) -> None:
     worker = pipeline.start_worker(snapshot_s=kill.snapshot_s)
-    trace = read_trace(RECORDINGS / kill.recording)
-    gate = Gate(seconds_until(trace, kill.held_at))
-    agent = Agent(TraceSource(trace, max_span_s=0.1, clock_s=gate), agent_settings(pipeline.settings))
-    with ThreadPoolExecutor(1) as pool:
-        replay = pool.submit(agent.run)
-        try:
-            wait_until(lambda: replay.done() or kill.is_due(pipeline), kill.is_due.__name__)
-        finally:
-            gate.is_open = True  # rows come while the worker dies
+    with held_replay(pipeline, kill.recording, kill.held_at) as go_on:
+        wait_until(lambda: kill.is_due(pipeline), kill.is_due.__name__)
+        go_on.set()  # rows come while the worker dies
         worker.kill()
         worker = pipeline.start_worker()
-        assert replay.result(60).reason == "finished"
     pipeline.wait_until_stored(1)
     assert worker.stop() == 0
     assert "Traceback" not in worker.output()
-
-
-def seconds_until(trace: Trace, iteration: int) -> float:
-    columns = trace.batches("iterations")[0].columns
-    return float(columns["start_ns"][columns["iteration"] == iteration][0] - columns["start_ns"].min()) / 1e9
 
 
 @pytest.mark.parametrize("moment", KILLS)

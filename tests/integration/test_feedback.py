@@ -71,7 +71,7 @@ def test_what_people_say_stands_in_the_database(pipeline: Pipeline) -> None:
         "it was the cable",
     ]
     asked = pipeline.start("sql", "how_often_right", "--json")
-    assert asked.wait(60) == 0, asked.output()
+    assert asked.wait() == 0, asked.output()
     (kind,) = json.loads(asked.output())
     assert (kind["kind"], kind["judged"], kind["right"], kind["told_probability"]) == ("slow_nic", 2, 1, 0.97)
     assert worker.stop() == 0

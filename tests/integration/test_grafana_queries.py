@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 
 from irregulars.messages.opinions import Opinion
-from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_opinions, table_of_samples
 from tests.conftest import ClickHouseAddress
 from tests.infra.grafana.dashboards import DASHBOARDS, Json
 from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.queries import query
-from tests.integration.pipelines import own_database, store
+from tests.integration.pipelines import reading
 from tests.integration.test_clickhouse import answer
-from tests.integration.test_questions import columns, open_job, with_columns
+from tests.integration.test_questions import columns, open_job
 from tests.sinks import made_up_job
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import rows_of_recording, with_columns
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -81,11 +80,9 @@ def recorded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database with recorded jobs, one of them run twice, one verdict open; read only."""
     again = with_columns(rows_of_recording(NIC), job="again", verdict_id="again-v")
     live, evil = open_job("live"), with_columns(rows_of_recording(COMPUTE), job=EVIL, verdict_id=EVIL)
-    with own_database(clickhouse) as settings:
-        store(settings, *map(rows_of_recording, (NIC, COMPUTE, RACKS)), again, live, evil)
-        store(settings, *gpus(NIC, range(4)), word_on(NIC))
-        with connected(replace(settings, is_reading=True)) as client:
-            yield client
+    recorded = map(rows_of_recording, (NIC, COMPUTE, RACKS))
+    with reading(clickhouse, *recorded, again, live, evil, *gpus(NIC, range(4)), word_on(NIC)) as client:
+        yield client
 
 
 def rows(client: Client, sql: str, seen: View) -> list[Row]:
@@ -132,12 +129,11 @@ def test_of_a_stretch_the_longest_iteration_is_shown(recorded: Client) -> None:
 def test_a_checkpoint_is_no_slow_iteration(clickhouse: ClickHouseAddress) -> None:
     trained = open_job("saves")
     written = {"iterations": trained["iterations"].slice(35, 1)}
-    with own_database(clickhouse) as settings:
-        store(settings, trained, with_columns(written, phase="checkpoint", elapsed_ns=6 * 10**9))
-        with connected(replace(settings, is_reading=True)) as client:
-            [worst] = rows(client, query("worst_iterations_by_job"), view("saves", 86_400.0))
-            [times] = rows(client, query("iteration_times"), view("saves", 86_400.0))
-            [job] = answer(client, "jobs_now")
+    slow = with_columns(written, phase="checkpoint", elapsed_ns=6 * 10**9)
+    with reading(clickhouse, trained, slow) as client:
+        [worst] = rows(client, query("worst_iterations_by_job"), view("saves", 86_400.0))
+        [times] = rows(client, query("iteration_times"), view("saves", 86_400.0))
+        [job] = answer(client, "jobs_now")
     assert (worst["times_usual"], times["longest"]) == (2.4, 0.24)  # of the slow link
     assert job["recent_iteration_s"] == round((29 * 0.1 + 10 * 0.24) / 39, 3)
 
@@ -282,10 +278,7 @@ def test_a_job_s_name_is_never_sql(recorded: Client) -> None:
 
 def test_without_any_job_panels_stay_empty_and_fail_not(clickhouse: ClickHouseAddress) -> None:
     seen = replace(view(NIC), variables={"job": "", "attempt": "", "verdict": "", "host": ""})
-    settings: DatabaseSettings
-    with own_database(clickhouse) as settings:
-        store(settings, {})
-        with connected(replace(settings, is_reading=True)) as client:
-            for name, title, target in ASKED:
-                found = client.query(expand(target["rawSql"], seen)).result_rows
-                assert len(found) <= 1, (name, title)
+    with reading(clickhouse, {}) as client:
+        for name, title, target in ASKED:
+            found = client.query(expand(target["rawSql"], seen)).result_rows
+            assert len(found) <= 1, (name, title)

@@ -116,10 +116,10 @@ def test_no_topic_is_made_that_would_not_fit_to_those_that_are_there(kafka_boots
     there = {topics.name(name) for name in ("commops", "jobs", "evidence")}
     make_topics(kafka_bootstrap, *there, partitions=3)
     known = admin.list_topics
-    wait_until(lambda: there <= set(known(timeout=10).topics), "the topics")
+    wait_until(lambda: there <= set(known(timeout=60).topics), "the topics")
     with pytest.raises(TopicMismatch, match=r"must be as many as .*commops have, 3; got 8 .* No topic was made"):
         create_topics(kafka_bootstrap, topics)
-    assert {name for name in known(timeout=10).topics if name.startswith(topics.prefix)} == there
+    assert {name for name in known(timeout=60).topics if name.startswith(topics.prefix)} == there
     assert topics.name("job_snapshots") in create_topics(kafka_bootstrap, replace(topics, partitions=3)).created
 
 
@@ -129,7 +129,7 @@ def test_a_worker_needs_no_topic_that_it_does_not_use(kafka_bootstrap: str) -> N
     wanted = {topics.name(name) for name in WORKER_TOPICS}
     make_topics(kafka_bootstrap, *wanted)
     known = admin.list_topics  # made by hand: the broker acknowledges them before its metadata has them
-    wait_until(lambda: wanted <= set(known(timeout=10).topics), "the topics")
+    wait_until(lambda: wanted <= set(known(timeout=60).topics), "the topics")
     assert set(check_topics(kafka_bootstrap, topics, names=WORKER_TOPICS)) == set(WORKER_TOPICS)
     with pytest.raises(TopicMismatch, match=r"got none named .*few-\w+\.actions"):
         check_topics(kafka_bootstrap, topics)

@@ -28,7 +28,7 @@ from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
 from tests.integration.pipelines import Pipeline
 from tests.integration.test_agent import PARTITIONS, Published, read_messages, read_topics
-from tests.integration.worker_runs import page_of, wait_until
+from tests.integration.worker_runs import Bus, page_of, wait_until
 from tests.producers.node.nvml_stub import build_stub
 from tests.producers.node.sysfs_trees import Sysfs
 from tests.producers.trace_directories import RECORDINGS
@@ -223,14 +223,17 @@ def test_the_state_of_gpus_stands_in_the_database(pipeline: Pipeline, stub: Path
     source = '[[sources]]\nkind = "tests.benchmarks.agent_load:Operators"\nranks = 4\nper_s = 100\n'
     with agent(tmp_path, settings, f"[nics]\nenabled = false\n[gpus]\nperiod_s = 0.2\n{source}", stub) as running:
         worker = pipeline.start_worker()
-        running.wait_for(lambda: bus.read("gpu_health") != [])
+        running.wait_for(lambda: states_on(bus) > 40)
         assert running.end()[0] == 0
-    sent = [one for message in bus.read("gpu_health") for one in decode_batches(message.value(), "gpu_health")]
-    rows = sum(map(len, sent))
-    assert rows > 40
+    rows = states_on(bus)
     wait_until(lambda: bool(pipeline.query("EXISTS TABLE gpu_health")), "tables")
     wait_until(lambda: pipeline.count("gpu_health") == rows, "all states stored")
     assert pipeline.query("SELECT groupUniqArray(throttle_reasons) FROM gpu_health") == "['']"
     sampled = sum(len(decode_rows(message.value(), "bandwidth")) for message in bus.read("bandwidth"))
     wait_until(lambda: pipeline.count("bandwidth") == sampled, "all rates stored")
     assert worker.stop() == 0
+
+
+def states_on(bus: Bus) -> int:
+    messages = bus.read("gpu_health")
+    return sum(len(one) for message in messages for one in decode_batches(message.value(), "gpu_health"))

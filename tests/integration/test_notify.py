@@ -16,7 +16,7 @@ from irregulars.sinks.notices.actions.actions import Action, decode_actions, enc
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery, encode_delivery
 from irregulars.sinks.notices.process import lag_of
-from tests.integration.notify_runs import NotifyRun, send_alert, webhook
+from tests.integration.notify_runs import NotifyRun, channel, pagerduty, send_alert, webhook
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply, Request
@@ -33,7 +33,6 @@ def events(receiver: Receiver) -> list[tuple[str, str]]:
 def test_an_incident_is_told_to_open_change_and_end_and_not_again(bus: Bus, start_notify: Start) -> None:
     with Receiver() as receiver:
         first = start_notify(webhook(receiver.url))
-        wait_until(first.is_loaded, "start")
         send_alert(bus, "v1")
         wait_until(lambda: events(receiver) == [("v1", "opened")], "an opened one")
         send_alert(bus, "v1", 2, "raised", severity="page")
@@ -41,7 +40,6 @@ def test_an_incident_is_told_to_open_change_and_end_and_not_again(bus: Bus, star
         wait_until(lambda: first.output().count("event=told") == 2, "its record")
         assert first.stop() == 0
         second = start_notify(webhook(receiver.url))
-        wait_until(second.is_loaded, "restart")
         send_alert(bus, "v1", 1)  # a worker that began anew may say what it said
         send_alert(bus, "v1", 3, "closed", severity="page")
         wait_until(lambda: len(receiver.requests) >= 3, "the end")
@@ -63,7 +61,6 @@ def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(b
 
     with Receiver(kill_first) as receiver:
         runs.append(start_notify(webhook(receiver.url)))
-        wait_until(runs[0].is_loaded, "start")
         for number in range(5):
             send_alert(bus, f"v{number}")
         wait_until(lambda: runs[0].process.poll() is not None, "the kill")
@@ -95,7 +92,6 @@ def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus
 
     with Receiver() as well, Receiver(answer) as ill:
         run = start_notify(webhook(well.url) + webhook(ill.url, "ill"))
-        wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         send_alert(bus, "v2", nic="mlx5_2")
         wait_until(lambda: len(well.requests) == 2, "the well one")
@@ -116,7 +112,6 @@ def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, sta
 
     with Receiver(answer) as receiver:
         run = start_notify(webhook(receiver.url))
-        wait_until(run.is_loaded, "start")
         send_alert(bus, "v1", severity="page")
         wait_until(lambda: len(receiver.requests) >= 3, "its tries")
         for number in (2, 3):
@@ -130,7 +125,6 @@ def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, sta
 def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bus, start_notify: Start) -> None:
     with Receiver(lambda _: Reply(400, b"no such thing")) as receiver:
         run = start_notify(webhook(receiver.url))
-        wait_until(run.is_loaded, "start")
         send_alert(bus, "v1")
         bus.send("alerts", b"v2", b"no alert at all")
         bus.flush()
@@ -156,12 +150,8 @@ def test_a_page_ends_the_ticket_that_got_no_answer(bus: Bus, start_notify: Start
         (is_open.add if event["event_action"] == "trigger" else is_open.discard)(event["dedup_key"])
         return Reply(500, headers=(("Retry-After", "2"),)) if len(receiver.requests) == 1 else Reply(202)
 
-    key = tmp_path / "key"
-    key.write_text("0123456789abcdef0123456789abcdef")
-    key.chmod(0o600)
     with Receiver(answer) as receiver:
-        run = start_notify(f'[[channel]]\nkind="pagerduty"\nname="p"\nrouting_key_file="{key}"\nurl="{receiver.url}"')
-        wait_until(run.is_loaded, "start")
+        run = start_notify(pagerduty(receiver.url, tmp_path))
         send_alert(bus, "v1")
         wait_until(lambda: is_open == {"v1/ticket"}, "the ticket")
         send_alert(bus, "v1", 2, "raised", severity="page")
@@ -185,7 +175,7 @@ def test_a_proposal_that_a_killed_process_published_is_withdrawn_when_its_verdic
     changed = {**alert("v1", 2, "changed", severity="page"), "kind": "imbalance", "suspects": []}
     bus.send("alerts", b"v1", json.dumps(changed).encode())
     bus.flush()
-    run = start_notify('[[channel]]\nkind = "actions"\nname = "act"\n')
+    run = start_notify(channel("actions", "act"))
     wait_until(lambda: newest_actions(bus) == (), "the newest message, which proposes nothing")
     assert run.stop() == 0
 

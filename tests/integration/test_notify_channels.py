@@ -16,7 +16,7 @@ import pytest
 from irregulars.infra.runs.child_process import free_port
 from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.notice import Notice, notice_json
-from tests.integration.notify_runs import NotifyRun, send_alert, webhook
+from tests.integration.notify_runs import NotifyRun, channel, send_alert, webhook
 from tests.integration.pipelines import run_command
 from tests.integration.worker_runs import Bus, make_topics, page_of, wait_until
 from tests.sinks.notices.alerts import alert
@@ -142,24 +142,11 @@ def test_every_channel_of_a_process_is_told_of_an_incident(
     events = f"{bus.topics.prefix}events"
     make_topics(bus.bootstrap, events)
     said = tmp_path / "said.json"
-    channels = f"""
-[[channel]]
-kind = "alertmanager"
-name = "am"
-url = "{alertmanager.url}"
-
-[[channel]]
-kind = "cloudevents"
-name = "events"
-topic = "{events}"
-
-[[channel]]
-kind = "command"
-name = "script"
-argv = ["tee", "-a", "{said}"]
-"""
-    run = start_notify(channels)
-    wait_until(run.is_loaded, "start")
+    run = start_notify(
+        channel("alertmanager", "am", url=alertmanager.url)
+        + channel("cloudevents", "events", topic=events)
+        + channel("command", "script", argv=["tee", "-a", str(said)])
+    )
     send_alert(bus, "v1")
     wait_until(lambda: len(alertmanager.alerts()) == 1, "Alertmanager")
     wait_until(lambda: bool(bus.reader.read_tail(events, 0)), "an event")
@@ -178,7 +165,6 @@ def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
 ) -> None:
     channels = webhook(received.url)
     run = start_notify(channels)
-    wait_until(run.is_loaded, "start")
     added = irregulars(bus, "mutes", "add", "--host", "node-3", "--for", "2h", "--reason", "firmware", "--who", "ann")
     mute_id = added.split(":")[0]
     assert re.fullmatch(rf"{mute_id}: host=node-3 muted until \S+ \S+ by ann: firmware\n", added)
@@ -201,8 +187,7 @@ def test_a_mute_by_the_command_holds_a_notice_back_until_it_is_removed(
 def test_a_second_process_takes_over(bus: Bus, start_notify: Callable[..., NotifyRun], received: Receiver) -> None:
     channels = webhook(received.url)
     first = start_notify(channels)
-    wait_until(first.is_loaded, "start")
-    second = start_notify(channels)
+    second = start_notify(channels, stands_by=True)
     wait_until(lambda: "event=notify_started" in second.output(), "the second")
     send_alert(bus, "v1")
     wait_until(lambda: len(received.requests) == 1, "a notice")

@@ -12,63 +12,36 @@ from typing import Any
 import pytest
 
 from irregulars.sinks.notices.policy import decode_delivery
-from tests.integration.notify_runs import NotifyRun, send_alert
+from tests.integration.notify_runs import NotifyRun, channel, pagerduty, send_alert, webhook
 from tests.integration.worker_runs import Bus, make_topics, wait_until
 from tests.sinks.notices.alerts import alert, alert_bytes
 from tests.sinks.notices.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.integration
 
-KEY = "0123456789abcdef0123456789abcdef"
 SOON_S = 60.0
 """How long an ordinary page may take to all channels on a busy machine, beside whatever else there is."""
-
-CHANNELS = """
-[[channel]]
-kind = "webhook"
-name = "hook"
-url = "{hook}"
-[[channel]]
-kind = "pagerduty"
-name = "pager"
-url = "{pager}"
-routing_key_file = "{key}"
-[[channel]]
-kind = "slack"
-name = "slack"
-api_url = "{slack}"
-channel = "C1"
-token_file = "{key}"
-[[channel]]
-kind = "alertmanager"
-name = "am"
-url = "{am}"
-expires_s = 3600
-[[channel]]
-kind = "cloudevents"
-name = "events"
-topic = "{events}"
-[[channel]]
-kind = "command"
-name = "script"
-argv = ["tee", "-a", "{said}"]
-"""
 
 
 class Everybody:
     """A notify with six channels, and what each of them was sent, as text."""
 
     def __init__(self, bus: Bus, folder: Path, stack: ExitStack, **settings: Any) -> None:
-        self._bus, self._said, key = bus, folder / "said.json", folder / "key"
+        self._bus, self._said = bus, folder / "said.json"
         self._events = f"{bus.topics.prefix}cloud-events"
         make_topics(bus.bootstrap, self._events)
-        key.write_text(KEY)
-        key.chmod(0o600)
         self.http = {name: stack.enter_context(Receiver()) for name in ("hook", "pager", "slack", "am")}
         self.http["slack"].answer = lambda _: Reply(body=b'{"ok": true, "channel": "C1", "ts": "1.5"}')
         urls = {name: one.url for name, one in self.http.items()}
-        channels = CHANNELS.format(**urls, key=key, events=self._events, said=self._said)
-        self.run = NotifyRun(bus, folder, channels, **settings)
+        channels = (
+            webhook(urls["hook"]),
+            pagerduty(urls["pager"], folder),  # whose key is the other's token too
+            channel("slack", "slack", api_url=urls["slack"], channel="C1", token_file=folder / "key"),
+            channel("alertmanager", "am", url=urls["am"], expires_s=3600),
+            channel("cloudevents", "events", topic=self._events),
+            channel("command", "script", argv=["tee", "-a", str(self._said)]),
+        )
+        self.run = NotifyRun(bus, folder, "".join(channels), **settings)
         stack.callback(self.run.close)
         wait_until(self.run.is_loaded, "start")
 

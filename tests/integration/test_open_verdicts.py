@@ -51,8 +51,7 @@ VERDICT_SQL = (FOLDER / "verdict.sql").read_text("utf-8")
 
 @pytest.fixture(scope="module")
 def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    with own_database(clickhouse) as settings:
-        store(settings, {})
+    with own_database(clickhouse, {}) as settings:
         yield settings
 
 
@@ -160,29 +159,27 @@ def test_a_job_that_hangs_lost_no_more_than_it_had(own: DatabaseSettings, client
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
 def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: ClickHouseAddress, is_open: bool) -> None:
-    with own_database(clickhouse) as settings:
-        rows = dict(rows_of_recording(NIC))
-        newest = len(rows["verdicts"]) - 1 - is_open  # the last revision closes it
-        rows["verdicts"] = rows["verdicts"].slice(0, newest + 1)
-        rows["suspects"] = rows["suspects"].filter(pa.compute.less_equal(rows["suspects"]["revision"], newest + 1))
-        store(settings, rows)
-        with connected(settings) as client:
-            verdict = find_verdict(client, NIC)
-            assert verdict is not None
-            assert (verdict.state == "open") is is_open
-            lost, hourly = gpu_hours_lost(verdict), gpu_hours_per_hour(verdict)
-            assert lost is not None
-            assert hourly is not None
-            for name, (said, digits) in lost_says(client, verdict).items():
-                assert said == pytest.approx(lost, abs=10**-digits / 2), name
-            for name, (said, digits) in hourly_says(client, verdict, is_open).items():
-                assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
-            # What an open one lost since its revision is told at the share that was lost until then.
-            assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
-            # Since its last revision it went on: who asks when it was seen is told the newest time.
-            assert verdict.time_ns is not None
-            for name, told in seen_says(client, verdict).items():
-                assert told.replace(tzinfo=UTC).timestamp() == pytest.approx(verdict.time_ns / 1e9, abs=0.001), name
+    rows = dict(rows_of_recording(NIC))
+    newest = len(rows["verdicts"]) - 1 - is_open  # the last revision closes it
+    rows["verdicts"] = rows["verdicts"].slice(0, newest + 1)
+    rows["suspects"] = rows["suspects"].filter(pa.compute.less_equal(rows["suspects"]["revision"], newest + 1))
+    with own_database(clickhouse, rows) as settings, connected(settings) as client:
+        verdict = find_verdict(client, NIC)
+        assert verdict is not None
+        assert (verdict.state == "open") is is_open
+        lost, hourly = gpu_hours_lost(verdict), gpu_hours_per_hour(verdict)
+        assert lost is not None
+        assert hourly is not None
+        for name, (said, digits) in lost_says(client, verdict).items():
+            assert said == pytest.approx(lost, abs=10**-digits / 2), name
+        for name, (said, digits) in hourly_says(client, verdict, is_open).items():
+            assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
+        # What an open one lost since its revision is told at the share that was lost until then.
+        assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
+        # Since its last revision it went on: who asks when it was seen is told the newest time.
+        assert verdict.time_ns is not None
+        for name, told in seen_says(client, verdict).items():
+            assert told.replace(tzinfo=UTC).timestamp() == pytest.approx(verdict.time_ns / 1e9, abs=0.001), name
 
 
 def lost_says(client: Client, verdict: Verdict) -> dict[str, tuple[float, int]]:

@@ -27,18 +27,17 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.mutes import opinion_on
-from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
 from irregulars.streams.local_pipeline import LocalPipeline
 from tests.conftest import ClickHouseAddress
 from tests.detectors.numerics.test_numerics_judge import CASES, WRONG
 from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.queries import query
-from tests.integration.pipelines import own_database, store
+from tests.integration.pipelines import own_database, reading, store
 from tests.integration.sql_page import PAGE, RECORDED, renewed
 from tests.integration.test_clickhouse import answer
 from tests.sinks import made_up_job
-from tests.sinks.recorded_jobs import judged, rows_of_recording
+from tests.sinks.recorded_jobs import judged, rows_of_recording, with_columns, with_values
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -54,17 +53,14 @@ LINK = "link from eth0 on node-0 to node-1"
 @pytest.fixture(scope="module")
 def recorded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database that holds recorded jobs; read only."""
-    with own_database(clickhouse) as settings:
-        store(settings, *map(rows_of_recording, RECORDED))
-        with connected(replace(settings, is_reading=True)) as client:
-            yield client
+    with reading(clickhouse, *map(rows_of_recording, RECORDED)) as client:
+        yield client
 
 
 @pytest.fixture
 def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database of the test's own, with tables."""
-    with own_database(clickhouse) as settings:
-        store(settings, {})
+    with own_database(clickhouse, {}) as settings:
         yield settings
 
 
@@ -72,22 +68,6 @@ def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
 def client(own: DatabaseSettings) -> Iterator[Client]:
     with connected(own) as client:
         yield client
-
-
-def with_columns(rows: Rows, tables: Sequence[str] = (), **values: Any) -> dict[str, pa.Table]:
-    """Put one value into columns of all tables that have them, or of some tables."""
-    return {
-        name: _with_columns(table, values) if not tables or name in tables else table for name, table in rows.items()
-    }
-
-
-def _with_columns(table: pa.Table, values: dict[str, Any]) -> pa.Table:
-    for name, value in values.items():
-        at = table.schema.get_field_index(name)
-        if at >= 0:
-            kind = table.schema.field(at)
-            table = table.set_column(at, kind, pa.array([value] * table.num_rows, kind.type))
-    return table
 
 
 def open_job(job: str, **values: Any) -> dict[str, pa.Table]:
@@ -727,9 +707,9 @@ def gappy_job(gone: int = 35) -> dict[str, pa.Table]:
     """The made-up job without rank 3 from an iteration on, and with late rows of rank 0 in the newest iteration."""
     rows = with_columns(MADE_UP, job="gappy")
     iterations, ranks = rows["iterations"], rows["rank_iterations"]
-    late = _with_columns(ranks.slice(39 * 4, 1), {"late_rows": 7, "lost_rows": 9})
+    late = with_values(ranks.slice(39 * 4, 1), {"late_rows": 7, "lost_rows": 9})
     without = [ranks.slice(at * 4, 3) for at in range(gone, 39)]
-    fewer = _with_columns(iterations.slice(gone), {"ranks_reported": 3})
+    fewer = with_values(iterations.slice(gone), {"ranks_reported": 3})
     return {
         **rows,
         "iterations": pa.concat_tables([iterations.slice(0, gone), fewer]),

@@ -20,7 +20,7 @@ from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.connection import DatabaseSettings, connected
 from tests.conftest import ClickHouseAddress
 from tests.integration.guide_reader import blocks_of
-from tests.integration.pipelines import own_database, store
+from tests.integration.pipelines import own_database
 from tests.integration.worker_runs import ROOT
 from tests.sinks.recorded_jobs import TOKENS, rows_of_recording
 
@@ -42,8 +42,7 @@ KINDS = {
 @pytest.fixture(scope="module")
 def recorded(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database that holds a verdict of each kind."""
-    with own_database(clickhouse) as settings:
-        store(settings, *(rows_of_recording(*name.split()) for name in KINDS.values()))
+    with own_database(clickhouse, *(rows_of_recording(*name.split()) for name in KINDS.values())) as settings:
         yield settings
 
 

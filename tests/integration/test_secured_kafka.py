@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,11 +35,10 @@ from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.publishing.spool import Message as Sent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
 from tests.integration.doctor_runs import PATIENT_S, WRONG, diagnosed, problems, require_one_cause
-from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, says, starting, store
+from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, says, starting
 from tests.integration.secured_kafka import Authority, SecuredKafka, TokenServer, behind_tls
 from tests.integration.test_bad_input import require_refusal
 from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
@@ -353,15 +351,6 @@ def test_where_a_broker_lets_us_not_in_that_is_told_whatever_is_asked_for(broker
     assert ([one.code for one in problems(unusable)], status_of(unusable)) == (["setting_refused"], 1)
 
 
-def test_a_wrong_certificate_ends_the_command_with_status_1_and_the_cause(broker: SharedKafka) -> None:
-    settings = broker.settings("worker", kafka_ca_file=None)
-    done = run_command("doctor", "--role", "worker", "--only", "kafka", settings=settings)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "can't be trusted" in done.stdout
-    assert "-> Set kafka_ca_file" in done.stdout
-    assert broker.password not in done.stdout
-
-
 # --- the whole, with the rights that it needs and none beside -------------------------------------------------------
 
 
@@ -439,11 +428,14 @@ def test_the_console_reads_with_its_own_role_and_takes_feedback_with_that_of_an_
     assert worker.flush(DEADLINE_S) == 0
     settings = log_in("console", "SCRAM-SHA-512", topic_prefix="console.")
     kafka = KafkaAddress(settings.kafka_bootstrap, topics, kafka_security(settings))
-    with one_job(clickhouse) as (database, verdict_id), visit(database, kafka, takes_feedback=True) as somebody:
+    with (
+        own_database(clickhouse, rows_of_recording("gloo-slow-nic")) as database,
+        visit(database, kafka, takes_feedback=True) as somebody,
+    ):
         somebody.log_in()
         wait_until(lambda: "/incidents/v1" in somebody.get("/").text, "an alert")
         assert "no such column" in somebody.get("/pipeline").text
-        said = {"csrf": somebody.csrf("/"), "verdict_id": verdict_id, "word": "wrong", "who": "ann"}
+        said = {"csrf": somebody.csrf("/"), "verdict_id": "gloo-slow-nic:0:60:0", "word": "wrong", "who": "ann"}
         refused = somebody.client.post("/feedback", data=said)
         assert refused.status_code == 403, refused.text
         assert "irregulars topics grant operator User:NAME" in refused.text
@@ -454,14 +446,6 @@ def test_the_console_reads_with_its_own_role_and_takes_feedback_with_that_of_an_
     reader = LogReader(broker.bootstrap, {}, DEADLINE_S)
     assert b'"ann"' in (reader.read_tail("console.feedback", 0)[-1].value() or b"")
     reader.close()
-
-
-@contextmanager
-def one_job(clickhouse: ClickHouseAddress) -> Iterator[tuple[DatabaseSettings, str]]:
-    """Store a recorded job in a database of its own; yield it with the id of the job's verdict."""
-    with own_database(clickhouse) as own:
-        store(own, rows_of_recording("gloo-slow-nic"))
-        yield own, "gloo-slow-nic:0:60:0"
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

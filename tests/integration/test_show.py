@@ -34,8 +34,7 @@ NOW_NS = 1_795_300_000 * 10**9
 @pytest.fixture(scope="module")
 def stored(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database with two recordings, judged as the worker does."""
-    with own_database(clickhouse) as own:
-        store(own, *map(rows_of_recording, NAMES))
+    with own_database(clickhouse, *map(rows_of_recording, NAMES)) as own:
         yield own
 
 
@@ -67,8 +66,7 @@ def test_the_database_shows_what_the_recording_shows(stored: DatabaseSettings, n
 def test_numbers_are_read_as_they_are_judged(clickhouse: ClickHouseAddress) -> None:
     doubtful = [replace(made_up_job.verdict(revision), kind="corruption") for revision in (1, 2)]
     columns = made_up_job.rank_iterations()
-    with own_database(clickhouse) as own:
-        store(own, tables_of(replace(made_up_job.judgements(), verdicts=doubtful)))
+    with own_database(clickhouse, tables_of(replace(made_up_job.judgements(), verdicts=doubtful))) as own:
         found = read(own, made_up_job.JOB)
     wanted = bands_of(columns, range(made_up_job.ITERATIONS))
     assert len(found.numerics) == len(wanted) == 3 * made_up_job.ITERATIONS

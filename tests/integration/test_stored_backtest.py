@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,17 +12,10 @@ from irregulars.infra.runs.scoring import Fault
 from irregulars.messages.judgements import Judgements
 from irregulars.sinks.connection import DatabaseSettings, connected
 from irregulars.sinks.tables import tables_of
-from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import own_database, store
+from tests.integration.pipelines import store
 from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    with own_database(clickhouse) as own:
-        yield own
 
 
 def faults_of(settings: DatabaseSettings) -> tuple[Fault, ...]:
@@ -42,8 +34,8 @@ def started_again(attempt: int) -> Judgements:
     )
 
 
-def test_the_truth_is_what_was_blamed_in_the_newest_attempt(own: DatabaseSettings) -> None:
-    store(own, tables_of(made_up_job.judgements()))
-    assert faults_of(own) == (Fault((1, 3), ((20, 30),)),)
-    store(own, tables_of(started_again(1)))
-    assert faults_of(own) == ()
+def test_the_truth_is_what_was_blamed_in_the_newest_attempt(database: DatabaseSettings) -> None:
+    store(database, tables_of(made_up_job.judgements()))
+    assert faults_of(database) == (Fault((1, 3), ((20, 30),)),)
+    store(database, tables_of(started_again(1)))
+    assert faults_of(database) == ()

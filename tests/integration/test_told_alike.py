@@ -16,8 +16,6 @@ from datetime import UTC
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from irregulars.infra.console.database import SharedAnswers
@@ -46,7 +44,7 @@ from tests.infra.console.visits import Visit, text_of, visit
 from tests.infra.grafana.queries import FOLDER
 from tests.integration.pipelines import own_database
 from tests.integration.test_clickhouse import answer
-from tests.sinks.recorded_jobs import MADE, TOKENS, judged, samples_of
+from tests.sinks.recorded_jobs import MADE, TOKENS, between, judged, samples_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -89,18 +87,6 @@ def places(clickhouse: ClickHouseAddress, monkeypatch: pytest.MonkeyPatch) -> It
         with connected(own) as client:
             yield Places(client, sink, console)
         sink.close()
-
-
-def between(rows: Rows, first: int, past: int) -> dict[str, pa.Table]:
-    """Return the rows of some iterations, and those that belong to none if these are the first."""
-    kept = {}
-    for name, table in rows.items():
-        if "iteration" in table.column_names:
-            at = table["iteration"]
-            kept[name] = table.filter(pc.and_(pc.greater_equal(at, first), pc.less(at, past)))
-        elif first == 0:
-            kept[name] = table
-    return {name: table for name, table in kept.items() if table.num_rows}
 
 
 def told_by_screen(screen: Screen) -> dict[str, Any]:

@@ -6,11 +6,14 @@ Kinds of verdicts that no recording has come of made jobs, by names that begin w
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.settings import Settings
@@ -56,6 +59,37 @@ def samples_of(name: str) -> Rows:
     """Return what a worker would have stored of a job's samples of bandwidth."""
     samples = list(trace_of(name).batches("bandwidth").values())
     return {"bandwidth": table_of_samples(samples)} if samples else {}
+
+
+# --- other rows ----------------------------------------------------------------------------------------------------
+
+
+def with_columns(rows: Rows, tables: Sequence[str] = (), **values: Any) -> dict[str, pa.Table]:
+    """Put one value into columns of all tables that have them, or of some tables."""
+    return {
+        name: with_values(table, values) if not tables or name in tables else table for name, table in rows.items()
+    }
+
+
+def with_values(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:
+    for name, value in values.items():
+        at = table.schema.get_field_index(name)
+        if at >= 0:
+            kind = table.schema.field(at)
+            table = table.set_column(at, kind, pa.array([value] * table.num_rows, kind.type))
+    return table
+
+
+def between(rows: Rows, first: int, past: int) -> dict[str, pa.Table]:
+    """Return the rows of some iterations, and those that belong to none if these are the first."""
+    kept = {}
+    for name, table in rows.items():
+        if "iteration" in table.column_names:
+            at = table["iteration"]
+            kept[name] = table.filter(pc.and_(pc.greater_equal(at, first), pc.less(at, past)))
+        elif first == 0:
+            kept[name] = table
+    return kept
 
 
 # --- made jobs -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.integration.secured_kafka import Authority, openssl
 from tests.integration.worker_runs import ROOT
 
 NOWHERE = ("--no-kafka", "--clickhouse-url", "http://127.0.0.1:1")
-END_S = 20
+END_S = 60
 NO_PEM = str(ROOT / "README.md")
 
 
@@ -42,7 +42,7 @@ def test_it_prints_a_link_that_logs_in_and_ends_cleanly() -> None:
     with console("--listen", "127.0.0.1:0") as (process, line):
         url, _, token = line.removeprefix("irregulars: console at ").strip().partition("login#")
         assert url.startswith("http://127.0.0.1:")
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, timeout=END_S) as client:
             assert client.get("/questions").status_code == 401
             assert client.post("/login", data={"token": token}).status_code == 303
             assert client.get("/questions").status_code == 200
@@ -65,7 +65,8 @@ def test_with_a_certificate_and_a_token_file_it_speaks_https_and_shows_no_token(
                  "--token-file", str(file)) as (process, line):  # fmt: skip
         url = line.removeprefix("irregulars: console at ").strip()
         assert url.startswith("https://127.0.0.1:")
-        with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=authority.certificate)) as client:
+        trusting = ssl.create_default_context(cafile=authority.certificate)
+        with httpx.Client(base_url=url, verify=trusting, timeout=END_S) as client:
             answer = client.post("/login", data={"token": "a token that nobody guesses"})
             assert "Secure" in answer.headers["set-cookie"].split("; ")
             assert client.get("/questions").status_code == 200

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.integration.pipelines import store
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import rows_of_recording, with_columns
 
 OVER = ("bench/ddp16-nic-both", "bench/tp2pp2dp2-nic-send")  # jobs that ended some hours ago
 LIVE = ("gloo-slow-nic",)
@@ -72,9 +72,4 @@ def while_it_lasts(rows: Rows) -> Rows:
 
 def silent(rows: Rows) -> Rows:
     """Return the rows of a job that hung and was not heard again, where the recording knows that it ended."""
-    verdicts = rows["verdicts"]
-    for name, value in (("state", "open"), ("close_reason", None)):
-        at = verdicts.schema.get_field_index(name)
-        field = verdicts.schema.field(at)
-        verdicts = verdicts.set_column(at, field, pa.array([value] * verdicts.num_rows, field.type))
-    return {**without_end(rows), "verdicts": verdicts}
+    return with_columns(without_end(rows), ["verdicts"], state="open", close_reason=None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ClickHouseAddress
-from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
+from tests.infra.console.browser import PATIENCE_MS, needs_browser
 from tests.infra.console.filled import fill, moved_to, while_it_lasts
 from tests.infra.console.visits import Visit, visit
 from tests.integration.pipelines import own_database, store
@@ -19,10 +19,7 @@ from tests.sinks.recorded_jobs import rows_of_recording
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytest.importorskip("playwright", reason="playwright must be installed (pip install playwright); it is not")
-if chromium_path() is None:
-    pytest.skip("chromium must be installed (apt-get install chromium); it is not", allow_module_level=True)
-
+pytestmark = needs_browser
 PAGES = (
     "/", "/jobs/gloo-slow-nic", "/incidents/gloo-slow-nic:0:60:0", "/devices", "/hosts/node-1", "/pipeline",
     "/questions", "/questions/jobs_now", "/search?q=node", "/transfers/tp2pp2dp2-nic-send",
@@ -41,12 +38,6 @@ def console(clickhouse: ClickHouseAddress) -> Iterator[Visit]:
         fill(own)
         with visit(own) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture
@@ -290,29 +281,6 @@ def test_one_logs_in_and_searches_by_keys_alone(browser: Browser, console: Visit
     page.keyboard.press("n")
     page.wait_for_url(f"{console.url}/")
     context.close()
-
-
-def test_the_heat_map_moves_zooms_and_tells_by_keys(open_page: OpenPage) -> None:
-    page = open_page("/jobs/gloo-slow-nic")
-    page.wait_for_selector(PAINTED)
-    status, whole = page.locator("#hm-status"), page.locator(".hm-over.is-whole")
-    page.locator("#hm-status", has_text="Furthest").wait_for()
-    page.locator(".hm-over").focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    page.locator("#hm-status", has_text="iteration 1:").wait_for()
-    page.keyboard.press("ArrowDown")
-    page.locator("#hm-status", has_text="rank 1 ").wait_for()
-    assert "node-1" in status.inner_text()
-    assert whole.count() == 1
-    page.keyboard.press("+")
-    page.locator(".hm-over:not(.is-whole)").wait_for()
-    page.keyboard.press("0")
-    whole.wait_for()
-    page.keyboard.press("Enter")
-    details = page.locator(".hm-details")
-    details.wait_for()
-    assert "Rank 1 in iteration 1" in details.inner_text()
 
 
 def test_an_incident_appears_while_somebody_looks_and_the_page_is_old_when_its_server_is_away(

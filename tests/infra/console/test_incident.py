@@ -70,8 +70,8 @@ def kafka() -> Iterator[KafkaAddress]:
     broker = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
     for topic in ("mutes", "feedback"):
         broker.produce(TOPICS.name(topic), b"none of ours", partition=0)
-    assert broker.flush(10) == 0
-    (one,) = broker.list_topics(timeout=10).brokers.values()
+    assert broker.flush(60) == 0
+    (one,) = broker.list_topics(timeout=60).brokers.values()
     yield KafkaAddress(f"{one.host}:{one.port}", TOPICS)
     del broker
 

@@ -8,27 +8,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from irregulars.infra.console import heat_reading as reading
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.conftest import ClickHouseAddress
-from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
+from tests.infra.console.browser import PATIENCE_MS, needs_browser
 from tests.infra.console.filled import moved_to
 from tests.infra.console.visits import Visit, visit
 from tests.integration.pipelines import own_database, store
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import between, rows_of_recording
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
-pytest.importorskip("playwright", reason="playwright must be installed (pip install playwright); it is not")
-if chromium_path() is None:
-    pytest.skip("chromium must be installed (apt-get install chromium); it is not", allow_module_level=True)
-
+pytestmark = needs_browser
 JOB = "gloo-slow-nic"
 BEGUN = 60  # iterations that are stored when the page is opened; the fault has not begun by then
 FAULT = 100  # iterations after which its verdicts are stored
@@ -54,19 +49,12 @@ class Running:
             self.store_verdicts()
 
     def store_iterations(self, past: int) -> None:
-        store(self.database, {name: self._cut(name, past) for name in self.rows if name not in VERDICTS})
+        own = {name: table for name, table in self.rows.items() if name not in VERDICTS}
+        store(self.database, between(own, self.stored, past))
         self.stored = past
 
     def store_verdicts(self) -> None:
         store(self.database, {name: self.rows[name] for name in VERDICTS})
-
-    def _cut(self, name: str, past: int) -> pa.Table:
-        table = self.rows[name]
-        if "iteration" not in table.column_names:
-            return table
-        return table.filter(
-            pc.and_(pc.greater_equal(table["iteration"], self.stored), pc.less(table["iteration"], past))
-        )
 
 
 @pytest.fixture
@@ -78,11 +66,10 @@ def running(clickhouse: ClickHouseAddress) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with chromium() as browser:
-        page = browser.new_context(viewport={"width": 1000, "height": 700}).new_page()
-        page.context.set_default_timeout(PATIENCE_MS)
-        yield page
+def page(browser: Browser) -> Page:
+    page = browser.new_context(viewport={"width": 1000, "height": 700}).new_page()
+    page.context.set_default_timeout(PATIENCE_MS)
+    return page
 
 
 def follow(page: Page, running: Running) -> list[str]:

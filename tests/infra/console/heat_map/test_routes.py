@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from irregulars.infra.console import heat_reading as reading
-from irregulars.infra.console.database import ConsoleDatabase
+from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
 from irregulars.infra.console.heat_levels import HEADER
 from irregulars.infra.console.heat_routes import heat_map_routes
 from irregulars.messages.judgements import with_first_names
@@ -29,7 +27,8 @@ from irregulars.words import name_kind
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import serving
 from tests.integration.pipelines import own_database, store
-from tests.sinks.recorded_jobs import judged, rows_of_recording
+from tests.sinks.recorded_jobs import between, judged, rows_of_recording, with_columns
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -41,11 +40,12 @@ HOSTILE = ["a/b/../c", "x' OR 1=1 --", "<script>alert(1)</script>", "{job:String
 def ask(clickhouse: ClickHouseAddress) -> Iterator[Ask]:
     """Asks the routes on a database with a recording, twice under hostile names."""
     # Else a window's version changes 15 s after its rows were stored: between two questions, where tests are slow
-    with pytest.MonkeyPatch.context() as patch, own_database(clickhouse) as settings:
+    rows = rows_of_recording(JOB)
+    uneven = {name: table for name, table in with_columns(rows, job="uneven").items() if name != "suspects"}
+    hostile = (with_columns(rows, job=name) for name in HOSTILE)
+    holes = with_holes(with_columns(rows, job="holes"))
+    with pytest.MonkeyPatch.context() as patch, own_database(clickhouse, rows, *hostile, holes, uneven) as settings:
         patch.setattr(reading, "_SETTLED_S", -1)
-        rows = rows_of_recording(JOB)
-        store(settings, rows, *(renamed(rows, name) for name in HOSTILE), with_holes(renamed(rows, "holes")))
-        store(settings, {name: table for name, table in renamed(rows, "uneven").items() if name != "suspects"})
         with served(settings) as client:
             yield Ask(client)
 
@@ -79,14 +79,6 @@ def tile_of(body: bytes) -> tuple[tuple[float, float], np.ndarray]:
     """Return the ends of a tile's scale, and its codes, row by row."""
     low, high, rows, columns, *_ = HEADER.unpack(body[: HEADER.size])
     return (low, high), np.frombuffer(body, np.uint8, rows * columns, HEADER.size).reshape(rows, columns)
-
-
-def renamed(rows: Rows, job: str) -> dict[str, pa.Table]:
-    def with_job(table: pa.Table) -> pa.Table:
-        at = table.schema.get_field_index("job")
-        return table.set_column(at, table.schema.field(at), pa.array([job] * table.num_rows))
-
-    return {name: with_job(table) for name, table in rows.items()}
 
 
 def with_holes(rows: Rows) -> dict[str, pa.Table]:
@@ -217,37 +209,27 @@ def test_what_did_not_change_is_not_sent_again_and_what_did_is_gone(ask: Ask) ->
 
 
 def test_rows_judged_anew_have_another_version(clickhouse: ClickHouseAddress) -> None:
-    with own_database(clickhouse) as settings:
-        rows = rows_of_recording(JOB)
-        store(settings, rows)
-        with served(settings) as client:
-            ask = Ask(client)
-            before = ask.asked()
-            iterations = rows["iterations"].slice(5, 1)
-            at = iterations.schema.get_field_index("elapsed_ns")
-            longer = pc.add(iterations["elapsed_ns"], 10**9)
-            store(settings, {"iterations": iterations.set_column(at, iterations.schema.field(at), longer)})
-            for _ in range(100):
-                time.sleep(0.1)  # answers are shared for two seconds
-                window = ask.asked()["version"]
-                if window != before["version"] and ask.get("heat-map/tile", **before).status_code == 410:
-                    return
-            pytest.fail(f"the old version must be gone; got {json.dumps(before)} answered still")
+    rows = rows_of_recording(JOB)
+    with own_database(clickhouse, rows) as settings, served(settings) as client:
+        ask = Ask(client)
+        before = ask.asked()
+        store(settings, {"iterations": longer(rows["iterations"].slice(5, 1))})
+        # Answers are shared for two seconds.
+        wait_for(lambda: ask.asked()["version"] != before["version"])
+        wait_for(lambda: ask.get("heat-map/tile", **before).status_code == 410)
 
 
-def between(rows: Rows, first: int, past: int) -> dict[str, pa.Table]:
-    """The iterations from one to another."""
-    return {
-        name: table.filter(pc.and_(pc.greater_equal(table["iteration"], first), pc.less(table["iteration"], past)))
-        for name, table in rows.items()
-        if "iteration" in table.column_names
-    }
+def longer(iterations: pa.Table) -> pa.Table:
+    """Return them, each a second longer."""
+    at = iterations.schema.get_field_index("elapsed_ns")
+    return iterations.set_column(at, iterations.schema.field(at), pc.add(iterations["elapsed_ns"], 10**9))
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many iterations of cells each question asks for; what is stored counts as settled at once."""
+    """How many iterations of cells each question asks for; what is stored counts as settled, and is read, at once."""
     monkeypatch.setattr(reading, "_SETTLED_S", -1)
+    monkeypatch.setattr(SharedAnswers, "get", lambda self, key, make, keep_s=0.0: make())
     asked: list[int] = []
     of = reading._Cells.of
 
@@ -262,55 +244,46 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_of_a_running_job_only_what_is_behind_is_read_and_sent(
     clickhouse: ClickHouseAddress, reads: list[int]
 ) -> None:
-    with own_database(clickhouse) as settings:
-        rows = rows_of_recording(JOB)
-        store(settings, {**rows, **between(rows, 0, 60)})
-        with served(settings) as client:
-            ask = Ask(client)
-            before = ask.asked()
-            tile = ask.codes()
-            store(settings, between(rows, 60, 70))
-            reads.clear()
-            time.sleep(2.2)  # answers are shared for two seconds
-            window = ask.window(first=before["first"], version=before["version"])
-            assert (window["first"], window["last"], window["unchanged"]) == (0, 69, 60)
-            asked = {"first": 0, "last": 69, "version": window["version"]}
-            ends, behind = tile_of(ask.get("heat-map/tile", **asked, skipped=60).content)
-            assert behind.shape == (4, 10)
-            assert reads == [10]
-            ends_of_all, codes = tile_of(ask.get("heat-map/tile", **asked).content)
-            assert ends == ends_of_all
-            np.testing.assert_array_equal(codes[:, 60:], behind)
-            assert codes[SLOW_RANK, 62:].min() > codes[:, :50].max()  # held against what was usual before
-            assert tile.shape == (4, 60)
-            for skipped in (70, -1):
-                assert ask.get("heat-map/tile", **asked, skipped=skipped).status_code == 400
-            assert ask.window(first=0, version="another")["unchanged"] == 0
+    rows = rows_of_recording(JOB)
+    with own_database(clickhouse, between(rows, 0, 60)) as settings, served(settings) as client:
+        ask = Ask(client)
+        before = ask.asked()
+        tile = ask.codes()
+        store(settings, between(rows, 60, 70))
+        reads.clear()
+        window = ask.window(first=before["first"], version=before["version"])
+        assert (window["first"], window["last"], window["unchanged"]) == (0, 69, 60)
+        asked = {"first": 0, "last": 69, "version": window["version"]}
+        ends, behind = tile_of(ask.get("heat-map/tile", **asked, skipped=60).content)
+        assert behind.shape == (4, 10)
+        assert reads == [10]
+        ends_of_all, codes = tile_of(ask.get("heat-map/tile", **asked).content)
+        assert ends == ends_of_all
+        np.testing.assert_array_equal(codes[:, 60:], behind)
+        assert codes[SLOW_RANK, 62:].min() > codes[:, :50].max()  # held against what was usual before
+        assert tile.shape == (4, 60)
+        for skipped in (70, -1):
+            assert ask.get("heat-map/tile", **asked, skipped=skipped).status_code == 400
+        assert ask.window(first=0, version="another")["unchanged"] == 0
 
 
 def test_what_was_judged_anew_is_read_again_and_so_is_a_window_that_grew_too_long(
     clickhouse: ClickHouseAddress, reads: list[int]
 ) -> None:
-    with own_database(clickhouse) as settings:
-        rows = rows_of_recording(JOB)
-        store(settings, {**rows, **between(rows, 0, 60)})
-        with served(settings) as client:
-            ask = Ask(client)
-            before = ask.asked()
-            assert ask.codes().shape == (4, 60)
-            again = between(rows, 20, 21)["iterations"]
-            at = again.schema.get_field_index("elapsed_ns")
-            longer = again.set_column(at, again.schema.field(at), pc.add(again["elapsed_ns"], 10**9))
-            store(settings, between(rows, 60, 70), {"iterations": longer})
-            reads.clear()
-            time.sleep(2.2)
-            window = ask.window(first=before["first"], version=before["version"])
-            assert window["unchanged"] == 20
-            asked = {"first": 0, "last": 69, "version": window["version"]}
-            assert ask.get("heat-map/tile", **asked, skipped=20).status_code == 200
-            assert reads == [11]
-            newest = ask.window(first=0, version=window["version"], iterations=40)
-            assert (newest["first"], newest["last"]) == (30, 69)
+    rows = rows_of_recording(JOB)
+    with own_database(clickhouse, between(rows, 0, 60)) as settings, served(settings) as client:
+        ask = Ask(client)
+        before = ask.asked()
+        assert ask.codes().shape == (4, 60)
+        store(settings, between(rows, 60, 70), {"iterations": longer(between(rows, 20, 21)["iterations"])})
+        reads.clear()
+        window = ask.window(first=before["first"], version=before["version"])
+        assert window["unchanged"] == 20
+        asked = {"first": 0, "last": 69, "version": window["version"]}
+        assert ask.get("heat-map/tile", **asked, skipped=20).status_code == 200
+        assert reads == [11]
+        newest = ask.window(first=0, version=window["version"], iterations=40)
+        assert (newest["first"], newest["last"]) == (30, 69)
 
 
 def test_the_chart_asks_for_iterations_behind_one(ask: Ask) -> None:

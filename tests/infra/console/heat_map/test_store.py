@@ -15,9 +15,9 @@ from irregulars.infra.console.heat_matrix import QUANTITIES
 from irregulars.infra.console.heat_reading import Changed, HeatMapStore, Start
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
-from tests.infra.console.heat_map.test_routes import JOB, between
+from tests.infra.console.heat_map.test_routes import JOB
 from tests.integration.pipelines import own_database, store
-from tests.sinks.recorded_jobs import rows_of_recording
+from tests.sinks.recorded_jobs import between, rows_of_recording
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +29,7 @@ QUANTITY = next(iter(QUANTITIES.values()))
 def settings(clickhouse: ClickHouseAddress, monkeypatch: pytest.MonkeyPatch) -> Iterator[DatabaseSettings]:
     """A job of which 36 iterations are stored; what is stored counts as settled at once."""
     monkeypatch.setattr(reading, "_SETTLED_S", -1)
-    with own_database(clickhouse) as settings:
-        rows = rows_of_recording(JOB)
-        store(settings, {**rows, **between(rows, 0, 36)})
+    with own_database(clickhouse, between(rows_of_recording(JOB), 0, 36)) as settings:
         yield settings
 
 

@@ -12,11 +12,11 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.sinks.notices.receiver import CLOSING, Receiver, Reply, Request
 
 TOKEN = "a-token"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
@@ -37,7 +37,7 @@ def merge(target: Any, patch: Any) -> Any:
     return found
 
 
-class KubernetesServer:
+class KubernetesServer(Receiver):
     """Nodes in memory, served over HTTPS on loopback.
 
     `fail` is the status of all answers where it is set, `fail_patches` that of the answers to writes, of which none
@@ -53,48 +53,19 @@ class KubernetesServer:
         self.writes: list[tuple[str, dict[str, Any]]] = []
         self._version = len(names)
         self._lock = threading.Lock()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._reply(*server.get(self.path) if self._may() else (401, {"message": "Unauthorized"}))
-
-            def do_PATCH(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                answer = server.patch(self.path, self.headers["Content-Type"], body) if self._may() else (401, {})
-                self._reply(*answer)
-
-            def _may(self) -> bool:
-                return self.headers["Authorization"] == f"Bearer {TOKEN}"
-
-            def _reply(self, status: int, value: dict[str, Any]) -> None:
-                data = json.dumps(value).encode()
-                self.send_response(server.fail or status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_arguments: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
-        self.url = f"https://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
+        super().__init__(self._answer, context)
 
-    def __enter__(self) -> KubernetesServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._thread.join(10)
-        self._http.server_close()
+    def _answer(self, request: Request) -> Reply:
+        if request.headers["Authorization"] != f"Bearer {TOKEN}":
+            status, value = 401, {"message": "Unauthorized"}
+        elif request.method == "PATCH":
+            status, value = self.patch(request.path, request.headers["Content-Type"], request.json())
+        else:
+            status, value = self.get(request.path)
+        headers = (("Content-Type", "application/json"), *CLOSING)
+        return Reply(self.fail or status, json.dumps(value).encode(), headers)
 
     def get(self, path: str) -> Answer:
         parts = urlsplit(path)

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from irregulars.infra.runs.child_process import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo")
 DEADLINE_S = 60.0
 
@@ -44,7 +46,7 @@ class SlurmCluster:
         key = self._folder / "munge" / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        ports = free_ports(2 + len(self.names))
+        ports = [free_port() for _ in range(2 + len(self.names))]
         host, user = socket.gethostname().split(".")[0], "root" if os.getuid() == 0 else os.environ.get("USER", "")
         place = self._folder
         lines = [
@@ -129,12 +131,3 @@ class SlurmCluster:
         self._processes.append(
             subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log, start_new_session=True)
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody has now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]

@@ -22,9 +22,8 @@ from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.notices.actions.actions import decode_actions
 from irregulars.sinks.notices.actions.feed import ActionFeed, Polled
 from irregulars.sinks.notices.notice import Channel, Notice
-from tests import warm
+from tests import waiting, warm
 from tests.apache_kafka.broker import KafkaBroker
-from tests.infra.processes import wait_until
 from tests.sinks.notices.actions.told import open_channel
 from tests.sinks.notices.made_up_notices import GPU, VERDICT, notice_of
 
@@ -123,7 +122,7 @@ def test_a_topic_that_is_missing_or_of_several_partitions_is_refused(kafka_boots
     name = topics.name("actions")
     admin.create_topics([NewTopic(name, 2, 1)])[name].result(60)
     # Kafka acknowledges a topic before its metadata name it.
-    assert wait_until(lambda: name in admin.list_topics(timeout=60).topics)
+    waiting.wait_for(lambda: name in admin.list_topics(timeout=60).topics)
     with pytest.raises(TopicMismatch, match="must have one partition; got 2"):
         ActionFeed(kafka_bootstrap, topics, {}, "g")
 
