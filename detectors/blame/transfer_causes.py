@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import median
 from typing import Final
 
@@ -34,12 +35,14 @@ from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.dtypes import Floats
 
 _MOST_SUSPECTS: Final = 4  # lines of a verdict
 _MOST_ASKED: Final = 16  # slow collectives whose NICs are asked
 _ANY: Final = Device("communicator", ())
 
 Ranked = list[tuple[Device, float]]  # devices with the probability of each, best first
+Ring = tuple[dict[int, int], Counter[int]]  # the place of each rank, and how often each place left first
 Look = tuple[bool, float]  # whether a lane was slow, and the chance that it was so slow whoever is to blame
 
 
@@ -128,12 +131,7 @@ def rank_devices(
     has_moving_nics = any(low.values()) and passes_nics(lane, attributions, topology)
     scene = Scene(lane, times_slow, topology, has_moving_nics)
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
-    firsts: dict[int, Counter[int]] = {}
-    for code, rank in (one for a in attributions for one in a.left_first):
-        lane_of_code = Lane("collective", code)
-        if times_slow.get(lane_of_code) and topology.crosses_network(lane_of_code):
-            firsts.setdefault(code, Counter())[rank] += 1
-    weights = _log_weights(devices, scene, low, firsts)
+    weights = _log_weights(devices, scene, low, _rings(attributions, topology, times_slow))
     # Less the largest one: over many lanes the exponentials of all would underflow to 0.
     most = max(weights)
     odds = [math.exp(weight - most) for weight in weights]
@@ -166,35 +164,57 @@ def _telling_ends(
     return {(nic, way): False for nic in nics for way in (0, 1)} | low
 
 
-def _log_odds_of_order(device: Device, firsts: Mapping[int, Counter[int]], topology: Topology) -> float:
+def _rings(attributions: Sequence[Attribution], topology: Topology, times_slow: Mapping[Lane, float]) -> list[Ring]:
+    """Return the communicators that were slow across the network, as far as somebody left them first."""
+    rings: dict[int, Ring] = {}
+    for code, rank in (one for a in attributions for one in a.left_first):
+        lane = Lane("collective", code)
+        if times_slow.get(lane) and topology.crosses_network(lane) and rank in topology.lane_set(lane):
+            if code not in rings:
+                rings[code] = {one: at for at, one in enumerate(topology.members[code])}, Counter()
+            place_of, first = rings[code]
+            first[place_of[rank]] += 1
+    return list(rings.values())
+
+
+def _log_odds_of_order(device: Device, rings: Sequence[Ring]) -> float:
     """Return the log odds that who left slow collectives first gives to a device, against any place in the ring.
 
-    Bytes go round from member to member, in their order, and the further a member is from the slow steps, the sooner
-    it leaves (`lane_tables.left_first`). Of four in a ring, 3 is first if the NIC of 1 is slow both ways. If it sends
-    slowly, to 0 or to 2 as the ring goes, 3 or the other one of these is. Each communicator counts once however often
-    it was slow.
+    Each communicator counts once however often it was slow.
     """
     if not TRANSFER_SUSPECTS[device.kind].is_in_network:
         return 0.0
-    told = 0.0
-    for code, first in firsts.items():
-        members = topology.members.get(code, ())
-        own = [at for at, rank in enumerate(members) if rank in device.ranks]
-        if not own:
-            continue
-        apart = np.abs(np.arange(len(members))[:, None] - own)
-        steps = np.minimum(apart, len(members) - apart).min(axis=1)
-        # How far each member is from the slow steps: from the link, from both sides of a device, or from either
-        far = (steps,) if device.traits.is_way else (steps - 1, np.minimum(steps, len(members) / 2 - 0.5) - 0.5)
-        places = [np.maximum(one, 0) / one[one > 0].sum() for one in far if (one > 0).any()]
-        if places:
-            chance = 1 - LIKELIHOODS.crosses + LIKELIHOODS.crosses * len(members) * np.mean(places, axis=0)
-            told += float(np.average(np.log(chance), weights=[first[rank] for rank in members]))
+    told, is_way = 0.0, device.traits.is_way
+    for place_of, first in rings:
+        own = sorted(place_of[rank] for rank in device.ranks if rank in place_of)
+        if not own or (is_way and len(own) < len(device.ranks)):
+            continue  # bytes of the ring do not pass it
+        ratios = _chance_ratios(len(place_of), tuple(at - own[0] for at in own), is_way)
+        odds = {at: math.log1p(LIKELIHOODS.crosses * (float(ratios[at - own[0]]) - 1)) for at in first}
+        told += sum(times * odds[at] for at, times in first.items()) / first.total()
     return told
 
 
+@lru_cache(maxsize=64)
+def _chance_ratios(size: int, own: tuple[int, ...], is_way: bool) -> Floats:
+    """Return how much likelier than by chance each place in a ring is first if a device at some places is slow.
+
+    Bytes go round from member to member, in their order, and the further a member is from the slow steps, the sooner
+    it leaves (`lane_tables.left_first`). Of four in a ring, 3 is first if the NIC of 1 is slow both ways. If it sends
+    slowly, to 0 or to 2 as the ring goes, 3 or the other one of these is. `own`: these places, ascending from 0.
+    """
+    places, around = np.arange(size), np.array([own[-1] - size, *own, size])
+    after = np.searchsorted(around, places, side="right")
+    steps = np.minimum(places - around[after - 1], around[after] - places)
+    # How far each member is from the slow steps: from the link, from both sides of a device, or from either
+    far = (steps,) if is_way else (steps - 1, np.minimum(steps, size / 2 - 0.5) - 0.5)
+    shares = [np.maximum(one, 0) / one[one > 0].sum() for one in far if (one > 0).any()]
+    ratios: Floats = size * np.mean(shares, axis=0) if shares else np.ones(size)
+    return ratios
+
+
 def _log_weights(
-    devices: Sequence[Device], scene: Scene, low: Mapping[End, bool], firsts: Mapping[int, Counter[int]]
+    devices: Sequence[Device], scene: Scene, low: Mapping[End, bool], rings: Sequence[Ring]
 ) -> list[float]:
     """For each device the logarithm of prior times likelihood of all that was seen, if it were the cause.
 
@@ -202,7 +222,7 @@ def _log_weights(
     candidates, each of which touches a few. So the likelihood of all lanes by chance, which all candidates share, is
     left out, and of the lanes that a candidate touches only the ratio to chance counts.
 
-    The rates of NICs (`low`, `detectors.nics.peak_caps`) count likewise, and who left first (`firsts`).
+    The rates of NICs (`low`, `detectors.nics.peak_caps`) count likewise, and who left first (`rings`).
     """
     looks = _looks(scene)
     weights = []
@@ -213,7 +233,7 @@ def _log_weights(
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
-        weights[-1] += _log_odds_of_order(device, firsts, scene.topology)
+        weights[-1] += _log_odds_of_order(device, rings)
     return weights
 
 

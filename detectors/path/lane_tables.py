@@ -15,11 +15,12 @@ from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLa
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints, Numbers
-from irregulars.messages.records import RECV, ROOTED, SEND
+from irregulars.messages.records import OPERATOR_CODES, RECV, ROOTED, SEND
 
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
 _EXCESS_BITS: Final = 9  # significant ones: an error of 0.2 % at most, where the noise of a lane is some per cent
 _FIRSTS_KEPT: Final = 64  # ranks of an iteration that left first: more show nothing new
+_NO_RING: Final = (*ROOTED, OPERATOR_CODES["all_to_all"])
 _SPREAD_STEP: Final = 1 / 8  # transfers; `JOB.stray_transfers` is a multiple of it
 
 
@@ -182,17 +183,19 @@ def left_first(
     """Return communicator and rank for slow collectives of an iteration, at most `_FIRSTS_KEPT`: the rank left first.
 
     In a ring with one slow way the ranks behind it leave last, each time the same ones. Where all ways are slow alike
-    it changes from one to the next. Where all left at about the same time nobody was first; of a rooted collective
-    the first are those who wait for nobody. All members must be known, and the times be of one clock.
+    it changes from one to the next. Where all left at about the same time nobody was first; a rooted collective and
+    an all_to_all are no rings. All members must be known, and the times be of one clock.
     """
     slow = [lane.first for lane, own in lanes.items() if lane.kind == "collective" and own.excess_ns > own.most_ns]
-    leave_together = ~graph.is_p2p & ~np.isin(graph.operator, ROOTED)
-    is_told = (graph.iteration == iteration) & leave_together & ~graph.is_partial & np.isin(graph.communicator, slow)
+    is_ring = ~graph.is_p2p & ~np.isin(graph.operator, _NO_RING)
+    is_told = (graph.iteration == iteration) & is_ring & ~graph.is_partial & np.isin(graph.communicator, slow)
     rows = np.flatnonzero(is_told)
     order = rows[np.lexsort((graph.rank[rows], graph.end_ns[rows], graph.group[rows]))]
     starts = run_starts(graph.group[order])
     first, last = order[starts], order[run_ends(graph.group[order])]
-    is_whole = run_lengths(starts, len(order)) == [len(members.get(one, ())) for one in graph.communicator[first]]
+    codes, of_first = np.unique(graph.communicator[first], return_inverse=True)
+    sizes = np.array([len(members.get(one, ())) for one in codes.tolist()], dtype=np.int64)
+    is_whole = run_lengths(starts, len(order)) == sizes[of_first]
     apart_ns = graph.end_ns[last] - graph.end_ns[first]
     alike_ns = np.maximum(graph.slack_ns[first], JOB.alike * graph.transfer_ns[last])
     first = first[is_whole & (apart_ns > alike_ns)][:_FIRSTS_KEPT]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -493,6 +494,36 @@ def test_who_leaves_a_ring_first_is_far_from_the_slow_nic() -> None:
     # Of a group that was not slow, or of two, in which bytes pass both ranks both ways, it says nothing.
     assert told(pair(0, 1), APART) == [1.0] * 8
     assert told(WORLD, Topology(8, APART.places, {0: (2, 3)})) == [1.0] * 8
+    assert told(WORLD, Topology(8, APART.places, {0: (0, 1, 3)})) == [1.0] * 8  # rank 2 has left the job since
+
+
+def test_a_ring_with_one_end_of_a_link_says_nothing_of_the_link() -> None:
+    seen = {pair(1, 5): SLOW, OF_1_AND_2: NORMAL, Lane("collective", 3): SLOW}
+    topology = replace(APART, members={**MEMBERS, 3: (0, 1, 2, 3)})
+    odds = []
+    for first in ((), ((3, 3),)):
+        found = dict(
+            rank_devices(pair(1, 5), [replace(one, left_first=first) for one in irregular(seen)], topology)[0]
+        )
+        odds.append(found[Device("link", (1, 5))] / found[NOBODY])
+    assert odds[0] == pytest.approx(odds[1])
+
+
+def test_who_leaves_first_is_asked_of_thousands_of_devices_in_little_memory() -> None:
+    """A ring of 2,048 ranks below one spine: a table of all by all would take 32 MB for the spine alone."""
+    ranks = range(2048)
+    places = {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 32}") for rank in ranks}
+    leaf_of, fabric = {rank: f"leaf-{rank // 32}" for rank in ranks}, {f"leaf-{one}": ("s",) for one in range(64)}
+    topology = Topology(2048, places, {0: tuple(ranks)}, spines=spines_of(leaf_of, fabric))
+    (some,) = irregular({WORLD: SLOW}, 1)
+    tracemalloc.start()
+    try:
+        devices, _ = rank_devices(WORLD, [replace(some, left_first=((0, 1040),))], topology)
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+    leafs = [device for device, _ in devices if device.kind == "switch"]
+    assert leafs[0].ranks[0] == 0  # opposite of 1040 are 0 to 31
 
 
 def test_equal_spines_share_what_is_probable() -> None:

@@ -62,6 +62,7 @@ def test_where_all_leave_at_about_one_time_nobody_is_first(apart_ns: int, first:
     slow = {Lane("collective", 0): LaneExcess(20 * MS, 5 * MS, 1000.0, 1e6)}
     assert left_first(graph, 0, slow, {0: (1, 2)}) == first
     assert left_first(graph, 0, slow, {0: (1, 2, 3)}) == ()  # of one nothing is known
-    # Nor does the root of a broadcast
-    rooted = logged_graph(row(1, 0, 30_000_000, "broadcast"), row(2, 0, 9_000_000, "broadcast"))
-    assert left_first(rooted, 0, slow, {0: (1, 2)}) == ()
+    # Nor does the root of a broadcast, or the neighbour of who sends slowly to all
+    for operator in ("broadcast", "all_to_all"):
+        no_ring = logged_graph(row(1, 0, 30_000_000, operator), row(2, 0, 9_000_000, operator))
+        assert left_first(no_ring, 0, slow, {0: (1, 2)}) == ()
