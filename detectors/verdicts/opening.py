@@ -238,8 +238,8 @@ def verdict_on_recurring(
     )
     # Of the time before the cause was there: afterwards its own ups and downs are in the window.
     verdict.noise_ns = shown_in[0].spread_ns
-    known = {one.iteration for one in irregular}
-    older = [one for one in suspicions if ordinals[one.iteration] >= ordinals[shown] and one.iteration not in known]
+    known, span = {one.iteration for one in irregular}, range(ordinals[shown], ordinals[max(own)])
+    older = [one for one in suspicions if one.ordinal in span and one.iteration not in known]
     verdict.seen, verdict.tried = len(earlier), len(older) if earlier else 0
     verdict.lost_ns = sum(verdict.lose(ns, one.excess_ns) for one, ns in earlier.items()) + sum(
         cost_by_time_ns(ns, costs_ns, verdict.noise_ns) for at, ns in unseen_ns.items() if first <= at < max(own)

@@ -139,8 +139,10 @@ def test_two_spikes_of_one_rank_lasted_for_the_time_between_them_too() -> None:
 def test_a_spike_begins_with_the_iterations_that_led_to_it() -> None:
     steps = [observation(0, late(2, 40.0)), observation(1), replace(observation(2, late(2, 70.0)), sigmas=50.0)]
     tracker = VerdictTracker("j", 1)
-    said = [one for o in (*steps, *map(observation, range(3, 8))) for one in tracker.observe(o, TOPOLOGY)[0]]
+    steps += [observation(n, late(1, 15.0) if n == 4 else None) for n in range(3, 8)]
+    said = [one for o in steps for one in tracker.observe(o, TOPOLOGY)[0]]
     assert [(one.event, one.iterations, one.lost_s) for one in said] == [("opened", (0, 3), pytest.approx(0.11))]
+    assert "in each of 2 slow iterations" in said[0].evidence  # one after it is none that led to it
 
 
 def test_how_often_a_cause_must_be_seen() -> None:
