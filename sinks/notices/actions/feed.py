@@ -160,21 +160,21 @@ def recent_verdicts(
 ) -> Iterator[Verdict]:
     """Yield the verdicts of the alerts since a time, ns since the epoch, to the end of the topic.
 
-    Unreadable messages are passed over. Raises `ServiceUnavailable`, `ServiceRefused` if the broker refuses us, or
-    not all was read `within_s`; `TopicMismatch` if there is no topic ``alerts``.
+    Unreadable messages are passed over. Raises `ServiceUnavailable` if the broker does not answer, or not all was
+    read `within_s`; `ServiceRefused` if it refuses us; `TopicMismatch` if there is no topic ``alerts``.
     """
     deadline_s = time.monotonic() + within_s
 
-    def is_late() -> bool:
-        return time.monotonic() > deadline_s
+    def require_time() -> bool:  # asked while something is unread
+        if time.monotonic() > deadline_s:
+            raise ServiceUnavailable("Kafka must give all alerts in time; got some of them")
+        return False
 
     for value in follow_alerts(
-        bootstrap, topics, security, since_ns=since_ns, is_ending=True, answer_s=within_s, is_over=is_late
+        bootstrap, topics, security, since_ns=since_ns, is_ending=True, answer_s=within_s, is_over=require_time
     ):
         with suppress(RecordError):
             yield decode_verdict(value, "alerts")
-    if is_late():
-        raise ServiceUnavailable("Kafka must give all alerts in time; got some of them")
 
 
 OK: Final = 0

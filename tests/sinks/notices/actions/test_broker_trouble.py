@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from irregulars.errors import ServiceRefused
-from irregulars.kafka import broker
+from irregulars.errors import ServiceRefused, ServiceUnavailable
+from irregulars.kafka import alert_feed, broker
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices.actions import feed as action_feed
 from irregulars.sinks.notices.actions.actions import encode_actions
-from irregulars.sinks.notices.actions.feed import ActionFeed
+from irregulars.sinks.notices.actions.feed import ActionFeed, recent_verdicts
 from irregulars.sinks.notices.actions.nvsentinel import run_health_events
 from tests.sinks.notices.actions.memory_nodes import Received
 from tests.sinks.notices.made_up_notices import VERDICT, notice_of
@@ -142,3 +143,20 @@ def test_a_connection_that_fails_is_no_broker_that_is_away(made: list[PlayedCons
         assert len(told) == wanted
     assert told[0].startswith("Kafka at localhost:9092 does not answer")
     assert told[1] == "Kafka at localhost:9092 answers again"
+
+
+def test_alerts_must_be_read_in_time_and_leaving_the_broker_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = [0.0]
+    read = [SimpleNamespace(error=lambda: KafkaError(KafkaError._PARTITION_EOF), partition=lambda: 0)]
+    consumer = SimpleNamespace(
+        offsets_for_times=lambda places, timeout: places, assign=lambda _: None, poll=lambda _: read[-1],
+        close=lambda: clock_s.append(9.0),
+    )  # fmt: skip
+    monkeypatch.setattr(alert_feed, "new_consumer", lambda _: consumer)
+    monkeypatch.setattr(alert_feed, "partitions_there", lambda *_: {"alerts": [0]})
+    monkeypatch.setattr(action_feed, "time", SimpleNamespace(monotonic=lambda: clock_s[-1]))
+    where: tuple[str, TopicSettings, dict[str, Any]] = "broker:9092", TopicSettings(), {}
+    assert list(recent_verdicts(*where, 0, 5.0)) == []
+    read.append(SimpleNamespace(error=lambda: clock_s.append(clock_s[-1] + 9.0), value=lambda: b"unreadable"))
+    with pytest.raises(ServiceUnavailable, match="must give all alerts in time"):
+        list(recent_verdicts(*where, 0, 5.0))
