@@ -53,7 +53,13 @@ def follow_alerts(
         start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
         start = start if since_ns is None else since_ns // 10**6
         places = [TopicPartition(topics.name("alerts"), partition, start) for partition in partitions]
-        consumer.assign(places if since_ns is None else consumer.offsets_for_times(places, timeout=answer_s))
+        if since_ns is not None:
+            places = consumer.offsets_for_times(places, timeout=answer_s)
+            # librdkafka would begin such a partition at its end, as if it held nothing.
+            for one in places:
+                if one.error is not None:
+                    raise service_error(one.error, bootstrap, answer_s, security)
+        consumer.assign(places)
         unread = set(partitions)
         tell(None)
         while (unread or not is_ending) and not is_over():

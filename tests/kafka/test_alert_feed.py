@@ -41,6 +41,18 @@ def test_a_refusal_ends_the_feed(script: list[SimpleNamespace]) -> None:
         list(follow_alerts("broker:9092", TopicSettings(), {}, is_ending=True))
 
 
+def test_a_partition_whose_first_alert_is_not_known_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = SimpleNamespace(offset=-1001, error=KafkaError(KafkaError._TIMED_OUT))
+    end = polled(KafkaError._PARTITION_EOF)
+    consumer = SimpleNamespace(
+        offsets_for_times=lambda _, timeout: [unknown], assign=lambda _: None, close=lambda: None, poll=lambda _: end
+    )
+    monkeypatch.setattr(alert_feed, "new_consumer", lambda _: consumer)
+    monkeypatch.setattr(alert_feed, "partitions_there", lambda *_: {"alerts": [0]})
+    with pytest.raises(ServiceUnavailable, match="must answer within 10 s"):
+        list(follow_alerts("broker:9092", TopicSettings(), {}, since_ns=0, is_ending=True))
+
+
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A consumer whose broker goes away after one message, before the end of the topic; and how often it polled."""
