@@ -73,8 +73,10 @@ class Others:
         """Mark the iterations that they have come to tell of: the loss is theirs; return how many, and that loss."""
         told, lost_ns = 0, 0.0
         for at, one in enumerate(list(moments)):
-            told_by = one.told_by or self.seen.get(one.iteration, "")
-            kept = {number: ns for number, ns in one.lost_ns.items() if number not in self.seen}
+            told_by, theirs = one.told_by or self.seen.get(one.iteration, ""), one.lost_ns.keys() & self.seen.keys()
+            if told_by == one.told_by and not theirs:
+                continue
+            kept = {number: ns for number, ns in one.lost_ns.items() if number not in theirs}
             told += told_by != one.told_by
             lost_ns += sum(one.lost_ns.values()) - sum(kept.values())
             moments[at] = replace(one, lost_ns=kept, told_by=told_by)
