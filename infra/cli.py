@@ -44,7 +44,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Import name to extra, for packages that the base install, made for GPU nodes, does without.
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
-    "sklearn": "train", "clickhouse_connect": "worker", "urllib3": "worker",
+    "sklearn": "train", "clickhouse_connect": "worker",
     "starlette": "console", "uvicorn": "console", "jinja2": "console", "markupsafe": "console",
     "chdb": "demo", "tansu": "demo", "torch": "torch",
 }  # fmt: skip
