@@ -65,8 +65,9 @@ def microbatch_work_ns(
     ahead, pairs_up = _passes_ahead(graph, rows, step, is_in_ring, last_stage + 1)
     ahead += _begun_before(graph, rows, (own == 0) & ~is_in_ring & (step != 0))
     known = ~np.isin(graph.rank[rows], graph.rank[rows[~pairs_up]])
-    rows, step = rows[known], step[known]
-    input_ns = np.where(_is_queued(graph, rows, step), _NEVER, _inputs_ns(graph, rows, step, ahead[known]))
+    rows, step, has_chunks = rows[known], step[known], ((own == 0) & is_in_ring)[known]
+    is_vague = _is_queued(graph, rows, step) | _is_after_ended(graph, rows, step, has_chunks)
+    input_ns = np.where(is_vague, _NEVER, _inputs_ns(graph, rows, step, ahead[known]))
     main = graph.operator[rows] != RECV
     return _work(graph, rows[main], input_ns[main], step[main])
 
@@ -132,6 +133,21 @@ def _is_queued(graph: OperatorGraph, rows: Ints, step: Ints) -> Flags:
     end_ns = graph.end_ns[one] + graph.slack_ns[one] + JOB.negligible * (graph.end_ns[one] - graph.start_ns[one])
     queued[after] = is_next & graph.is_worked_beside[one] & (graph.start_ns[two] <= end_ns)
     return queued
+
+
+def _is_after_ended(graph: OperatorGraph, rows: Ints, step: Ints, has_chunks: Flags) -> Flags:
+    """Return whether a row is a send of a forward pass with a backward pass before it that ended without a message.
+
+    Once backward passes are sent, those alternate with forward ones. `has_chunks`: rows of the first stage in a ring.
+    """
+    found = np.zeros(len(rows), dtype=bool)
+    sends = np.flatnonzero(has_chunks & (step != 0) & (graph.operator[rows] == SEND))
+    if len(sends):
+        place, is_up = np.arange(len(sends)), step[sends] > 0
+        begin = np.maximum.accumulate(np.where(begins_run(graph.rank[rows[sends]]), place, 0))
+        last_back = np.maximum.accumulate(np.where(is_up, -1, place))
+        found[sends] = is_up & (begin <= last_back) & (last_back < place - 1)
+    return found
 
 
 def _inputs_ns(graph: OperatorGraph, rows: Ints, step: Ints, ahead: Ints) -> Ints:

@@ -190,13 +190,20 @@ def test_work_of_the_ends() -> None:
 def test_work_of_the_ends_of_a_ring(rank: int, micro_batches: int) -> None:
     """Three stages of two chunks: a message comes 10 before a forward pass ends, or 20 before a backward one."""
     rows, sequence = [], Counter[tuple[str, int]]()
-    for number in range(4 * micro_batches):
-        is_up, chunk = number < 2 * micro_batches, number % 6 // 3  # of a backward pass from the last chunk on
-        step, begins, ends = (1, rank == 0, rank == 2) if is_up else (-1, rank == 2, rank == 0)
-        came, sent = 100 * number + (50 if is_up else 40), 100 * number + 60
+    ahead = min(3 + 2 * (2 - rank), 2 * micro_batches)
+    each = [(n - back, back) for n in range(ahead, 2 * micro_batches) for back in (0, ahead)]
+    backward = [(n, 1) for n in range(2 * micro_batches - ahead, 2 * micro_batches)]
+    has_ended = False
+    for place, (number, back) in enumerate([*((n, 0) for n in range(ahead)), *each, *backward]):
+        chunk = number % 6 // 3  # of a backward pass from the last one on
+        step, begins, ends = (-1, rank == 2, rank == 0) if back else (1, rank == 0, rank == 2)
+        sent = 100 * place + 60
+        # Where a backward pass ended without a message, the next forward one's had come before it.
+        came = sent - (20 if back else 150 if has_ended and rank == 0 else 10)
+        has_ended = ends and chunk == 1
         messages = [
-            *([] if begins and chunk == 0 else [("recv", -step, sent - 55, came)]),
-            *([] if ends and chunk == 1 else [("send", step, sent, sent + 5)]),
+            *([] if begins and chunk == 0 else [("recv", -step, came - 5, came)]),
+            *([] if has_ended else [("send", step, sent, sent + 5)]),
         ]
         for operator, to, begin, end in messages:
             peer = (rank + to) % 3
