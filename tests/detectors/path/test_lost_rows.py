@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,41 @@ def test_work_of_the_ends() -> None:
     assert microbatch_work_ns(graph_of(*first, *last), 0, stages, of_ends=True) == {0: 120, 1: 180}
     # A first stage that begins all micro-batches before one comes back shows no cycle.
     assert microbatch_work_ns(graph_of(*first[:2], *first[3:5], *last), 0, stages, of_ends=True) == {1: 180}
+
+
+@pytest.mark.parametrize("micro_batches", [3, 6])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_work_of_the_ends_of_a_ring(rank: int, micro_batches: int) -> None:
+    """Three stages of two chunks: a message comes 10 before a forward pass ends, or 20 before a backward one."""
+    rows, sequence = [], Counter[tuple[str, int]]()
+    ahead = min(3 + 2 * (2 - rank), 2 * micro_batches)
+    each = [(n - back, back) for n in range(ahead, 2 * micro_batches) for back in (0, ahead)]
+    backward = [(n, 1) for n in range(2 * micro_batches - ahead, 2 * micro_batches)]
+    has_ended = False
+    for place, (number, back) in enumerate([*((n, 0) for n in range(ahead)), *each, *backward]):
+        chunk = number % 6 // 3  # of a backward pass from the last one on
+        step, begins, ends = (-1, rank == 2, rank == 0) if back else (1, rank == 0, rank == 2)
+        sent = 100 * place + 60
+        # Where a backward pass ended without a message, the next forward one's had come before it.
+        came = sent - (20 if back else 150 if has_ended and rank == 0 else 10)
+        has_ended = ends and chunk == 1
+        messages = [
+            *([] if begins and chunk == 0 else [("recv", -step, came - 5, came)]),
+            *([] if has_ended else [("send", step, sent, sent + 5)]),
+        ]
+        for operator, to, begin, end in messages:
+            peer = (rank + to) % 3
+            n = sequence[operator, peer]
+            sequence[operator, peer] += 1
+            rows.append(row(rank, begin, end, operator, group=7, sequence=n, peer=peer))
+    assert microbatch_work_ns(graph_of(*rows), 0, STAGE_OF, of_ends=True) == {rank: 2 * micro_batches * (10 + 20)}
+    assert microbatch_work_ns(graph_of(*rows[1:]), 0, STAGE_OF, of_ends=True) == {}  # a message was lost
+
+
+def test_a_send_that_waited_for_the_one_before_tells_no_work() -> None:
+    """The second was ready at some time between 50, when its message came, and 100, when the first had gone."""
+    first, second = passed_on(0, 10, (40, 100)), passed_on(1, 50, (100, 160), posted=45)
+    assert work(*first, *second, *passed_on(2, 170, (200, 205), posted=110)) == {1: 3 * 30}
 
 
 def test_a_graph_of_other_ranks_and_iterations_says_nothing() -> None:
