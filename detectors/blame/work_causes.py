@@ -194,13 +194,18 @@ def _likeness(late: set[int], device: Device, topology: Topology) -> float:
 
 
 def is_late_together(device: Device, attributions: Sequence[Attribution], topology: Topology) -> bool:
-    """Whether in the typical iteration in which some rank of a device is late its other ranks are, and few others."""
+    """Whether in the typical iteration in which some rank of a device is late its other ranks are, and few others.
+
+    Of the late ranks as many count as it has, the latest: in a job with noise many are late by a part of that.
+    """
     found = []
     for attribution in attributions:
-        late_ns = attribution.work_excess_ns
-        worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
+        known, late_ns = attribution.work_columns
+        is_own = np.isin(known, device.ranks)
+        worst_ns = float(late_ns[is_own].max(initial=0.0))
         if worst_ns > 0:
-            late = _as_late_as(worst_ns, *attribution.work_columns, JOB.most / 2)
+            latest = np.argsort(-late_ns, kind="stable")[: is_own.sum()]
+            late = _as_late_as(worst_ns, known[latest], late_ns[latest], JOB.most / 2)
             found.append(_likeness(late, device, topology))
     # Of two ranks that take turns one half is late in each iteration.
     return bool(found) and median(found) > 0.5

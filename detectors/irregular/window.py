@@ -210,9 +210,15 @@ class IterationWindow:
 
     @property
     def rise_ns(self) -> float:
-        """Median of the newest `IRREGULAR.shift_iterations` above the level before them, ns; NaN while unknown."""
-        newest = [ns for ns, _ in self._all][-IRREGULAR.shift_iterations :]
-        return median(np.array(newest)) - self._level_before_ns() if newest else math.nan
+        """Median of the newest `IRREGULAR.shift_iterations` above the level before them, ns; NaN while unknown.
+
+        Or above the median of as many right before them: the job may have become quicker since that level.
+        """
+        count, times_ns = IRREGULAR.shift_iterations, [ns for ns, _ in self._all]
+        newest, before = times_ns[-count:], times_ns[-2 * count : -count]
+        if len(before) < count:
+            return math.nan
+        return median(np.array(newest)) - min(self._level_before_ns(), median(np.array(before)))
 
     def _level_before_ns(self) -> float:
         """The level before the newest iterations, ns; NaN while unknown."""

@@ -162,10 +162,11 @@ def attribute(
     table = lane_table(graph)
     gap_ns, transfer_ns, hidden_ns = usual_times(graph, reference)
     lanes = lane_excess(table, iteration, reference.lanes)
-    longer = min(_common_factor(graph, iteration, gap_ns), most_common) - 1
+    # No fault makes work quicker: where gaps of most ranks are shorter, they wait in operators instead.
+    longer = max(min(_common_factor(graph, iteration, gap_ns), most_common) - 1, 0.0)
     common_ns = longer * gap_ns
     # An operator hides no more of longer work than always: so the gap after it is longer by more than the factor.
-    most_ns = max(longer, 0.0) * np.nan_to_num(hidden_ns)
+    most_ns = longer * np.nan_to_num(hidden_ns)
     common_ns += np.clip(graph.gap_ns - gap_ns - common_ns, 0.0, most_ns)
     attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, common_ns)
     return replace(attribution, incomplete=incomplete_ranks(graph, iteration, reference))

@@ -283,6 +283,10 @@ def build_graph(
     # Operators that follow each other at once overlap by some microseconds: one in its last hundredth is over.
     error_ns = np.minimum(JOB.negligible * (end_ns - start_ns), _clock_error_ns(is_exact)).astype(np.int64)
     previous = find_previous(block, start_ns, end_ns - np.maximum(slack, error_ns), is_first_of_block)
+    # But not where another one had just ended: then that one was waited for.
+    over = find_previous(block, start_ns, end_ns - slack, is_first_of_block)
+    is_just_over = (over >= 0) & (start_ns - end_ns[over] <= np.maximum(slack, error_ns)[over])
+    previous = np.where(is_just_over, over, previous)
     participation = find_lost(columns, group, end_ns)
     gap_ns = find_gaps(columns, end_ns, block, is_first_of_block, previous, entry_ns, participation.lost)
     return OperatorGraph(

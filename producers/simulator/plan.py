@@ -347,12 +347,12 @@ class _Layout:
         communicators = len(topology.groups.communicators)
         if call.group == POINT:
             return [np.full(len(members), nowhere_path(topology))]
-        if call.group != P2P:
-            return [topology.groups.numbers[call.group][first]]
-        down = communicators + first
         if call.ring:
             both = [ring_path(topology) + topology.rank_of_seat[members[:, n]] for n in range(2)]
             # A ring of two is one pair, whose one meeting carries both directions.
             return both if call.ring == 2 else both[:1]
+        if call.group != P2P:
+            return [topology.groups.numbers[call.group][first]]
+        down = communicators + first
         return [path for path, is_used in ((down, meeting.is_down), (down + topology.world_size, meeting.is_up))
                 if is_used]  # fmt: skip

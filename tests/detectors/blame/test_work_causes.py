@@ -100,6 +100,12 @@ def test_ranks_of_a_slow_host_are_about_equally_late(late_ms: float, device: str
     assert cause.suspects[0][0].kind == device
 
 
+def test_a_slow_host_is_later_than_the_many_that_are_late_by_noise() -> None:
+    noise = [{8 + (10 * number + at) % 24: 30.0 for at in range(10)} for number in range(5)]
+    works = [dict.fromkeys(range(32), 0.0) | dict.fromkeys(range(8), 100.0) | late for late in noise]
+    assert blamed([seen(number, {WORK[0]: 100.0}, {}, late) for number, late in enumerate(works)]) == "host"
+
+
 def test_ranks_that_log_nothing_are_no_ranks_on_time() -> None:
     logging_two = replace(OF_EIGHT, unlogged=frozenset({1, 2, 3, 4, 6, 7, 11, 30}))
     both_late = {0: 50.0, 5: 50.0}

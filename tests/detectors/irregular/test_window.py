@@ -219,6 +219,8 @@ def test_thresholds_of_shift() -> None:
     assert window.shifted_ns == pytest.approx(115.0)
     # The newest five say by how much the job takes longer
     assert [fed([100.0] * 40 + [109.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
+    # Above the newest level, where the job became quicker before
+    assert [fed([100.0] * 40 + [90.0] * 8 + [99.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])

@@ -102,6 +102,10 @@ def test_lanes_of_the_path() -> None:
     attribution = attributed(late={2: 5 * US})
     assert excess(attribution) == {}
     assert attribution.work_excess_ns[2] == 5 * US
+    # Where most wait in operators instead of gaps, they are quicker and nobody else is later for it
+    attribution = attributed(late={0: -9 * US, 1: -11 * US, 2: 50 * US})
+    assert excess(attribution) == {Lane("work", 2): 50}
+    assert attribution.work_excess_ns == {0: -9 * US, 1: -11 * US, 2: 50 * US}
     # A slow pair is the lane of its recv
     attribution = attributed(pp=104 * US)
     assert excess(attribution) == {Lane("pair", 0, 2): 100}

@@ -266,6 +266,16 @@ def test_a_slow_link_of_a_ring_is_late_on_that_link_first(tidy: Tidy) -> None:
     assert max(first, key=lambda pair: first[pair]) == (1, 2)
 
 
+def test_a_slow_nic_of_a_ring_slows_no_message_between_others(tidy: Tidy) -> None:
+    slow = record(faulty(ring(tidy, 4), "slow_nic:rank=3,from=1,factor=20"))
+    took = {
+        (source, target): left.min() - came.max()  # where it was one batch with a slow message it ended with that
+        for (name, sequence, source, target), (_, _, came, left) in slow.transfers().items()
+        if name == "cp_p0_d0_t0" and sequence == 13  # in iteration 1, as above
+    }
+    assert min(took[2, 3], took[3, 0]) > 10 * max(took[0, 1], took[1, 2])
+
+
 def test_a_ring_on_one_host_crosses_no_nic_and_hops_follow_the_ring(tidy: Tidy) -> None:
     inside = Engine(ring(tidy, 4, gpus_per_host=4))
     assert len(inside.network.hop_path) == 0
