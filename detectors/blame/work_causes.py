@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma, row_medians
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.irregular.thresholds import LATE_SIGMAS
@@ -93,27 +93,40 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
         and own_ns >= JOB.nearly_all * sum(all_ns) > 0
         and max(by_rank) <= JOB.most * own_ns  # one rank takes no turns
     )
-    if not take_turns or not _are_all_late(ranks, unexplained.attributions):
+    if not take_turns:
+        return None
+    own_late_ns, others_late_ns = _late_beside_others(ranks, unexplained.attributions)
+    if not _are_all_late(own_late_ns):
         return None
     # Of a stage on several hosts the path may pass one alone.
     late = _late_as(ranks[0], unexplained.attributions)
     shared = _shared_by(ranks[0], late, unexplained.attributions, unexplained.topology)
-    return shared if shared.kind == STAGE else host
+    if shared.kind == STAGE:
+        return shared
+    # Uneven data make all stages of a replica late, on several hosts; paths pass its last stage, on one or two.
+    is_as_late = others_late_ns.sum(axis=0) >= JOB.most * np.median(own_late_ns.sum(axis=0))
+    return host if is_as_late.sum() < len(ranks) else None
 
 
-def _are_all_late(ranks: Sequence[int], attributions: Sequence[Attribution]) -> bool:
+def _late_beside_others(ranks: Sequence[int], attributions: Sequence[Attribution]) -> tuple[Floats, Floats]:
+    """Return by how much some ranks, and all others, work longer than the median one of the others, ns.
+
+    A row for each iteration, and a column for each rank; a rank that is not known in it counts as usual.
+    """
+    others = np.setdiff1d(_known_ranks(attributions), ranks)
+    others_ns = np.nan_to_num(_table(attributions, others)).T
+    own_ns = np.nan_to_num(_table(attributions, np.array(ranks, dtype=np.int64))).T
+    typical_ns = row_medians(others_ns)[:, None] if len(others) else 0.0
+    return own_ns - typical_ns, others_ns - typical_ns
+
+
+def _are_all_late(late_ns: Floats) -> bool:
     """Whether nearly all ranks of a host work longer than ranks elsewhere, also where another one of them is last.
 
     Over all iterations together: in each by itself chance makes some late and some quick.
     """
-    late_ns = np.zeros((len(attributions), len(ranks)))
-    for own_ns, attribution in zip(late_ns, attributions, strict=True):
-        known, excess_ns = attribution.work_columns
-        others_ns = excess_ns[~np.isin(known, ranks)]
-        own_ns[:] = [attribution.work_excess_ns.get(rank, 0.0) for rank in ranks]
-        own_ns -= np.median(others_ns) if len(others_ns) else 0.0
     last_ns = late_ns.max(axis=1)
-    is_other = np.arange(len(ranks)) != late_ns.argmax(axis=1)[:, None]
+    is_other = np.arange(late_ns.shape[1]) != late_ns.argmax(axis=1)[:, None]
     times = is_other.sum(axis=0)  # 0 of a rank that is always last
     typical_ns = (late_ns * is_other).sum(axis=0) / np.maximum(times, 1)
     least_ns = float(typical_ns[times > 0].mean()) if times.any() else 0.0

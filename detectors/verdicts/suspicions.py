@@ -27,6 +27,7 @@ class Suspicion(NamedTuple):
     loss to anything but single transfers that hung, everybody's longer work included. `is_of_stage`: the stage of
     the rank whose work cost most is late with it. `ordinal`, `excess_ns`: as of an `Observation`. `is_told`: a
     verdict that accuses somebody explains it. `beyond_ns`: its excess beyond what all share and twice the noise.
+    `stands_out`: it or its latest rank does by itself, and not only together with the iterations before it.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class Suspicion(NamedTuple):
     is_told: bool = False
     excess_ns: float = 0.0
     beyond_ns: float = 0.0
+    stands_out: bool = True
 
     @property
     def lane(self) -> Lane:
@@ -100,8 +102,9 @@ class Suspicions:
         number, work_ns = attribution.iteration, uneven_ns(attribution)
         excess_ns, shared_ns = observation.excess_ns, max(attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
         beyond_ns = excess_ns - shared_ns - JOB.twice * observation.spread_ns
+        stands_out = observation.is_long or observation.has_late_rank
         self._known.append(
-            Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, beyond_ns)
+            Suspicion(number, losses, work_ns, total_ns, is_of_stage, place, False, excess_ns, beyond_ns, stands_out)
         )
         # Twice the memory: rivals are also looked for before the first iteration of a cause.
         while self._known[0].ordinal <= place - 2 * IRREGULAR.memory:
@@ -172,7 +175,8 @@ class Suspicions:
         Then ever other ranks come last. Ranks of a slow host or stage take turns as well; those of a slow stage are
         late together, while of a heavy batch the path may pass the longest stage alone. Empty if data are not uneven.
         """
-        newest = list(self._known)[-IRREGULAR.recent :]
+        # In one of a slow phase that does not stand out by itself some rank is last as well, by chance.
+        newest = [one for one in self._known if one.stands_out][-IRREGULAR.recent :]
         ranks = [rank for one in newest if (rank := _last_rank(one.losses)) is not None]
         is_uneven = (
             len(ranks) == IRREGULAR.recent

@@ -198,6 +198,21 @@ def test_a_host_in_turns_is_found_where_ranks_that_are_last_by_chance_cost_more(
     assert blamed([replace(one, excess_ns=None) for one in some]) is None
 
 
+@pytest.mark.parametrize(("hosts", "device"), [(1, "host"), (2, None), (4, None)])
+def test_replicas_with_more_data_are_no_host_in_turns_though_paths_pass_one(hosts: int, device: str | None) -> None:
+    """Now the first half of each host is late, now the second: that is a replica, with a stage on each of these."""
+    some = [
+        seen(
+            n,
+            {Lane("work", n): 60.0},
+            {},
+            {rank: 60.0 * (rank < 8 * hosts and rank // 4 % 2 == n // 4) for rank in range(32)},
+        )
+        for n in range(8)
+    ]
+    assert blamed(some) == device
+
+
 def test_a_longer_batch_is_no_host_in_turns_though_its_ranks_have_half_of_what_paths_lost() -> None:
     """All ranks work 90 ms longer; paths lose 60 ms to ranks of one host and as much to others, of 60 ms in all."""
     longer = dict.fromkeys(range(32), 90.0)
@@ -209,9 +224,10 @@ def test_a_longer_batch_is_no_host_in_turns_though_its_ranks_have_half_of_what_p
 
 
 def test_of_a_stage_on_two_hosts_the_path_may_pass_one() -> None:
-    some = [seen(n, {Lane("work", n): 60.0}, {}, {rank: 90.0 * (rank < 16) for rank in range(32)}) for n in range(8)]
-    assert blamed(some, replace(OF_EIGHT, stage_of={rank: rank // 16 for rank in range(32)})) == "stage"
-    assert blamed(some, replace(OF_EIGHT, stage_of={rank: rank // 4 for rank in range(32)})) == "host"
+    staged = replace(OF_EIGHT, stage_of={rank: rank // 16 for rank in range(32)})
+    for late, device in ((16, "stage"), (8, "host")):
+        longer = {rank: 90.0 * (rank < late) for rank in range(32)}
+        assert blamed([seen(n, {Lane("work", n): 60.0}, {}, longer) for n in range(8)], staged) == device
 
 
 @pytest.mark.parametrize(("most_ms", "device"), [(400.0, "host"), (460.0, None)])

@@ -204,12 +204,12 @@ def test_another_rank_late_in_each_iteration_is_uneven_data_although_none_of_the
     assert "imbalance" not in [one.kind for one in said([2, 2, 1, 2, 2, 2])]
 
 
-def test_another_rank_late_in_each_iteration_of_a_shift_is_uneven_data_although_none_of_them_stands_out() -> None:
+def test_iterations_of_a_shift_in_which_no_rank_stands_out_are_no_uneven_data() -> None:
+    """In each some rank is last by chance, and two pause beside them."""
     tracker = VerdictTracker("j", 1)
-    weak = [replace(observation(n, late(rank, 20.0)), is_long=False, is_shifted=True)
-            for n, rank in enumerate([0, 2, 1, 3, 2, 0])]  # fmt: skip
-    (verdict,) = [one for o in weak for one in tracker.observe(o, TOPOLOGY)[0]]
-    assert (verdict.kind, verdict.suspects) == ("imbalance", ())
+    weak = [replace(observation(n, late(rank, 20.0)), is_long=n in (2, 4), is_shifted=True)
+            for n, rank in enumerate([0, 2, 1, 3, 2, 0, 3, 1])]  # fmt: skip
+    assert [one for o in weak for one in tracker.observe(o, TOPOLOGY)[0]] == []
 
 
 @pytest.mark.parametrize(("path_ms", "sigmas", "kinds"), [
