@@ -18,7 +18,7 @@ the slower the lane is (`transfer_causes._chance`):
 | `link` | is its pair of ranks, in the slow direction, or the group of these two | `accused` |
 | | is a larger group with both of them | `may_cross` |
 | `unseen` | is the accused one, or any other collective | `accused` |
-| each | is any other | `untouched` |
+| each | is any other, or is held against peers that it would slow as well | `untouched` |
 
 **A new kind of suspect** is one more class in `TRANSFER_SUSPECTS`, with its prior in `likelihoods.py` and its rows
 here. The kind of verdict that accuses it is its `accusation`; `messages.kinds` lists both. In reviews of large jobs
