@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
+from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.likelihoods import Suspects
 from irregulars.detectors.blame.slow_lanes import observe_lanes
 from irregulars.detectors.blame.suspects import is_carried
@@ -57,7 +57,7 @@ def find_causes(
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
     works_ns = [attribution.held_against_ns(is_work=True) for attribution in attributions]
     causes = []
-    while (lane := _costliest(unexplained.path_excess_ns, weights)) is not None:
+    while (lane := _costliest(unexplained, weights)) is not None:
         found = _explain(lane, unexplained)
         own_ns = unexplained.own_ns(found.lanes)
         held_against_ns = works_ns if lane.kind == "work" else totals_ns
@@ -153,11 +153,19 @@ def _weighted(values_ns: Sequence[float], weights: Sequence[float]) -> float:
     return sum(ns * weight for ns, weight in zip(values_ns, weights, strict=True))
 
 
-def _costliest(paths: Sequence[PathExcess], weights: Sequence[float]) -> Lane | None:
-    """Return the lane with most excess over all iterations; None if no excess is left."""
+def _costliest(unexplained: Unexplained, weights: Sequence[float]) -> Lane | None:
+    """Return the lane with most excess over all iterations; None if no excess is left.
+
+    A transfer that is slow in one iteration, and as always in the others, tells nothing of what is slow in all of
+    them: the costliest of the transfers that are typically slow does, if these cost more together.
+    """
     sums: dict[Lane, float] = {}
-    for path, weight in zip(paths, weights, strict=True):
+    for path, weight in zip(unexplained.path_excess_ns, weights, strict=True):
         for lane, ns in path.items():
             sums[lane] = sums.get(lane, 0.0) + weight * ns
+
     # Sorted: of equal sums the lane decides, and not the order of the attributions.
-    return max(sorted(sums), key=lambda lane: sums[lane], default=None)
+    found = max(sorted(sums), key=lambda lane: sums[lane], default=None)
+    slow = [] if found is None else sorted(sums.keys() & unexplained.seen.slow_besides(found))
+    is_costlier = found is not None and sum(sums[lane] for lane in slow) > sums[found]
+    return max(slow, key=lambda lane: sums[lane]) if is_costlier else found

@@ -19,7 +19,7 @@ from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.dtypes import Floats, Ints
+from irregulars.dtypes import Flags, Floats, Ints
 
 _USUAL_ITERATIONS: Final = 6  # at least: `detectors.path.usual_by_past` learns from as many
 
@@ -67,9 +67,22 @@ class SeenLanes:
     def slowest(self, is_asked: Callable[[Lane], bool]) -> tuple[Lane, float] | None:
         """Return which of the lanes asked for typically has most excess, ns, beyond noise; None: none has any."""
         order, typical = self._typical
-        over = np.flatnonzero(typical.excess_ns > np.maximum(_noticed_ns(typical), typical.most_ns))
-        found = [(float(typical.excess_ns[at]), order[at]) for at in over.tolist() if is_asked(order[at])]
+        found = [(float(typical.excess_ns[at]), order[at]) for at in self._over if is_asked(order[at])]
         return max(found)[::-1] if found else None
+
+    def slow_besides(self, lane: Lane) -> Collection[Lane]:
+        """Return the lanes that are typically slow if this one typically is not, within noise; else nothing."""
+        lanes, typical = self._typical
+        at = lanes.index(lane) if lane in lanes else None
+        is_as_always = at is not None and typical.excess_ns[at] <= _noticed_ns(typical)[at]
+        return {lanes[one] for one in self._over} if is_as_always else ()
+
+    @cached_property
+    def _over(self) -> list[int]:
+        """Numbers of the lanes that are typically slow."""
+        _, typical = self._typical
+        numbers: list[int] = np.flatnonzero(_is_over(typical)).tolist()
+        return numbers
 
     @cached_property
     def _typical(self) -> tuple[list[Lane], _Lanes]:
@@ -146,18 +159,23 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
     queued_ns = np.maximum(JOB.clock_error_ns * lanes.transfers, JOB.alike * by_time_ns)
     noise_ns = _noticed_ns(lanes)
     noticed_ns = np.maximum(noise_ns, lanes.most_ns)
-    stands_out = lanes.excess_ns > noticed_ns
-    is_over = stands_out & ((lanes.transfers <= 1) | (lanes.slow_transfers >= JOB.stray_transfers))
+    is_over = _is_over(lanes)
     slow = np.exp2(np.floor(np.log2(np.clip(lanes.excess_ns / np.maximum(noticed_ns, 1.0), 1.0, _MOST_TIMES))))
     slow = np.where(lanes.excess_ns > JOB.most * expected_ns, slow, _LESS_SLOW)
     if_expected = np.where(is_over & (lanes.excess_ns > JOB.alike * expected_ns), slow, _NORMAL)
     if_not = np.where(is_over & (lanes.excess_ns > queued_ns), slow, _TELLS_NOTHING)
     # A single transfer that hung is not held against a lane that would be slow.
-    missing_ns = expected_ns - np.where(stands_out, 0.0, np.maximum(lanes.excess_ns, 0.0))
+    missing_ns = expected_ns - np.where(lanes.excess_ns > noticed_ns, 0.0, np.maximum(lanes.excess_ns, 0.0))
     # That a lane was slow once, and is not now, is no reason to doubt that it would be.
     would_be_noticed = missing_ns > np.where(lanes.excess_ns > noise_ns, noticed_ns, noise_ns)
     told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
+
+
+def _is_over(lanes: _Lanes) -> Flags:
+    """Return which lanes are slow, beyond noise and drift, in more than a single transfer of several."""
+    stands_out = lanes.excess_ns > np.maximum(_noticed_ns(lanes), lanes.most_ns)
+    return stands_out & ((lanes.transfers <= 1) | (lanes.slow_transfers >= JOB.stray_transfers))
 
 
 def _noticed_ns(lanes: _Lanes) -> Floats:

@@ -18,7 +18,7 @@ the slower the lane is (`transfer_causes._chance`):
 | `link` | is its pair of ranks, in the slow direction, or the group of these two | `accused` |
 | | is a larger group with both of them | `may_cross` |
 | `unseen` | is the accused one, or any other collective | `accused` |
-| each | is any other | `untouched` |
+| each | is any other, or is held against peers that it would slow as well | `untouched` |
 
 **A new kind of suspect** is one more class in `TRANSFER_SUSPECTS`, with its prior in `likelihoods.py` and its rows
 here. The kind of verdict that accuses it is its `accusation`; `messages.kinds` lists both. In reviews of large jobs
@@ -28,9 +28,9 @@ the lanes beside NICs and switches alone are known (`judging.review_candidates`)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar, Final, Literal
@@ -64,6 +64,8 @@ class Scene:
     topology: Topology
     # Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host
     has_moving_nics: bool = False
+    # Of lanes that are held against peers a number that these share, and no others
+    peers: Mapping[Lane, float] = field(default_factory=dict)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -93,6 +95,11 @@ class Scene:
             for rank in self.topology.lane_ranks(lane):
                 found[rank].append(lane)
         return dict(found)
+
+    @cached_property
+    def number_of_peers(self) -> Mapping[float, int]:
+        """How many lanes have each number of `peers`."""
+        return Counter(self.peers.values())
 
     def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
         """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""
@@ -383,7 +390,12 @@ def chance_in(relation: Relation) -> float:
     return chance
 
 
+def is_slowed(relation: Relation) -> bool:
+    """Whether a lane in this relation to the device that is to blame is expected to be slow."""
+    return chance_in(relation) > LIKELIHOODS.nobody
+
+
 def is_carried(device: Device, lane: Lane, accused: Lane, topology: Topology) -> bool:
     """Whether a lane is expected to be slow if this device slowed the accused lane."""
     relation = TRANSFER_SUSPECTS[device.kind].relation(device, lane, accused, topology, "both")
-    return chance_in(relation) > LIKELIHOODS.nobody
+    return is_slowed(relation)

@@ -28,6 +28,7 @@ from irregulars.detectors.blame.suspects import (
     Scene,
     chance_in,
     is_carried,
+    is_slowed,
 )
 from irregulars.detectors.blame.work_causes import are_in_step, owner, starved_ranks
 from irregulars.detectors.job.lanes import Lane
@@ -129,7 +130,9 @@ def rank_devices(
     """Rank the devices that may have slowed a lane; `times_slow`: how slow all but explained lanes were."""
     low = _telling_ends(lane, attributions, topology, times_slow)
     has_moving_nics = any(low.values()) and passes_nics(lane, attributions, topology)
-    scene = Scene(lane, times_slow, topology, has_moving_nics)
+    # Lanes of one iteration that have the same peers have the same usual time.
+    peers = {one: own.usual_ns for a in attributions[-1:] if a.is_by_peers for one, own in a.lanes.items()}
+    scene = Scene(lane, times_slow, topology, has_moving_nics, peers)
     devices = [device for kind in TRANSFER_SUSPECTS.values() for device in kind.candidates(scene)]
     weights = _log_weights(devices, scene, low, _rings(attributions, topology, times_slow))
     # Less the largest one: over many lanes the exponentials of all would underflow to 0.
@@ -230,12 +233,29 @@ def _log_weights(
     for device in devices:
         kind = TRANSFER_SUSPECTS[device.kind]
         told = kind.telling(device, scene)
-        relations = kind.relations(device, told, scene.accused, scene.topology)
+        relations = _beside_peers(kind.relations(device, told, scene.accused, scene.topology), told, scene)
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
         weights[-1] += _log_odds_of_order(device, rings)
     return weights
+
+
+def _beside_peers(relations: list[Relations], lanes: Iterable[Lane], scene: Scene) -> list[Relations]:
+    """Return how lanes are related to a device, in each of its ways, if what is usual is what their peers take.
+
+    A device that would slow most of the peers makes their slow time the usual one: then they look normal, as lanes do
+    that it does not touch.
+    """
+    if not scene.peers:
+        return relations
+    numbers = [scene.peers.get(lane) for lane in lanes]
+    ways: list[list[Relation]] = []
+    for way in zip(*relations, strict=True):
+        slowed = Counter(one for one, related in zip(numbers, way, strict=True) if is_slowed(related))
+        usual = {one for one, number in slowed.items() if one and 2 * number > scene.number_of_peers[one]}
+        ways.append(["untouched" if one in usual else own for one, own in zip(numbers, way, strict=True)])
+    return list(zip(*ways, strict=True))
 
 
 def _looks(scene: Scene) -> dict[Lane, Look]:

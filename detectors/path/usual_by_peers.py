@@ -8,6 +8,7 @@ piece of work or for a transfer is the usual one.
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     Pieces of ranks without peers are left out, since nothing is known to compare them with.
     """
     usual = _usual(graph, topology)
-    lanes = lane_excess(usual.table, iteration, lanes_by_peers(usual.table, iteration, topology))
+    of_peers = lanes_by_peers(usual.table, iteration, topology, usual.read)
+    lanes = lane_excess(usual.table, iteration, of_peers)
     attribution = attribute_against(graph, iteration, usual.gap_ns, usual.transfer_ns, lanes)
     return replace(attribution, is_by_peers=True)
 
@@ -51,6 +53,7 @@ class _UsualOfPeers(NamedTuple):
     gap_ns: Floats
     transfer_ns: Floats
     table: LaneTable
+    read: Set[int]  # the ranks of the rows
 
 
 def _usual(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
@@ -72,11 +75,11 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     # Members of one collective are not each other's peers in transfers: they share it.
     of_any_stage = _transfer_roles(graph, topology, kind)
     transfer_ns = _usual_transfers(of_any_stage, graph, JOB.often)
-    of_stage_ns = _usual_transfers(role, graph, JOB.another)
+    of_stage_ns = _usual_transfers(group_rows([role, _half_read(graph)])[0], graph, JOB.another)
     # More peers are better; those of the own stage serve where too few are alike in all stages.
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
-    return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph))
+    return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph), set(np.unique(graph.rank).tolist()))
 
 
 def _usual_transfers(role: Ints, graph: OperatorGraph, least: int) -> Floats:
@@ -129,7 +132,7 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     They are of one iteration and operator, move about as many bytes (one replica's batch may be a little longer than
     another's), in communicators of one kind and size, within a host, a switch or beyond: uplinks of switches are
     shared. Stages do not count, since a switch may carry all transfers of a stage, and then only other stages show
-    that it is slow.
+    that it is slow. Messages of which one end was not read hold the waiting for it, and are apart.
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     level = np.array([topology.network_level(Lane("collective", code)) for code in codes] or [0])[graph.communicator]
@@ -140,7 +143,12 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
     size = alike_codes(graph.moved_bytes, JOB.alike)
-    return group_rows([graph.iteration, kind, graph.operator, way, level, size])[0]
+    return group_rows([graph.iteration, kind, graph.operator, way, level, size, _half_read(graph)])[0]
+
+
+def _half_read(graph: OperatorGraph) -> Ints:
+    """Return 1 for messages to or from a rank of which nothing was read, 0 for other rows."""
+    return (graph.is_p2p & ~np.isin(graph.peer, graph.rank)).astype(np.int64)
 
 
 def _kinds(graph: OperatorGraph, topology: Topology) -> Ints:
@@ -216,10 +224,13 @@ def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Numbers) -> F
     return np.where(members[role] >= JOB.often, np.minimum(spread_ns, below_ns[role]), spread_ns)
 
 
-def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:
+def lanes_by_peers(
+    table: LaneTable, iteration: int, topology: Topology, read: Set[int] | None = None
+) -> dict[Lane, UsualLane]:
     """Return the usual time of each lane of one iteration: the lower median of the lanes in its role, and the spread.
 
-    Lanes without peers are left out. Sizes are NaN, since lanes of one role move about as many bytes.
+    Lanes without peers are left out. Sizes are NaN, since lanes of one role move about as many bytes. `read`: ranks
+    of which operators were read; None: all. Pairs with another rank hold the waiting for it, and are apart.
     """
     at = int(np.searchsorted(table.iterations, iteration))
     if at == len(table.iterations) or table.iterations[at] != iteration:
@@ -228,9 +239,12 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
     counts, lanes = table.counts[used, at], [table.lanes[number] for number in used.tolist()]
     mean_ns = table.sums_ns[used, at] / counts
     sizes = alike_codes(table.sizes_bytes[used, at], JOB.alike)
+    is_half = [lane.kind == "pair" and read is not None and not {*lane[1:]} <= read for lane in lanes]
     found: dict[Lane, UsualLane] = {}
     for of_any_stage, least in ((False, JOB.another), (True, JOB.often)):
-        role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
+        role, first = group_rows(
+            [topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts, np.array(is_half, dtype=np.int64)]
+        )
         members = np.bincount(role, minlength=len(first))
         usual_ns = lower_medians(role, mean_ns)[role]
         spread_ns = _spreads(role, members, mean_ns, usual_ns)

@@ -77,6 +77,14 @@ def test_groups_without_a_clear_device() -> None:
     assert find_causes(always(5, lane, lane), silent) == []
 
 
+def test_a_transfer_that_was_slow_once_does_not_stand_for_those_that_are_always_slow() -> None:
+    slow = [pair(1, 2), pair(1, 3), pair(1, 5)]
+    lanes = {**dict.fromkeys(slow, 30.0), pair(4, 0): 0.0, pair(4, 2): 0.0, pair(0, 3): 0.0}
+    turns = [seen(at, {slow[at % 3]: 30.0}, lanes) for at in range(5)]
+    turns[0] = seen(0, {pair(4, 0): 65.0}, {**lanes, pair(4, 0): 65.0})
+    assert named(turns)[0] == ("slow_nic", "nic", (1,))
+
+
 def test_which_device_slow_lanes_accuse() -> None:
     # A nic that is slow on other ways too is blamed beside a member that logs nothing
     slow = always(5, {TP0: 30.0}, {TP0: 30.0, pair(0, 2): 30.0, pair(0, 3): 30.0, pair(4, 3): 0.0})

@@ -162,6 +162,22 @@ def test_nics_of_all_slow_collectives_tell_the_switch_together() -> None:
         assert (found[Device("switch", (8, 9, 10, 11))] > 0.9) == probable, found
 
 
+def test_lanes_whose_peers_all_pass_a_switch_do_not_acquit_it() -> None:
+    """Each pair between two switches passes the slow one: by peers all of them are as usual."""
+    below = [one for one in PAIRS if max(one.first, one.second) < 4]
+    other = [one for one in PAIRS if min(one.first, one.second) >= 4]
+    between = [one for one in PAIRS if one not in (*below, *other)]
+    seen = lanes_of(below, other) | dict.fromkeys(between, NORMAL._replace(usual_ns=NORMAL.usual_ns + 1))
+    # By their past they would be slow, and held against pairs inside the other switch as well.
+    for lanes, is_by_peers, device in (
+        (seen, False, NOBODY),
+        (seen, True, Device("switch", (0, 1, 2, 3))),
+        (lanes_of(below, [*other, *between]), True, NOBODY),
+    ):
+        some = [replace(one, is_by_peers=is_by_peers) for one in irregular(lanes)]
+        assert rank_devices(below[0], some, APART)[0][0][0] == device
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_device_is_told_by_the_lanes_that_it_carries(name: str) -> None:
     example = EXAMPLES[name]

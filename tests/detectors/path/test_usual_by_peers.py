@@ -181,6 +181,20 @@ def test_peers_of_lanes() -> None:
     assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="bcbc") == [10, 10, 10, 10]
 
 
+def test_messages_of_which_one_end_was_read_are_no_peers_of_those_with_both() -> None:
+    """They hold the waiting for the sender: of a large job a review reads a few ranks."""
+    both = {(0, 1): 10, (2, 3): 12, (4, 5): 30}
+    ends = [
+        (rank, name, peer, ns) for (s, r), ns in both.items() for rank, name, peer in ((s, "send", r), (r, "recv", s))
+    ]
+    alone = [(rank, "recv", rank + 10, 500 + rank) for rank in range(6, 10)]
+    graph = graph_of(*(row(rank, 0, ns, name, peer=peer) for rank, name, peer, ns in (*ends, *alone)))
+    topology = Topology(20, {rank: Place(f"h{rank}") for rank in range(20)}, {0: tuple(range(20))}, ("pp",))
+    found = attribute_by_peers(graph, 0, topology).lanes
+    assert {lane.first: own.usual_ns for lane, own in found.items() if own.usual_ns < 500} == {0: 12, 2: 12, 4: 12}
+    assert len(found) == 7
+
+
 def noise(*mean_ns: int) -> float:
     (found,) = {one.noise_ns for one in lanes_of_peers(*mean_ns, is_one_stage=True)}
     return found
