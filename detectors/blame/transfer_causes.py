@@ -183,11 +183,11 @@ def _rings(attributions: Sequence[Attribution], topology: Topology, times_slow: 
 def _log_odds_of_order(device: Device, rings: Sequence[Ring]) -> float:
     """Return the log odds that who left slow collectives first gives to a device, against any place in the ring.
 
-    Each communicator counts once however often it was slow, and together they count as one: they run one algorithm,
-    and one that is no ring (a tree, say) has the same rank first in all of them, whatever is slow. So the order in a
-    single one tells nothing.
+    Each communicator counts once however often it was slow, and together they count for no more than places took
+    turns to be first: they run one algorithm, and one that is no ring (a tree, say) has the same place first in all
+    of them, whatever is slow. So the order in a single one tells nothing.
     """
-    if not TRANSFER_SUSPECTS[device.kind].is_in_network or len(rings) < JOB.repeated:
+    if not TRANSFER_SUSPECTS[device.kind].is_in_network or len(rings) < 2:
         return 0.0
     told, is_way = 0.0, device.traits.is_way
     for place_of, first in rings:
@@ -197,7 +197,9 @@ def _log_odds_of_order(device: Device, rings: Sequence[Ring]) -> float:
         ratios = _chance_ratios(len(place_of), tuple(at - own[0] for at in own), is_way)
         odds = {at: math.log1p(LIKELIHOODS.crosses * (float(ratios[at - own[0]]) - 1)) for at in first}
         told += sum(times * odds[at] for at, times in first.items()) / first.total()
-    return told / len(rings)
+    firsts = sum((first for _, first in rings), Counter[int]())
+    turns = firsts.total() ** 2 / sum(times**2 for times in firsts.values())  # equal turns of as many places
+    return told / len(rings) * min(turns, len(rings))
 
 
 @lru_cache(maxsize=64)

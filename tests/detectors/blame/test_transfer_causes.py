@@ -494,30 +494,41 @@ def test_who_leaves_first_tells_leaf_and_spine(
     assert next((device for device, _ in cause.suspects), None) == accused
 
 
-def test_who_leaves_a_ring_first_is_far_from_the_slow_nic() -> None:
-    def told(lane: Lane, topology: Topology) -> list[float]:
-        """Return how much likelier NICs become by rank 2 leaving the communicator 0 first, held against nobody."""
+AGAIN = Lane("collective", 90)  # with the ranks of `WORLD`: the order in one ring alone tells nothing
+
+
+def with_rings(topology: Topology, *members: int) -> Topology:
+    """Let two communicators have these members."""
+    return replace(topology, members={**topology.members, WORLD.first: members, AGAIN.first: members})
+
+
+def test_who_leaves_rings_first_is_far_from_the_slow_nic() -> None:
+    def told(lane: Lane, topology: Topology, rings: int = 2) -> list[float]:
+        """Return how much likelier NICs become by rank 2 leaving some rings first, held against nobody."""
         odds = []
-        for first in ((), ((0, 2),)):
-            some = [replace(one, left_first=first) for one in irregular({lane: SLOW})]
+        for first in ((), ((WORLD.first, 2), (AGAIN.first, 2))[:rings]):
+            seen = {lane: SLOW} if lane != WORLD else {WORLD: SLOW, AGAIN: SLOW}
+            some = [replace(one, left_first=first) for one in irregular(seen)]
             found = dict(rank_devices(lane, some, topology)[0])
             odds.append([found.get(Device("nic", (rank,)), 0.0) / found[Device("none", ())] for rank in range(8)])
         return [after / before if before else 1.0 for before, after in zip(*odds, strict=True)]
 
     both, either = np.array([0, 0, 1, 2, 3]) / 9, np.array([0, 0.5, 1.5, 2.5, 3]) / 12
     by_steps = 0.1 + 0.9 * 8 * (both + either) / 2
-    assert told(WORLD, APART) == pytest.approx(by_steps[[2, 1, 0, 1, 2, 3, 4, 3]])
-    # Of a group that was not slow, or of two, in which bytes pass both ranks both ways, it says nothing.
-    assert told(pair(0, 1), APART) == [1.0] * 8
-    assert told(WORLD, Topology(8, APART.places, {0: (2, 3)})) == [1.0] * 8
-    assert told(WORLD, Topology(8, APART.places, {0: (0, 1, 3)})) == [1.0] * 8  # rank 2 has left the job since
+    twice = with_rings(APART, *RANKS)
+    assert told(WORLD, twice) == pytest.approx(by_steps[[2, 1, 0, 1, 2, 3, 4, 3]])
+    assert told(WORLD, twice, rings=1) == [1.0] * 8
+    # Of groups that were not slow, or of two ranks, which bytes pass both ways, it says nothing.
+    assert told(pair(0, 1), twice) == [1.0] * 8
+    assert told(WORLD, with_rings(APART, 2, 3)) == [1.0] * 8
+    assert told(WORLD, with_rings(APART, 0, 1, 3)) == [1.0] * 8  # rank 2 has left the job since
 
 
 def test_a_ring_with_one_end_of_a_link_says_nothing_of_the_link() -> None:
-    seen = {pair(1, 5): SLOW, OF_1_AND_2: NORMAL, Lane("collective", 3): SLOW}
-    topology = replace(APART, members={**MEMBERS, 3: (0, 1, 2, 3)})
+    seen = {pair(1, 5): SLOW, OF_1_AND_2: NORMAL, WORLD: SLOW, AGAIN: SLOW}
+    topology = with_rings(APART, 0, 1, 2, 3)
     odds = []
-    for first in ((), ((3, 3),)):
+    for first in ((), ((WORLD.first, 3), (AGAIN.first, 3))):
         found = dict(
             rank_devices(pair(1, 5), [replace(one, left_first=first) for one in irregular(seen)], topology)[0]
         )
@@ -530,11 +541,12 @@ def test_who_leaves_first_is_asked_of_thousands_of_devices_in_little_memory() ->
     ranks = range(2048)
     places = {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 32}") for rank in ranks}
     leaf_of, fabric = {rank: f"leaf-{rank // 32}" for rank in ranks}, {f"leaf-{one}": ("s",) for one in range(64)}
-    topology = Topology(2048, places, {0: tuple(ranks)}, spines=spines_of(leaf_of, fabric))
-    (some,) = irregular({WORLD: SLOW}, 1)
+    topology = with_rings(Topology(2048, places, {}, spines=spines_of(leaf_of, fabric)), *ranks)
+    (some,) = irregular({WORLD: SLOW, AGAIN: SLOW}, 1)
+    left_first = (WORLD.first, 1040), (AGAIN.first, 1040)
     tracemalloc.start()
     try:
-        devices, _ = rank_devices(WORLD, [replace(some, left_first=((0, 1040),))], topology)
+        devices, _ = rank_devices(WORLD, [replace(some, left_first=left_first)], topology)
         assert tracemalloc.get_traced_memory()[1] < 10e6
     finally:
         tracemalloc.stop()
