@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.broker import BrokerWatch, client_config, service_error
 from irregulars.kafka.login_password import new_consumer
-from irregulars.kafka.scattered_reading import PASSING
+from irregulars.kafka.scattered_reading import LEADERLESS, PASSING
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
 
@@ -42,6 +43,7 @@ def follow_alerts(
     Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, with `is_ending` also later on, or
     refuses us; `TopicMismatch` if there is no such topic.
     """
+    deadline_s = time.monotonic() + answer_s
     partitions = partitions_there(bootstrap, topics, security, ("alerts",), answer_s)["alerts"]
     watch = BrokerWatch(bootstrap)
     config = client_config(bootstrap, security) | {
@@ -54,11 +56,7 @@ def follow_alerts(
         start = start if since_ns is None else since_ns // 10**6
         places = [TopicPartition(topics.name("alerts"), partition, start) for partition in partitions]
         if since_ns is not None:
-            places = consumer.offsets_for_times(places, timeout=answer_s)
-            # librdkafka would begin such a partition at its end, as if it held nothing.
-            for one in places:
-                if one.error is not None:
-                    raise service_error(one.error, bootstrap, answer_s, security)
+            places = _offsets_at(consumer, places, deadline_s)
         consumer.assign(places)
         unread = set(partitions)
         tell(None)
@@ -83,3 +81,21 @@ def follow_alerts(
         raise service_error(error.args[0], bootstrap, answer_s, security) from error
     finally:
         consumer.close()
+
+
+def _offsets_at(consumer: Consumer, times: Sequence[TopicPartition], deadline_s: float) -> list[TopicPartition]:
+    """Ask where the messages since a time begin; again, while the leader of a partition is still being made.
+
+    librdkafka would begin a partition of which the broker does not tell it at its end, as if it held nothing.
+    """
+    while True:
+        try:
+            found = consumer.offsets_for_times(list(times), timeout=max(deadline_s - time.monotonic(), _POLL_S))
+            error = next((one.error for one in found if one.error is not None), None)
+        except KafkaException as failed:
+            found, error = [], failed.args[0]
+        if error is None:
+            return found
+        if error.code() not in LEADERLESS or time.monotonic() > deadline_s:
+            raise KafkaException(error)
+        time.sleep(_POLL_S)

@@ -111,7 +111,7 @@ PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
 
 # A busy broker may leave a topic out of its metadata for a moment: the client then knows no partition of it. After a
 # change of leader it may ask by an epoch that is over.
-_LEADERLESS: Final = frozenset({
+LEADERLESS: Final = frozenset({
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
 })  # fmt: skip
@@ -342,7 +342,7 @@ def bounds_of(
             return low, high
         except KafkaException as error:
             # A partition that is new, or whose broker stopped, has no leader for a moment.
-            if error.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+            if error.args[0].code() not in LEADERLESS or time.monotonic() > deadline:
                 raise service_error(error.args[0], bootstrap, time.monotonic() - began, security) from error
         time.sleep(POLL_S)
 
