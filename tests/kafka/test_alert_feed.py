@@ -53,12 +53,16 @@ def test_a_partition_whose_first_alert_is_not_known_is_an_error(monkeypatch: pyt
         list(follow_alerts("broker:9092", TopicSettings(), {}, since_ns=0, is_ending=True))
 
 
-def test_a_partition_whose_leader_is_still_being_made_is_asked_again(script: list[SimpleNamespace]) -> None:
+def test_a_partition_whose_leader_is_still_being_made_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     leaderless = SimpleNamespace(offset=-1001, error=KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
     answers = [[leaderless], [SimpleNamespace(offset=0, error=None)]]
-    consumer: Any = alert_feed.new_consumer({})
-    consumer.offsets_for_times = lambda _, timeout: answers.pop(0)
-    script += [polled(None, b"1"), polled(KafkaError._PARTITION_EOF)]
+    found = [polled(None, b"1"), polled(KafkaError._PARTITION_EOF)]
+    consumer = SimpleNamespace(
+        offsets_for_times=lambda _, timeout: answers.pop(0), assign=lambda _: None, close=lambda: None,
+        poll=lambda _: found.pop(0),
+    )  # fmt: skip
+    monkeypatch.setattr(alert_feed, "new_consumer", lambda _: consumer)
+    monkeypatch.setattr(alert_feed, "partitions_there", lambda *_: {"alerts": [0]})
     assert list(follow_alerts("broker:9092", TopicSettings(), {}, since_ns=0, is_ending=True)) == [b"1"]
 
 
