@@ -306,7 +306,12 @@ class VerdictTracker:
             return None
         cause = clear_cause(spike, topology)
         # Where data are uneven, a heavy batch is no pause: a rank must be later than the latest ones are there.
-        if around and cause is not None and not spike.is_late(cause) and _accuses_gpu(cause):
+        if (
+            around
+            and cause is not None
+            and not spike.is_late(cause)
+            and [d.kind for d, _ in cause.suspects[:1]] == [GPU]
+        ):
             return None
         if cause is None or self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
             return None
@@ -439,10 +444,6 @@ class VerdictTracker:
         tracker._ordinals = dict(state.ordinals)
         tracker._open = [verdict.state() for verdict in state.open]
         return tracker
-
-
-def _accuses_gpu(cause: Cause) -> bool:
-    return bool(cause.suspects) and cause.suspects[0][0].kind == GPU
 
 
 def _claims(verdict: OpenVerdict) -> bool:

@@ -98,7 +98,10 @@ def frames_of(dump: str) -> Iterator[tuple[str, list[str]]]:
     named = [(_name_of(one), one) for one in json.loads(dump)]
     times = Counter(name for name, _ in named)
     for name, one in sorted(named, key=lambda pair: (pair[0] != _MAIN, not pair[1].get("owns_gil")))[:_MOST_THREADS]:
-        frames = [f"{frame['name']} ({_place(frame)})" for frame in one["frames"][:_MOST_FRAMES]]
+        frames = [
+            f"{frame['name']} ({frame.get('short_filename') or frame['filename']}:{frame['line']})"
+            for frame in one["frames"][:_MOST_FRAMES]
+        ]
         # Threads of a pool may share a name: their stacks would be told as one.
         name = name if times[name] == 1 else f"{name} {one['os_thread_id']}"
         yield f"{name}, holds the GIL" if one.get("owns_gil") and name != _MAIN else name, frames
@@ -108,10 +111,6 @@ def _name_of(thread: Mapping[str, Any]) -> str:
     # Threads have names where Python's module of them was loaded; the main one's number is the process's.
     own = _MAIN if thread["os_thread_id"] == thread["pid"] else f"thread {thread['os_thread_id']}"
     return str(thread.get("thread_name") or own)[:_MOST_NAME]
-
-
-def _place(frame: Mapping[str, Any]) -> str:
-    return f"{frame.get('short_filename') or frame['filename']}:{frame['line']}"
 
 
 def functions_of(samples: str) -> list[tuple[str, float]]:

@@ -295,3 +295,26 @@ def test_an_incident_appears_while_somebody_looks_and_the_page_is_old_when_its_s
     page.locator("#trouble", has_text="can't be reached").wait_for()
     assert page.locator("#trouble").get_attribute("role") == "alert"
     assert page.locator("#live.stale").count() == 1
+
+
+def test_the_heat_map_moves_zooms_and_tells_by_keys(open_page: OpenPage) -> None:
+    page = open_page("/jobs/gloo-slow-nic")
+    page.wait_for_selector(PAINTED)
+    status, whole = page.locator("#hm-status"), page.locator(".hm-over.is-whole")
+    page.locator("#hm-status", has_text="Furthest").wait_for()
+    page.locator(".hm-over").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.locator("#hm-status", has_text="iteration 1:").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.locator("#hm-status", has_text="rank 1 ").wait_for()
+    assert "node-1" in status.inner_text()
+    assert whole.count() == 1
+    page.keyboard.press("+")
+    page.locator(".hm-over:not(.is-whole)").wait_for()
+    page.keyboard.press("0")
+    whole.wait_for()
+    page.keyboard.press("Enter")
+    details = page.locator(".hm-details")
+    details.wait_for()
+    assert "Rank 1 in iteration 1" in details.inner_text()
