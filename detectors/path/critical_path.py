@@ -21,6 +21,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_median, round_to_bits, weighted_medians
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
+from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.lane_tables import (
@@ -162,11 +163,12 @@ def attribute(
     table = lane_table(graph)
     gap_ns, transfer_ns, hidden_ns = usual_times(graph, reference)
     lanes = lane_excess(table, iteration, reference.lanes)
-    # No fault makes work quicker: where gaps of most ranks are shorter, they wait in operators instead.
-    longer = max(min(_common_factor(graph, iteration, gap_ns), most_common) - 1, 0.0)
+    longer = min(_common_factor(graph, iteration, gap_ns), most_common) - 1
+    # Nothing makes work twice as quick: where most ranks' gaps are that short, they wait in operators instead.
+    longer = longer if longer > JOB.most - 1 else 0.0
     common_ns = longer * gap_ns
     # An operator hides no more of longer work than always: so the gap after it is longer by more than the factor.
-    most_ns = longer * np.nan_to_num(hidden_ns)
+    most_ns = max(longer, 0.0) * np.nan_to_num(hidden_ns)
     common_ns += np.clip(graph.gap_ns - gap_ns - common_ns, 0.0, most_ns)
     attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, common_ns)
     return replace(attribution, incomplete=incomplete_ranks(graph, iteration, reference))
