@@ -34,6 +34,11 @@ class Cause:
     explained_ns: Mapping[int, float]  # for each iteration in which the cause was seen the excess that it explains
 
     @property
+    def first_device(self) -> Device | None:
+        """The device that is most probably to blame; None: nobody's."""
+        return self.suspects[0][0] if self.suspects else None
+
+    @property
     def is_of_work(self) -> bool:
         """Whether it accuses ranks for their own work, and no transfers."""
         return self.kind in ("slow_rank", "slow_stage")
@@ -156,8 +161,8 @@ def _weighted(values_ns: Sequence[float], weights: Sequence[float]) -> float:
 def _costliest(unexplained: Unexplained, weights: Sequence[float]) -> Lane | None:
     """Return the lane with most excess over all iterations; None if no excess is left.
 
-    A transfer that is slow in one iteration, and as always in the others, tells nothing of what is slow in all of
-    them: the costliest of the transfers that are typically slow does, if these cost more together.
+    A transfer that is slow in one iteration, and as always in the others, tells nothing of a device that is slow in
+    all of them: the costliest of the transfers that are typically slow does, if these cost more together.
     """
     sums: dict[Lane, float] = {}
     for path, weight in zip(unexplained.path_excess_ns, weights, strict=True):

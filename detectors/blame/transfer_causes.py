@@ -245,7 +245,7 @@ def _log_weights(
 
 
 def _beside_peers(relations: list[Relations], lanes: Iterable[Lane], scene: Scene) -> list[Relations]:
-    """Return how lanes are related to a device, in each of its ways, if what is usual is what their peers take.
+    """Return how lanes are related to a device, in each of its ways, if their peers' time is the usual one.
 
     A device that would slow most of the peers makes their slow time the usual one: then they look normal, as lanes do
     that it does not touch.

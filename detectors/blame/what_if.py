@@ -86,7 +86,7 @@ class WhatIf:
         for cause in causes:
             # Rows whose gap is the work of an accused rank
             ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
-            device = _first_device(cause)
+            device = cause.first_device
             ranks.update(device.ranks if device is not None and device.traits.is_worker else ())
             works |= np.isin(self._graph.rank, sorted(ranks))
             carries |= self._carries(cause)
@@ -132,7 +132,7 @@ class WhatIf:
 
     def _carries(self, cause: Cause) -> Flags:
         """Rows whose transfer the accused device carries."""
-        graph, device = self._graph, _first_device(cause)
+        graph, device = self._graph, cause.first_device
         is_p2p = graph.is_p2p
         found = ~is_p2p & np.isin(
             graph.communicator, sorted({lane.first for lane in cause.lanes if lane.kind == "collective"})
@@ -174,13 +174,13 @@ class Recoveries:
 
     def note(self, iteration: int, cause: Cause, ratio: float | None) -> None:
         """Keep the share that came back in an iteration; None, or without a suspect: there is nothing to keep."""
-        device = _first_device(cause)
+        device = cause.first_device
         if ratio is not None and device is not None:
             self._known.append(Recovery(iteration, device, ratio))
 
     def typical(self, cause: Cause) -> float | None:
         """Return the median share that came back without a cause's device where it was seen; None: not known."""
-        device = _first_device(cause)
+        device = cause.first_device
         ratios = [one.ratio for one in self._known if one.device == device and one.iteration in cause.explained_ns]
         return median(ratios) if ratios else None
 
@@ -192,10 +192,6 @@ class Recoveries:
 def _usual_at(rows: Flags, elapsed_ns: Floats, usual_ns: Floats) -> Floats:
     """Let the marked rows take as long as usual at most; where that is not known, as long as they did."""
     return np.where(rows & np.isfinite(usual_ns), np.minimum(elapsed_ns, usual_ns), elapsed_ns)
-
-
-def _first_device(cause: Cause) -> Device | None:
-    return cause.suspects[0][0] if cause.suspects else None
 
 
 def recovered_ratio(

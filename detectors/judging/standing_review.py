@@ -82,7 +82,7 @@ class StandingReview:
 
 def plan_of(cause: Cause) -> Plan:
     """Return a cause's kind, and the ranks of its first suspect."""
-    return cause.kind, cause.suspects[0][0].ranks if cause.suspects else ()
+    return cause.kind, () if cause.first_device is None else cause.first_device.ranks
 
 
 def _is_again(found: Plan, before: Plan) -> bool:

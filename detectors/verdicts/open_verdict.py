@@ -225,7 +225,7 @@ class OpenVerdict:
             found = find_causes(attributions, topology, working)
             about = [cause for cause in found if cause.lanes & self.cause.lanes]
             # Two slow NICs share a group: the other one is another verdict's, however much more it costs.
-            own = [one for one in about if one.suspects and one.suspects[0][0] == self.first_device and is_sure(one)]
+            own = [one for one in about if one.suspects and one.first_device == self.first_device and is_sure(one)]
             about = own or about
             if about and is_sure(about[0]):
                 self.cause = about[0]
@@ -291,7 +291,7 @@ class OpenVerdict:
     def learn_more(self, cause: Cause, reviewed: Sequence[Observation], history: History = ()) -> None:
         """Let a review that is surer of the culprit correct the cause of a standing fault."""
         if _certainty(cause) > _certainty(self.cause):
-            device = cause.suspects[0][0] if cause.suspects else None
+            device = cause.first_device
             if self.standing is not None and (cause.kind, device) != (self.cause.kind, self.first_device):
                 # A NIC is not judged by the lateness of the rank that seemed to be slow, nor a rank by another's.
                 self.standing.costs_ns = median(cause.explained_ns.values())
@@ -343,7 +343,7 @@ class OpenVerdict:
     @property
     def first_device(self) -> Device | None:
         """The first suspect; None if it accuses nobody."""
-        return self.cause.suspects[0][0] if self.cause.suspects else None
+        return self.cause.first_device
 
     @property
     def has_changed(self) -> bool:

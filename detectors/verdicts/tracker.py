@@ -305,15 +305,13 @@ class VerdictTracker:
         if any(map(_claims, around)):
             return None
         cause = clear_cause(spike, topology)
-        # Where data are uneven, a heavy batch is no pause: a rank must be later than the latest ones are there.
-        if (
-            around
-            and cause is not None
-            and not spike.is_late(cause)
-            and [d.kind for d, _ in cause.suspects[:1]] == [GPU]
-        ):
+        if cause is None:
             return None
-        if cause is None or self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
+        # Where data are uneven, a heavy batch is no pause: a rank must be later than the latest ones are there.
+        device = cause.first_device
+        if around and device is not None and device.kind == GPU and not spike.is_late(cause):
+            return None
+        if self._is_followed(cause) or not stands_alone(cause, [spike], self._suspicions, topology):
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < JOB.most
         return None if hardly_comes_back else cause

@@ -123,10 +123,7 @@ def nvsentinel(
             run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
 
 
-def _open(
-    context: typer.Context, group: str | None, orchestrator: str,
-    is_member: bool,
-) -> ActionFeed:  # fmt: skip
+def _open(context: typer.Context, group: str | None, orchestrator: str, is_member: bool) -> ActionFeed:
     """Open the topic at its beginning."""
     from irregulars.sinks.notices.actions.feed import ActionFeed
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.broker import BrokerWatch, client_config, service_error
 from irregulars.kafka.login_password import new_consumer
-from irregulars.kafka.scattered_reading import LEADERLESS, PASSING
+from irregulars.kafka.scattered_reading import PASSING, offsets_at
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
 
@@ -56,7 +56,7 @@ def follow_alerts(
         start = start if since_ns is None else since_ns // 10**6
         places = [TopicPartition(topics.name("alerts"), partition, start) for partition in partitions]
         if since_ns is not None:
-            places = _offsets_at(consumer, places, deadline_s)
+            places = offsets_at(consumer, places, deadline_s)
         consumer.assign(places)
         unread = set(partitions)
         tell(None)
@@ -81,21 +81,3 @@ def follow_alerts(
         raise service_error(error.args[0], bootstrap, answer_s, security) from error
     finally:
         consumer.close()
-
-
-def _offsets_at(consumer: Consumer, times: Sequence[TopicPartition], deadline_s: float) -> list[TopicPartition]:
-    """Ask where the messages since a time begin; again, while the leader of a partition is still being made.
-
-    librdkafka would begin a partition of which the broker does not tell it at its end, as if it held nothing.
-    """
-    while True:
-        try:
-            found = consumer.offsets_for_times(list(times), timeout=max(deadline_s - time.monotonic(), _POLL_S))
-            error = next((one.error for one in found if one.error is not None), None)
-        except KafkaException as failed:
-            found, error = [], failed.args[0]
-        if error is None:
-            return found
-        if error.code() not in LEADERLESS or time.monotonic() > deadline_s:
-            raise KafkaException(error)
-        time.sleep(_POLL_S)

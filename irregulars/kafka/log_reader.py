@@ -27,6 +27,7 @@ from irregulars.kafka.scattered_reading import (
     ScatteredReading,
     bounds_of,
     offset_of,
+    offsets_at,
 )
 from irregulars.messages.records import Batch
 
@@ -151,9 +152,8 @@ class LogReader:
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
         """Return the offset of the first message that is not older than a time, ms since the epoch; or the end."""
         try:
-            (found,) = self._consumer.offsets_for_times(
-                [TopicPartition(topic, partition, max(time_ms, 0))], timeout=self._deadline_s
-            )
+            since = TopicPartition(topic, partition, max(time_ms, 0))
+            (found,) = offsets_at(self._consumer, [since], time.monotonic() + self._deadline_s)
         except KafkaException as error:
             raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
         # Where all messages are older librdkafka gives its code for the end, which is below 0.

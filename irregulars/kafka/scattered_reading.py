@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -18,6 +18,8 @@ from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.kafka.broker import service_error
 from irregulars.messages.bundles import decode_batches
 from irregulars.messages.records import Batch
+
+T = TypeVar("T")
 
 
 class _Slot(NamedTuple):
@@ -111,7 +113,7 @@ PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
 
 # A busy broker may leave a topic out of its metadata for a moment: the client then knows no partition of it. After a
 # change of leader it may ask by an epoch that is over.
-LEADERLESS: Final = frozenset({
+_LEADERLESS: Final = frozenset({
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
 })  # fmt: skip
@@ -334,16 +336,40 @@ def bounds_of(
     Raises `ServiceUnavailable` if the broker does not answer before `deadline`, by `time.monotonic`.
     """
     began = time.monotonic()
+    try:
+        low, high = _from_leader(lambda left_s: consumer.get_watermark_offsets(place, timeout=left_s), deadline)
+        return low, high
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap, time.monotonic() - began, security) from error
+
+
+def offsets_at(consumer: Consumer, times: Sequence[TopicPartition], deadline: float) -> list[TopicPartition]:
+    """Return where the messages since a time begin: partitions whose offsets were times, ms since the epoch.
+
+    Where all messages are older the offset is librdkafka's code for the end. Raises `KafkaException` if the broker
+    does not answer before `deadline`, by `time.monotonic`, for each of them.
+    """
+
+    def ask(left_s: float) -> list[TopicPartition]:
+        found: list[TopicPartition] = consumer.offsets_for_times(list(times), timeout=left_s)
+        for one in found:
+            # librdkafka would begin such a partition at its end, as if it held nothing.
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return found
+
+    return _from_leader(ask, deadline)
+
+
+def _from_leader(ask: Callable[[float], T], deadline: float) -> T:
+    """Ask, again while a partition that is new, or whose broker stopped, has no leader; `ask`: with seconds left."""
     while True:
-        # One real try at least: a caller may come when its deadline is all but over.
-        left_s = max(deadline - time.monotonic(), 0.1)
         try:
-            low, high = consumer.get_watermark_offsets(place, timeout=left_s)
-            return low, high
+            # One real try at least: a caller may come when its deadline is all but over.
+            return ask(max(deadline - time.monotonic(), 0.1))
         except KafkaException as error:
-            # A partition that is new, or whose broker stopped, has no leader for a moment.
-            if error.args[0].code() not in LEADERLESS or time.monotonic() > deadline:
-                raise service_error(error.args[0], bootstrap, time.monotonic() - began, security) from error
+            if error.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                raise
         time.sleep(POLL_S)
 
 

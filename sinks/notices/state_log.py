@@ -106,11 +106,9 @@ class StateLog:
         They begin at the first that is not older than a time, or at the smallest of the offsets `before`.
         """
         name = self._topics.name("alerts")
-        begin, end = (
-            self._reader.offset_at(name, partition, since_ns // 10**6),
-            self._reader.end_offset(name, partition),
-        )
-        begin = min(one for one in (begin, *before) if one is not None)
+        recent = self._reader.offset_at(name, partition, since_ns // 10**6)
+        end = self._reader.end_offset(name, partition)
+        begin = min(one for one in (recent, *before) if one is not None)
         return self._reader.messages(name, partition, begin, end), end
 
     def record(self, *told: DeliveryRecord) -> None:

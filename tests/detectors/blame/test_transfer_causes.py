@@ -479,7 +479,7 @@ def leafs_below(*spines: str) -> Topology:
 @pytest.mark.parametrize(("first", "spines", "accused"), [
     pytest.param((0, 2, 4, 6), ("s",), Device("spine", (*RANKS,)), id="another leaves first each time: all ways"),
     pytest.param((0,), ("s",), Device("switch", (4, 5)), id="who is furthest from one leaf leaves first"),
-    pytest.param((0, 2, 4, 6), (), None, id="nobody announced what is above the leafs"),
+    pytest.param((0, 2, 4, 6), (), None, id="no spine was announced"),
 ])  # fmt: skip
 def test_who_leaves_first_tells_leaf_and_spine(
     first: tuple[int, ...], spines: tuple[str, ...], accused: Device | None

@@ -157,7 +157,7 @@ def test_loss_scaling_may_skip_several_steps_in_a_row() -> None:
 
 
 def overflowing(at: Mapping[int, Collection[int]], ranks: int = 4) -> list[tuple[int, tuple[int, ...]]]:
-    """Whom steps name in some of which the gradients of some ranks overflow, as loss scaling lets them."""
+    """The ranks that steps name in some of which the gradients of some ranks overflow, as loss scaling lets them."""
     judge, rank, found = Findings(), np.arange(ranks), []
     for step in range(60):
         is_bad = np.isin(rank, list(at.get(step, ())))

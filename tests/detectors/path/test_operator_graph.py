@@ -198,7 +198,7 @@ def test_an_operator_in_its_last_hundredth_is_over(elapsed_us: int, early_us: in
     rows = [row(0, 0, elapsed_us * 1_000), row(0, (elapsed_us - early_us) * 1_000, elapsed_us * 2_000, sequence=1)]
     assert logged_graph(*rows).previous.tolist() == [-1, 0 if is_over else -1]
     assert graph_of(*rows).previous.tolist() == [-1, -1]
-    # Another one had just ended as it began: that is what it waited for
+    # Another one had just ended as it began: it waited for that one
     other = row(0, 0, (elapsed_us - early_us) * 1_000, group=1)
     assert logged_graph(other, *rows).previous.tolist() == [-1, -1, 0]
 

@@ -227,7 +227,7 @@ def longer(iterations: pa.Table) -> pa.Table:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many iterations of cells each question asks for; what is stored counts as settled, and is read, at once."""
+    """How many iterations of cells each question asks for; all stored ones count as settled and are read at once."""
     monkeypatch.setattr(reading, "_SETTLED_S", -1)
     monkeypatch.setattr(SharedAnswers, "get", lambda self, key, make, keep_s=0.0: make())
     asked: list[int] = []
@@ -260,7 +260,7 @@ def test_of_a_running_job_only_what_is_behind_is_read_and_sent(
         ends_of_all, codes = tile_of(ask.get("heat-map/tile", **asked).content)
         assert ends == ends_of_all
         np.testing.assert_array_equal(codes[:, 60:], behind)
-        assert codes[SLOW_RANK, 62:].min() > codes[:, :50].max()  # held against what was usual before
+        assert codes[SLOW_RANK, 62:].min() > codes[:, :50].max()  # held against the times before
         assert tile.shape == (4, 60)
         for skipped in (70, -1):
             assert ask.get("heat-map/tile", **asked, skipped=skipped).status_code == 400
